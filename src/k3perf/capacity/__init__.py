@@ -1,0 +1,1 @@
+"""Memory and capacity predicted from config.json and arguments alone. Pure."""

@@ -1,0 +1,1 @@
+"""YAML to frozen models. Pure but for ``k3perf.config.load``."""

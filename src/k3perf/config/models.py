@@ -1,0 +1,217 @@
+"""Frozen models of what a team declares: configs, targets, tolerances. YAML in, nothing computed.
+
+Workload models are in ``k3perf.config.workload_spec``. Every model forbids unknown keys; ``k3perf.config.load`` turns a failure
+into one message with file, key, value and next step.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA_VERSION = 1
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=48)]
+ConfigName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=48)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+EngineArguments = dict[str, Any]
+
+
+class Declared(BaseModel):
+    """Base of every declared document part: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Provenance(Declared):
+    """Why somebody may believe a value: where it came from and when."""
+
+    kind: Literal["recipe", "experiment", "default", "issue"]
+    source: str = Field(min_length=3)
+    date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
+    note: str = ""
+
+
+class ConfigSpec(Declared):
+    """One approved serving configuration, as written: one change away from its parent, or a named combination of such."""
+
+    schema_version: Literal[1]
+    name: ConfigName
+    extends: ConfigName | None = None
+    change: EngineArguments = Field(default_factory=dict)
+    combines: tuple[ConfigName, ...] = ()
+    why: str = Field(min_length=8)
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _one_change(self) -> ConfigSpec:
+        if self.extends is None:
+            if self.combines:
+                raise ValueError("combines needs extends; the root config only holds defaults")
+            return self
+        if self.combines and self.change:
+            raise ValueError("give either change or combines, not both")
+        if self.combines:
+            if len(self.combines) < 2:
+                raise ValueError("combines lists at least two approved single changes")
+            return self
+        if len(self.change) != 1:
+            listed = ", ".join(self.change) or "nothing"
+            raise ValueError(
+                f"a config is exactly one change away from its parent, this one changes {listed}; "
+                "split it into one config per change and name the combination with combines"
+            )
+        return self
+
+
+class Hardware(Declared):
+    """The hardware class a target runs on; the class is part of every baseline's key."""
+
+    kind: Literal["cpu", "nvidia", "amd"]
+    hardware_class: Name
+    device_count: int = Field(ge=1, default=1)
+    device_name: str = ""
+    device_memory_bytes: int | None = Field(default=None, gt=0)
+    host_count: int = Field(ge=1, default=1)
+    minimum_driver: str = ""
+    minimum_vllm: str = ""
+
+
+class ModelSource(Declared):
+    """Either a directory shipped in ``perf_tests/models`` (dummy weights) or a checkpoint name."""
+
+    directory: str | None = None
+    checkpoint: str | None = None
+    weights: Literal["dummy", "checkpoint"] = "dummy"
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ModelSource:
+        if (self.directory is None) == (self.checkpoint is None):
+            raise ValueError("give exactly one of directory and checkpoint")
+        return self
+
+
+class Parallelism(Declared):
+    """Ranks of one engine."""
+
+    tensor: int = Field(ge=1, default=1)
+    pipeline: int = Field(ge=1, default=1)
+    data: int = Field(ge=1, default=1)
+    expert: bool = False
+
+
+class Launch(Declared):
+    """How the engine's processes come to be: one process tree here, vLLM's own multi-node start, Ray, Slurm or Kubernetes."""
+
+    kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes"] = "single"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Refusal(Declared):
+    """A known refusal: cells whose arguments match ``when`` are not collected; ``reason`` says why."""
+
+    when: EngineArguments = Field(min_length=1)
+    reason: str = Field(min_length=8)
+    source: str = ""
+    vllm: str = ""
+
+
+class Equivalence(Declared):
+    """Configs that this target's engine resolves to one and the same; measured once, reported as equal."""
+
+    configs: tuple[ConfigName, ...] = Field(min_length=2)
+    reason: str = Field(min_length=8)
+
+
+class MeasurementPlan(Declared):
+    """How much is measured: rounds are bought up to these limits while a cell is undecided."""
+
+    mode: Literal["baseline", "reference"]
+    warm_up_rounds: int = Field(ge=0, default=2)
+    minimum_rounds: int = Field(ge=1, default=4)
+    maximum_rounds: int = Field(ge=1, default=12)
+    minimum_sessions: int = Field(ge=1, default=1)
+    maximum_sessions: int = Field(ge=1, default=3)
+    baseline_sessions: int = Field(ge=2, default=6)
+    interleave: Literal["rounds", "sessions"] = "sessions"
+    repeat_invalid_rounds: int = Field(ge=0, default=4)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MeasurementPlan:
+        if self.minimum_rounds > self.maximum_rounds or self.minimum_sessions > self.maximum_sessions:
+            raise ValueError("a minimum is larger than its maximum")
+        return self
+
+
+class StageDeadlines(Declared):
+    """Seconds without progress in the engine's log after which a stage counts as hung, per stage."""
+
+    import_s: PositiveFloat = 120
+    load_s: PositiveFloat = 300
+    profile_s: PositiveFloat = 180
+    compile_s: PositiveFloat = 600
+    capture_s: PositiveFloat = 300
+    ready_s: PositiveFloat = 60
+    stop_s: PositiveFloat = 20
+
+
+class Pinning(Declared):
+    """Processor numbers for the parts that must not steal from each other. Empty: not pinned."""
+
+    worker_cpus: tuple[int, ...] = ()
+    server_cpus: tuple[int, ...] = ()
+    client_cpus: tuple[int, ...] = ()
+
+
+class TargetSpec(Declared):
+    """Where configs run: hardware class, model, parallelism and the arguments the hardware forces."""
+
+    schema_version: Literal[1]
+    name: Name
+    description: str = Field(min_length=8)
+    hardware: Hardware
+    model: ModelSource
+    parallelism: Parallelism = Parallelism()
+    launch: Launch = Launch()
+    reference: ConfigName = "default"
+    engine_arguments: EngineArguments = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+    configs: tuple[ConfigName, ...] = ()
+    workloads: tuple[Name, ...] = Field(min_length=1)
+    refusals: tuple[Refusal, ...] = ()
+    equivalences: tuple[Equivalence, ...] = ()
+    measurement: MeasurementPlan
+    stage_deadlines: StageDeadlines = StageDeadlines()
+    pinning: Pinning = Pinning()
+    validity: dict[str, PositiveFloat] = Field(default_factory=dict)
+    provenance: Provenance
+
+
+class Tolerance(Declared):
+    """The largest loss of a metric that the team accepts: a ratio (0.05 is 5 %) or an absolute amount in the metric's unit."""
+
+    loss_ratio: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    loss_absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Tolerance:
+        if (self.loss_ratio is None) == (self.loss_absolute is None):
+            raise ValueError("give exactly one of loss_ratio and loss_absolute")
+        return self
+
+
+class ToleranceFile(Declared):
+    """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, per target where they differ, and the error budgets."""
+
+    schema_version: Literal[1]
+    false_alarm_budget: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    missed_loss_budget: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    defaults: dict[str, Tolerance] = Field(min_length=1)
+    targets: dict[Name, dict[str, Tolerance]] = Field(default_factory=dict)
+
+    def for_target(self, target: str) -> dict[str, Tolerance]:
+        """Metric name to tolerance for one target: the defaults overlaid with the target's own."""
+        return {**self.defaults, **self.targets.get(target, {})}

@@ -1,0 +1,1 @@
+"""Engine processes: render, start, supervise, stop. A side-effect layer."""

@@ -1,0 +1,119 @@
+"""Every error the suite raises on purpose, and the exit status each one means.
+
+    K3PerfError                     1   (never raised itself)
+    +-- UsageError                  4   bad input: a file, key, option or argument
+    |   +-- ConfigFileError         4   one YAML or JSON document, with file, key and value
+    |   +-- UnknownNameError        4   a target, config, workload or metric nobody declared
+    +-- MeasurementInvalid         10   the reading cannot be trusted; not the engine's fault or not provably so
+    |   +-- PreflightError         10   the machine is not fit to start
+    |   +-- EngineError            10   the engine died, hung or refused; carries the root cause
+    +-- BaselineMissing            11   no committed baseline for a cell
+    +-- ConfigDrift                12   the engine resolved another configuration than the approved one
+    +-- Inconclusive               13   only with --k3-strict
+
+Messages name the value, the limit and the next step. ``ExitStatus`` is the documented table (docs/operating.md).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``; 2, 3 and 5 keep pytest's own meaning."""
+
+    OK = 0
+    REGRESSED = 1
+    INTERRUPTED = 2
+    INTERNAL_ERROR = 3
+    USAGE = 4
+    NO_TESTS = 5
+    INVALID = 10
+    NO_BASELINE = 11
+    CONFIG_DRIFT = 12
+    INCONCLUSIVE = 13
+
+
+class K3PerfError(Exception):
+    """Root of the tree; ``exit_status`` is what a command ends with when the error reaches its top."""
+
+    exit_status: ExitStatus = ExitStatus.REGRESSED
+
+
+class UsageError(K3PerfError):
+    """Something the caller wrote cannot be meant."""
+
+    exit_status = ExitStatus.USAGE
+
+
+class ConfigFileError(UsageError):
+    """A document of the suite cannot be used: names the file, the key, the value and what to do next."""
+
+    def __init__(self, path: Path | str, key: str, value: object, problem: str, next_step: str) -> None:
+        self.path = Path(path)
+        self.key = key
+        self.value = value
+        self.problem = problem
+        self.next_step = next_step
+        at = f" at {key!r}" if key else ""
+        shown = "" if value is None else f" (value: {value!r})"
+        super().__init__(f"{path}{at}: {problem}{shown}. {next_step}")
+
+
+class UnknownNameError(UsageError):
+    """A name that was asked for is not declared; lists the nearest declared ones."""
+
+    def __init__(self, kind: str, name: str, known: tuple[str, ...], next_step: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.known = known
+        listed = ", ".join(known) or "none"
+        step = next_step or f"Use one of: {listed}."
+        super().__init__(f"unknown {kind} {name!r}. {step}")
+
+
+class MeasurementInvalid(K3PerfError):
+    """The measurement was spoiled; neither a regression nor a pass follows from it."""
+
+    exit_status = ExitStatus.INVALID
+
+
+class PreflightError(MeasurementInvalid):
+    """The machine or device is not fit to start an engine; says what was read and what was needed."""
+
+
+class EngineError(MeasurementInvalid):
+    """The engine did not start, died or hung.
+
+    ``root_cause`` is the first error of the deepest process in its log; ``log_tail`` the last lines; ``stage`` where it was.
+    """
+
+    def __init__(self, message: str, *, stage: str = "", root_cause: str = "", log_tail: tuple[str, ...] = ()) -> None:
+        self.stage = stage
+        self.root_cause = root_cause
+        self.log_tail = log_tail
+        parts = [message]
+        if root_cause:
+            parts.append(f"root cause: {root_cause}")
+        if log_tail:
+            parts.append("last lines of the engine's log:\n" + "\n".join(f"  | {line}" for line in log_tail))
+        super().__init__("\n".join(parts))
+
+
+class BaselineMissing(K3PerfError):
+    """No committed baseline; the message holds the command that makes one."""
+
+    exit_status = ExitStatus.NO_BASELINE
+
+
+class ConfigDrift(K3PerfError):
+    """The engine resolved another configuration than the one approved."""
+
+    exit_status = ExitStatus.CONFIG_DRIFT
+
+
+class Inconclusive(K3PerfError):
+    """The budget ended before the evidence decided."""
+
+    exit_status = ExitStatus.INCONCLUSIVE

@@ -1,0 +1,1 @@
+"""(baseline, measurement, policy) to verdict. Pure; needs no vLLM, no GPU and no pytest."""

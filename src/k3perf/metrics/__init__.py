@@ -1,0 +1,1 @@
+"""Samples and probes to metric sets. Pure; knows no baseline."""

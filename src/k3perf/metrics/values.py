@@ -1,0 +1,66 @@
+"""Metric sets: the numbers derived from samples and probes, still without any judgement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from k3perf.samples import Arm, InvalidReason
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """One number: ``value`` None when it could not be computed (never 0 instead); ``n`` observations it rests on.
+
+    ``excluded`` counts left-out observations by reason, so that nothing is dropped in silence.
+    """
+
+    value: float | None
+    n: int
+    excluded: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """ROUND metrics of one measured round. Invalid rounds are kept, with their reasons and values, and never judged."""
+
+    round_index: int
+    pair_index: int | None
+    values: dict[str, MetricValue]
+    invalid_reasons: tuple[InvalidReason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMetrics:
+    """One session: its rounds' metrics in order of time, its SESSION metrics, and what it resolved its configuration to.
+
+    ``pair_id`` joins a candidate session with the reference session that was resident or measured beside it.
+    """
+
+    session_id: str
+    arm: Arm
+    pair_id: str | None
+    rounds: tuple[RoundMetrics, ...]
+    values: dict[str, MetricValue]
+    resolved_config: dict[str, object]
+    invalid_reasons: tuple[InvalidReason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CellMeasurement:
+    """Everything measured of one cell in one run: what the gate judges.
+
+    ``mode`` is ``baseline``, ``reference`` or ``ab``; ``hardware_class`` and ``plan_digest`` must match the baseline's.
+    """
+
+    target: str
+    config: str
+    workload: str
+    mode: str
+    hardware_class: str
+    plan_digest: str
+    sessions: tuple[SessionMetrics, ...]
+    invalid_reasons: tuple[InvalidReason, ...] = ()
+
+    def arm(self, arm: Arm) -> tuple[SessionMetrics, ...]:
+        """The sessions of one arm, in order of time."""
+        return tuple(session for session in self.sessions if session.arm is arm)

@@ -1,0 +1,1 @@
+"""Options, hooks and fixtures of ``pytest perf_tests``; they delegate at once."""

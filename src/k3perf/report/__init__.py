@@ -1,0 +1,1 @@
+"""(records, verdict) to text. Pure."""

@@ -1,0 +1,1 @@
+"""The one orchestrator: cell to sessions to rounds to metrics to verdict."""

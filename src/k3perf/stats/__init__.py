@@ -1,0 +1,1 @@
+"""Arrays to numbers. Every function states estimator, ddof, sidedness, unit of replication and reference. Pure."""

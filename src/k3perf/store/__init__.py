@@ -1,0 +1,1 @@
+"""Result files, baseline files and git. A side-effect layer."""

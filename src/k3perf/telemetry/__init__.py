@@ -1,0 +1,1 @@
+"""NVML, /proc and the server's own counters. A side-effect layer."""
