@@ -119,7 +119,7 @@ def _models(worker: Any) -> Iterator[Any]:
 
 def _packed_bytes(name: str, module: Any) -> int:
     """Bytes of the packed weight that a layer's ``cpu_linear`` closes over; 0 when it works on the parameter itself."""
-    weight = getattr(module, "weight", None)
+    weight: Any = getattr(module, "weight", None)
     cells = getattr(getattr(module, "cpu_linear", None), "__closure__", None) or ()
     for content in (cell.cell_contents for cell in cells):
         if hasattr(content, "untyped_storage"):
