@@ -1,4 +1,4 @@
-"""``k3perf memory plan``: predicted memory of a configuration, printed for people or as JSON. Prints and parses; computes nothing itself."""
+"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON. Prints and parses; computes nothing itself."""
 
 from __future__ import annotations
 
