@@ -1,5 +1,6 @@
 """What a user sees when pytest collects the suite: stable ids, targets by hardware, one message for bad input. No engine starts."""
 
+import itertools
 import subprocess
 import sys
 
@@ -38,7 +39,7 @@ def test_m_selects_a_family(repository):
 def test_tests_of_one_engine_stand_together(repository):
     run = collect(repository, "--k3-target", "cpu-hybrid", "--k3-target", "cpu-gqa", "-k", "chat")
     engines = [line.split("[")[1].rsplit("-chat", 1)[0] for line in run.stdout.splitlines() if "-chat]" in line]
-    changes = sum(1 for before, after in zip(engines, engines[1:], strict=False) if before != after)
+    changes = sum(1 for before, after in itertools.pairwise(engines) if before != after)
     assert changes == len(set(engines)) - 1
 
 

@@ -69,7 +69,14 @@ def configs_page() -> str:
 def _model_section(model: type[BaseModel], *, is_root: bool) -> list[str]:
     heading = [] if is_root else [f"### {model.__name__}", ""]
     rows = [f"| `{name}` | {_type_text(field.annotation)} | {_default(field)} |" for name, field in model.model_fields.items()]
-    return [*heading, inspect.cleandoc(model.__doc__ or "").replace("``", "`"), "", "| key | value | default |", "| --- | --- | --- |", *rows]
+    return [
+        *heading,
+        inspect.cleandoc(model.__doc__ or "").replace("``", "`"),
+        "",
+        "| key | value | default |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
 
 
 def _models(root: type[BaseModel]) -> Iterator[type[BaseModel]]:

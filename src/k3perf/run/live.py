@@ -12,8 +12,8 @@ from k3perf.load.generator import RoundSamples, run_round
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.run.settings import Injection
 from k3perf.samples import Arm, EngineIdentity, InvalidReason, RankMemory, RoundKind, RoundRecord, SessionRecord
-from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.counters import CounterDifference, counter_difference
+from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
 
