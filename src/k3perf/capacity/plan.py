@@ -16,8 +16,8 @@ from k3perf.capacity.rules import PlatformRules
 from k3perf.capacity.shape import ModelShape, model_shape
 from k3perf.capacity.weights import WeightContext, stage_weights
 from k3perf.errors import UsageError
+from k3perf.units import GIB
 
-GIB: Final = 1 << 30
 _DEFAULT_UTILISATION: Final = 0.92  # config/cache.py, gpu_memory_utilization
 
 

@@ -1,4 +1,4 @@
-"""``k3perf memory plan``: predicted memory of a configuration, printed for people or as JSON. Prints and parses; computes nothing itself."""
+"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON. Prints and parses; computes nothing itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from k3perf.capacity.plan import GIB, MemoryPlan, plan_memory
+from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Parallelism, Ranks
 from k3perf.capacity.rules import PLATFORMS, platform_rules
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
+from k3perf.units import GIB
 
 
 @dataclass(frozen=True, slots=True)
