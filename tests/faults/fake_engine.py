@@ -81,9 +81,7 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
 
 def spawn(role: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     command = [f"VLLM::{NAMES[role]}", "-S", "-E", __file__, *arguments, "--role", role]
-    return subprocess.Popen(
-        command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL
-    )
+    return subprocess.Popen(command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL)
 
 
 def run_worker(options: argparse.Namespace) -> None:
@@ -94,9 +92,7 @@ def run_worker(options: argparse.Namespace) -> None:
         os.ftruncate(handle, 4096)
         options.keep = mmap.mmap(handle, 4096)
     if options.faults.get("escape") is not None:  # a process that leaves session, parent and mark behind
-        subprocess.Popen(
-            [os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)"], start_new_session=True, env={}
-        )
+        subprocess.Popen([os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model], start_new_session=True, env={})
         time.sleep(0.3)
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)
@@ -176,10 +172,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         for index in range(count):
             if faults.get("compile_in_service") is not None and index == 1:
-                say(
-                    "worker",
-                    "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider",
-                )
+                say("worker", "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider")
             if faults.get("die_mid_stream") is not None and index == count // 2:
                 os._exit(9)
             if faults.get("stall_mid_stream") is not None and index == count // 2:
