@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
-from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, split
+from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, split
 from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
@@ -70,14 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     costs = CostModel(_recorded(arguments.costs, arguments.suite))
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
-    shards = split(suite, fitted.groups, arguments.shards)
+    shards = split(fitted.groups, arguments.shards)
     plan = _document(suite, selection, cells, fitted, shards)
     text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     if arguments.github_output:
         with arguments.github_output.open("a", encoding="utf-8") as output:
-            output.write(github_output(plan.shards))
+            output.write(github_output(plan.shards, plan.gated_metric_count))
     print(text if arguments.json else render(plan), end="")
     return ExitStatus.OK
 
@@ -136,6 +136,7 @@ def _document(
     kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
     return PlanDocument(
         false_alarm_budget=suite.tolerances.false_alarm_budget,
+        gated_metric_count=gated_metric_count(suite, fitted.groups),
         cells=tuple(_cell_entry(selected) for selected in cells if selected.cell.cell_id in kept),
         left_out=tuple(CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out),
         over_budget=fitted.over_budget,
@@ -165,7 +166,6 @@ def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
         targets=tuple(dict.fromkeys(group.target for group in shard.groups)),
         cells=shard.cell_ids,
         minutes=round(shard.duration_s / _SECONDS_PER_MINUTE, 2),
-        false_alarm_budget=shard.false_alarm_budget,
     )
 
 
@@ -184,14 +184,14 @@ def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
             "runner": json.dumps(runner_labels(shard.kind, shard.hardware_class, shard.pool)),
             "hardware_class": shard.hardware_class,
             "cells": json.dumps(shard.cells),
-            "false_alarm_budget": repr(shard.false_alarm_budget),
+            "arguments": " ".join(f"--k3-target {target}" for target in shard.targets),
         }
         for shard in shards
     ]
     return {"include": include}
 
 
-def github_output(shards: Iterable[PlannedShard]) -> str:
+def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:
     """Lines for a workflow step's output file: one matrix for hosted runners, one for own GPU runners, and whether each holds a job."""
     listed = tuple(shards)
     cpu = [shard for shard in listed if shard.kind == "cpu"]
@@ -201,6 +201,7 @@ def github_output(shards: Iterable[PlannedShard]) -> str:
         f"gpu_matrix={json.dumps(matrix(gpu))}",
         f"has_cpu={json.dumps(bool(cpu))}",
         f"has_gpu={json.dumps(bool(gpu))}",
+        f"gated_metric_count={gated_metric_count}",
     ]
     return "\n".join(lines) + "\n"
 

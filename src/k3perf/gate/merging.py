@@ -90,7 +90,7 @@ def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:
     if spent > plan.false_alarm_budget * (1 + _ROUNDING) + _ROUNDING:
         raise UsageError(
             f"the shards were judged under false-alarm budgets of {spent:.4g} together, the suite has {plan.false_alarm_budget:.4g}. "
-            "Run each shard with the false_alarm_budget that the plan gives it."
+            "Run each shard with --k3-gated-metric-count of the whole plan."
         )
 
 
@@ -112,8 +112,7 @@ def retry_shards(plan: PlanDocument, merged: VerdictDocument, pools: tuple[str, 
         if not cells:
             continue
         other = next((pool for pool in pools if pool != used.get(shard.shard)), "") if len(pools) > 1 else ""
-        share = shard.false_alarm_budget * len(cells) / len(shard.cells)
         minutes = shard.minutes * len(cells) / len(shard.cells)
-        changes = {"cells": cells, "shard": f"{shard.shard}-retry", "false_alarm_budget": share, "minutes": minutes}
+        changes = {"cells": cells, "shard": f"{shard.shard}-retry", "minutes": minutes}
         found.append(shard.model_copy(update={**changes, "pool": "" if shard.kind == "cpu" else other}))
     return tuple(found)

@@ -45,15 +45,18 @@ class PlannedShard(_Part):
     targets: tuple[ShortText, ...] = Field(max_length=500)
     cells: tuple[ShortText, ...] = Field(max_length=MAXIMUM_CELLS)
     minutes: Minutes
-    false_alarm_budget: Share
     pool: Annotated[str, Field(pattern=r"^[a-z0-9]*$", max_length=20)] = ""
 
 
 class PlanDocument(_Part):
-    """The whole plan. ``over_budget``: the directly touched cells alone exceed the budget and are measured all the same."""
+    """The whole plan. ``over_budget``: the directly touched cells alone exceed the budget and are measured all the same.
+
+    Every shard divides ``false_alarm_budget`` by ``gated_metric_count``, the whole plan's, not its own.
+    """
 
     schema_version: Literal[1] = 1
     false_alarm_budget: Share
+    gated_metric_count: int = Field(ge=0, le=10**6)
     cells: tuple[PlannedCell, ...] = Field(max_length=MAXIMUM_CELLS)
     left_out: tuple[CellLeftOut, ...] = Field(max_length=MAXIMUM_CELLS)
     over_budget: bool
