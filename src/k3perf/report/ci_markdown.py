@@ -255,3 +255,14 @@ def check_run(verdict: VerdictDocument, plan: PlanDocument | None, head_sha: str
         "conclusion": conclusion,
         "output": {"title": f"k3perf: {verdict.outcome.value}", "summary": summary(verdict, plan), "annotations": entries},
     }
+
+
+def refused_check_run(reason: str, head_sha: str) -> dict[str, Any]:
+    """As ``check_run``, for results that cannot be read."""
+    return {
+        "name": "k3perf report",
+        "head_sha": head_sha,
+        "status": "completed",
+        "conclusion": "failure",
+        "output": {"title": "k3perf: INVALID", "summary": refusal_comment(reason), "annotations": []},
+    }
