@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,8 @@ from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, TargetSpec, ToleranceFile
 from k3perf.config.workload_spec import WorkloadSpec
 from k3perf.errors import ConfigFileError, UnknownNameError
+
+KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay below it
 
 Named = TypeVar("Named", ConfigSpec, TargetSpec, WorkloadSpec)
 
@@ -95,6 +98,16 @@ class Suite:
         """The root's arguments, overlaid with what the target's hardware forces, overlaid with the config's own changes."""
         root = self.configs[self.lineage(config.name)[-1]]
         return {**root.change, **target.engine_arguments, **self.changes(config.name), **_parallel_arguments(target)}
+
+    def vocabulary_size(self, target: TargetSpec) -> int:
+        """Token ids that prompts may use: the shipped model's vocabulary, or the checkpoint's as far as its family is known."""
+        if target.model.directory is None:
+            return KIMI_VOCABULARY_SIZE
+        path = self.root / target.model.directory / "config.json"
+        try:
+            return int(json.loads(path.read_text(encoding="utf-8"))["vocab_size"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigFileError(path, "vocab_size", None, f"cannot be read: {error}", "Write the model's config.json anew.") from None
 
     def cells(self, targets: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
         """Every collected cell of the named targets (all without), in the order target, config, workload."""
