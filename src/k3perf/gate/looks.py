@@ -34,9 +34,7 @@ class Look:
 
 
 @lru_cache(maxsize=4096)
-def schedule(
-    minimum_sessions: int, maximum_sessions: int, minimum_rounds: int, rounds: int, baseline_sessions: int
-) -> tuple[Look, ...]:
+def schedule(minimum_sessions: int, maximum_sessions: int, minimum_rounds: int, rounds: int, baseline_sessions: int) -> tuple[Look, ...]:
     """The looks in order. ``rounds`` is the number of rounds worth having; ``baseline_sessions`` 0: no baseline noise (ab).
 
     Information fraction of k sessions: Var(K sessions) / Var(k sessions), the variance being that of candidate mean minus baseline mean,
