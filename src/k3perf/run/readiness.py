@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from k3perf.config.models import TargetSpec
-from k3perf.engine.accelerators import nvml_devices
+from k3perf.engine.devices import nvml_reader
 from k3perf.engine.preflight import Needs, check, require
 from k3perf.units import GIB
 
@@ -25,7 +25,7 @@ def require_ready(target: TargetSpec, *, engines_count: int, engine_python: Path
         engine_python=engine_python,
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
     )
-    require(check(needs, devices=nvml_devices if hardware.kind == "nvidia" else None))
+    require(check(needs, devices=nvml_reader() if hardware.kind == "nvidia" else None))
 
 
 def _kv_space_bytes(target: TargetSpec) -> int:
