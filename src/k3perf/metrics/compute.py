@@ -1,149 +1,103 @@
-"""Samples and probes to metric sets. Pure: knows no baseline and judges nothing."""
+"""Round and session records to metric sets: every metric of ``metrics.definitions``, each with its n and its exclusions. Pure.
+
+Judges nothing: an invalid round keeps its values and its reasons.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 
 from k3perf.config.workload_spec import ServiceLevel
+from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
+from k3perf.metrics.session_values import session_values
 from k3perf.metrics.values import MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import RankMemory, RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord
-from k3perf.units import ns_to_ms, ns_to_s
+from k3perf.samples import RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord
+from k3perf.units import NS_PER_MS, ns_to_s
 
 
-def round_metrics(record: RoundRecord, service_level: ServiceLevel | None = None) -> RoundMetrics:
-    """Every ROUND metric of one round. Requests that did not end OK are excluded from latencies and counted under their status."""
-    good = [sample for sample in record.samples if sample.status is RequestStatus.OK]
-    excluded = dict(Counter(str(sample.status) for sample in record.samples if sample.status is not RequestStatus.OK))
-    values = {
-        **_throughput(record.samples, good, excluded, service_level),
-        **_statistics("ttft", [value for sample in good if (value := _ttft_ms(sample)) is not None], excluded),
-        **_statistics("tpot", [value for sample in good if (value := _tpot_ms(sample)) is not None], excluded),
-        **_statistics("itl", [gap for sample in good for gap in _itl_ms(sample)], excluded),
-        **_statistics("e2e", [value for sample in good if (value := _e2e_ms(sample)) is not None], excluded),
-        "prefix_hit_ratio": _ratio(record.counters, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
-        "energy_per_output_token_j": _energy(record, good),
-    }
+def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None = None) -> SessionMetrics:
+    """The session's SESSION metrics and the ROUND metrics of its measured rounds, in order of time; warm-up rounds are left out.
+
+    ``service_level`` is the workload's; without one there is no goodput (None, not 0).
+    """
+    measured = sorted((entry for entry in record.rounds if entry.kind is RoundKind.MEASURED), key=lambda entry: entry.start_ns)
+    return SessionMetrics(
+        session_id=record.session_id,
+        arm=record.arm,
+        pair_id=record.pair_id,
+        rounds=tuple(round_metrics(entry, service_level=service_level) for entry in measured),
+        values=session_values(record),
+        resolved_config=dict(record.resolved_config),
+        invalid_reasons=record.invalid_reasons,
+    )
+
+
+def round_metrics(record: RoundRecord, *, service_level: ServiceLevel | None = None) -> RoundMetrics:
+    """Every ROUND metric of one round. Rates count over the time from the first send to the last token."""
+    values = _throughput(record.samples, service_level)
+    for prefix, observations in latency_observations(record.samples).items():
+        values |= {f"{prefix}_{name}_ms": value for name, value in summarise_ms(observations).items()}
+    values["prefix_hit_ratio"] = _prefix_hit_ratio(record)
+    values["energy_per_output_token_j"] = _energy_per_token(record)
     return RoundMetrics(record.round_index, record.pair_index, values, record.invalid_reasons)
 
 
-def session_metrics(record: SessionRecord, service_level: ServiceLevel | None = None) -> SessionMetrics:
-    """The measured rounds' metrics and every SESSION metric. Memory parts are the worst rank's; one that no rank offers is absent."""
-    rounds = tuple(round_metrics(entry, service_level) for entry in record.rounds if entry.kind is RoundKind.MEASURED)
+def meets_service_level(sample: RequestSample, service_level: ServiceLevel) -> bool:
+    """OK, first token in time, and TPOT within its bound (a reply of one token has no TPOT to break)."""
+    first_ns = ttft_ns(sample)
+    if sample.status is not RequestStatus.OK or first_ns is None or first_ns > service_level.ttft_ms * NS_PER_MS:
+        return False
+    per_token_ns = tpot_ns(sample)
+    return per_token_ns is None or per_token_ns <= service_level.tpot_ms * NS_PER_MS
+
+
+def window_s(samples: tuple[RequestSample, ...]) -> float | None:
+    """Seconds from the first send to the last token; None when there was neither."""
+    sends_ns = [sample.sent_ns for sample in samples if sample.sent_ns is not None]
+    lasts_ns = [sample.last_token_ns for sample in samples if sample.last_token_ns is not None]
+    if not sends_ns or not lasts_ns or max(lasts_ns) <= min(sends_ns):
+        return None
+    return ns_to_s(max(lasts_ns) - min(sends_ns))
+
+
+def _throughput(samples: tuple[RequestSample, ...], service_level: ServiceLevel | None) -> dict[str, MetricValue]:
+    """Tokens count whatever became of their request: the engine made them in this time. Requests count when they ended OK."""
+    duration_s = window_s(samples)
+    failed = dict(Counter(sample.status.value for sample in samples if sample.status is not RequestStatus.OK))
+
+    def rate(amount: Callable[[RequestSample], int], excluded: dict[str, int]) -> MetricValue:
+        if duration_s is None:
+            return MetricValue(None, 0, excluded)
+        return MetricValue(sum(map(amount, samples)) / duration_s, len(samples) - sum(excluded.values()), excluded)
+
     values = {
-        "weights_bytes": _worst(record.memory, "weights_bytes"),
-        "kv_cache_bytes": _worst(record.memory, "kv_cache_bytes"),
-        "peak_activation_bytes": _worst(record.memory, "peak_activation_bytes"),
-        "graph_pool_bytes": _worst(record.memory, "graph_pool_bytes"),
-        "non_torch_bytes": _worst(record.memory, "non_torch_bytes"),
-        "peak_allocated_bytes": _worst(record.memory, "peak_allocated_bytes"),
-        "engine_peak_rss_bytes": _single(record.engine_peak_resident_bytes),
-        "kv_capacity_tokens": _single(record.kv_capacity_tokens),
-        "kv_bytes_per_token": _kv_bytes_per_token(record),
-        "max_concurrency_ratio": _single(record.kv_max_concurrency_ratio),
-        **_startup(record),
+        "output_tokens_per_s": rate(lambda sample: sample.output_token_count, {}),
+        "total_tokens_per_s": rate(lambda sample: sample.output_token_count + (sample.prompt_token_count if sample.chunks else 0), {}),
+        "requests_per_s": rate(lambda sample: sample.status is RequestStatus.OK, failed),
     }
-    return SessionMetrics(record.session_id, record.arm, record.pair_id, rounds, values, dict(record.resolved_config), record.invalid_reasons)
+    if service_level is None:
+        values["goodput_requests_per_s"] = MetricValue(None, 0, {"no_service_level": len(samples)})
+    else:
+        values["goodput_requests_per_s"] = rate(lambda sample: meets_service_level(sample, service_level), failed)
+    return values
 
 
-def _throughput(
-    samples: Sequence[RequestSample], good: Sequence[RequestSample], excluded: dict[str, int], service_level: ServiceLevel | None
-) -> dict[str, MetricValue]:
-    sent = [sample.sent_ns for sample in samples if sample.sent_ns is not None]
-    ends = [sample.last_token_ns for sample in good if sample.last_token_ns is not None]
-    span_s = ns_to_s(max(ends) - min(sent)) if sent and ends else 0.0
-    amounts = {
-        "output_tokens_per_s": float(sum(sample.output_token_count for sample in good)),
-        "total_tokens_per_s": float(sum(sample.output_token_count + sample.prompt_token_count for sample in good)),
-        "requests_per_s": float(len(good)),
-    }
-    if service_level is not None:
-        amounts["goodput_requests_per_s"] = float(sum(1 for sample in good if _within(sample, service_level)))
-    absent = MetricValue(None, len(good), excluded)
-    return {name: MetricValue(amount / span_s, len(good), excluded) if span_s > 0 else absent for name, amount in amounts.items()}
+def _prefix_hit_ratio(record: RoundRecord) -> MetricValue:
+    hits = record.counters.get("vllm:prefix_cache_hits_total")
+    queries = record.counters.get("vllm:prefix_cache_queries_total")
+    if hits is None or not queries:
+        return MetricValue(None, 0, {"no_counter": 1} if hits is None or queries is None else {"nothing_asked": 1})
+    return MetricValue(hits / queries, int(queries))
 
 
-def _within(sample: RequestSample, level: ServiceLevel) -> bool:
-    ttft_ms, tpot_ms = _ttft_ms(sample), _tpot_ms(sample)
-    return ttft_ms is not None and ttft_ms <= level.ttft_ms and (tpot_ms is None or tpot_ms <= level.tpot_ms)
-
-
-def _ttft_ms(sample: RequestSample) -> float | None:
-    if sample.first_token_ns is None or sample.sent_ns is None:
-        return None
-    return ns_to_ms(sample.first_token_ns - sample.sent_ns)
-
-
-def _e2e_ms(sample: RequestSample) -> float | None:
-    if sample.last_token_ns is None or sample.sent_ns is None:
-        return None
-    return ns_to_ms(sample.last_token_ns - sample.sent_ns)
-
-
-def _tpot_ms(sample: RequestSample) -> float | None:
-    """Time per output token after the first chunk's tokens; None for a request that came in one chunk."""
-    if len(sample.chunks) < 2:
-        return None
-    later_count = sum(chunk.token_count for chunk in sample.chunks[1:])
-    return ns_to_ms(sample.chunks[-1].at_ns - sample.chunks[0].at_ns) / later_count
-
-
-def _itl_ms(sample: RequestSample) -> Iterable[float]:
-    """One gap per token after the first chunk; the tokens of one chunk share its gap equally."""
-    for before, chunk in zip(sample.chunks, sample.chunks[1:], strict=False):
-        gap_ms = ns_to_ms(chunk.at_ns - before.at_ns) / chunk.token_count
-        yield from [gap_ms] * chunk.token_count
-
-
-def _statistics(prefix: str, values_ms: list[float], excluded: dict[str, int]) -> dict[str, MetricValue]:
-    """Mean and percentiles (linear interpolation between order statistics, numpy's default) with their n."""
-    import numpy as np
-
-    names = [f"{prefix}_{name}_ms" for name in ("mean", "p50", "p90", "p99")]
-    if not values_ms:
-        return {name: MetricValue(None, 0, excluded) for name in names}
-    array = np.asarray(values_ms, dtype=np.float64)
-    numbers = [float(array.mean()), *(float(value) for value in np.percentile(array, [50, 90, 99]))]
-    return {name: MetricValue(value, len(values_ms), excluded) for name, value in zip(names, numbers, strict=True)}
-
-
-def _ratio(counters: dict[str, float], part: str, whole: str) -> MetricValue:
-    total = counters.get(whole)
-    if not total or part not in counters:
-        return MetricValue(None, 0)
-    return MetricValue(counters[part] / total, int(total))
-
-
-def _energy(record: RoundRecord, good: Sequence[RequestSample]) -> MetricValue:
-    energy_j = next((reading.value for reading in record.telemetry if reading.name == "energy_j"), None)
-    token_count = sum(sample.output_token_count for sample in good)
-    if energy_j is None or not token_count:
-        return MetricValue(None, 0)
-    return MetricValue(energy_j / token_count, token_count)
-
-
-def _worst(memory: Sequence[RankMemory], name: str) -> MetricValue:
-    offered = [value for rank in memory if (value := getattr(rank, name)) is not None]
-    absent_count = len(memory) - len(offered)
-    excluded = {"not offered": absent_count} if absent_count else {}
-    return MetricValue(float(max(offered)) if offered else None, len(offered), excluded)
-
-
-def _single(value: float | None) -> MetricValue:
-    return MetricValue(None, 0) if value is None else MetricValue(float(value), 1)
-
-
-def _kv_bytes_per_token(record: SessionRecord) -> MetricValue:
-    kv_bytes = _worst(record.memory, "kv_cache_bytes").value
-    if kv_bytes is None or not record.kv_capacity_tokens:
-        return MetricValue(None, 0)
-    return MetricValue(kv_bytes / record.kv_capacity_tokens, 1)
-
-
-def _startup(record: SessionRecord) -> dict[str, MetricValue]:
-    """Cold and warm starts are two metrics; a start whose cache state the log does not tell is neither."""
-    total_s = sum(stage.duration_s for stage in record.stages)
-    known = {True: "startup_warm_s", False: "startup_cold_s"}
-    if record.compile_cache_warm is None or not record.stages:
-        return {}
-    return {known[record.compile_cache_warm]: MetricValue(total_s, 1)}
+def _energy_per_token(record: RoundRecord) -> MetricValue:
+    """The devices' energy summed; None as soon as one of them could not be read."""
+    readings = [reading.value for reading in record.telemetry if reading.name == "energy_j"]
+    tokens = sum(sample.output_token_count for sample in record.samples)
+    if not readings or not tokens:
+        return MetricValue(None, 0, {"no_device": 1} if not readings else {"no_token": 1})
+    seen = [value for value in readings if value is not None]
+    if len(seen) < len(readings):
+        return MetricValue(None, 0, {"unreadable": len(readings) - len(seen)})
+    return MetricValue(sum(seen) / tokens, tokens)

@@ -167,7 +167,7 @@ class CellRun:
         return log
 
     def _metrics(self, log: SessionLog) -> SessionMetrics:
-        return session_metrics(log.record(), self.cell.workload.service_level)
+        return session_metrics(log.record(), service_level=self.cell.workload.service_level)
 
     def _measurement(self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
         return CellMeasurement(
