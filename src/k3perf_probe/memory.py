@@ -56,8 +56,13 @@ def read_memory(worker: Any) -> dict[str, Any]:
 
 
 def weights_bytes(worker: Any) -> int:
-    """Storage of all parameters and buffers of the model (and of a draft model), each storage counted once."""
-    return storage_bytes(tensor for model in _models(worker) for tensor in _registered_tensors(model))
+    """Storage of all parameters and buffers of the model (and of a draft model), each storage counted once, plus packed weights.
+
+    vLLM's CPU backend packs a linear layer's weight for its matrix library and empties or keeps the parameter: the packed form lives in
+    the closure of the layer's ``cpu_linear``. Tensors that are neither registered nor packed (scratch, caches) do not count.
+    """
+    registered = storage_bytes(tensor for model in _models(worker) for tensor in _registered_tensors(model))
+    return registered + sum(_packed_bytes(name, module) for model in _models(worker) for name, module in model.named_modules())
 
 
 def kv_cache_bytes(worker: Any) -> int:
@@ -110,6 +115,20 @@ def _models(worker: Any) -> Iterator[Any]:
     draft = getter() if callable(getter) else getattr(getattr(runner, "drafter", None), "model", None)
     if hasattr(draft, "parameters"):
         yield draft
+
+
+def _packed_bytes(name: str, module: Any) -> int:
+    """Bytes of the packed weight that a layer's ``cpu_linear`` closes over; 0 when it works on the parameter itself."""
+    weight: Any = getattr(module, "weight", None)
+    cells = getattr(getattr(module, "cpu_linear", None), "__closure__", None) or ()
+    for content in (cell.cell_contents for cell in cells):
+        if hasattr(content, "untyped_storage"):
+            return 0 if content.data_ptr() == weight.data_ptr() else storage_bytes((content,))
+        if isinstance(getattr(content, "n", None), int) and isinstance(getattr(content, "k", None), int):
+            return int(content.n) * int(content.k) * int(weight.element_size())
+    if hasattr(weight, "numel") and weight.numel() == 0 and getattr(module, "cpu_linear", None) is not None:
+        raise NotOffered(f"the weight of {name} is packed away and its size cannot be found")
+    return 0
 
 
 def _registered_tensors(model: Any) -> Iterator[Any]:

@@ -92,7 +92,7 @@ def run_worker(options: argparse.Namespace) -> None:
         os.ftruncate(handle, 4096)
         options.keep = mmap.mmap(handle, 4096)
     if options.faults.get("escape") is not None:  # a process that leaves session, parent and mark behind
-        subprocess.Popen([os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)"], start_new_session=True, env={})
+        subprocess.Popen([os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model], start_new_session=True, env={})
         time.sleep(0.3)
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)

@@ -73,7 +73,9 @@ def load_document(model: type[Document], path: Path) -> Document:
 
 
 def _first_problem(model: type[BaseModel], error: ValidationError, path: Path) -> ConfigFileError:
-    problem = error.errors(include_url=False, include_context=False)[0]
+    problems = error.errors(include_url=False, include_context=False)
+    # A mistyped key is reported twice, as unknown and as missing; the unknown one is what the author can see.
+    problem = next((found for found in problems if found["type"] == "extra_forbidden"), problems[0])
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     value = problem["input"]

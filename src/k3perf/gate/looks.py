@@ -1,7 +1,8 @@
 """When a cell is looked at, and how much of the error budgets each look may spend. A function of plan and recorded noise alone.
 
-A look is a number of sessions and of rounds in each. Since the schedule does not depend on what the candidate showed, and every look judges
-the same first sessions and rounds however often the gate is asked, optional stopping is part of the test and not a way around it.
+A look is a number of sessions and of rounds in each. Since the schedule does not depend on what the candidate showed, and every look
+judges the same first sessions and rounds however often the gate is asked, optional stopping is part of the test and not a way around
+it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ class Look:
 
 
 @lru_cache(maxsize=4096)
-def schedule(
-    minimum_sessions: int, maximum_sessions: int, minimum_rounds: int, rounds: int, baseline_sessions: int
-) -> tuple[Look, ...]:
+def schedule(minimum_sessions: int, maximum_sessions: int, minimum_rounds: int, rounds: int, baseline_sessions: int) -> tuple[Look, ...]:
     """The looks in order. ``rounds`` is the number of rounds worth having; ``baseline_sessions`` 0: no baseline noise (ab).
 
     Information fraction of k sessions: Var(K sessions) / Var(k sessions), the variance being that of candidate mean minus baseline mean,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from k3perf.config.suite import Cell
-from k3perf.engine.supervisor import Engine
+from k3perf.engine.running import Engine
 from k3perf.load.generator import RoundSamples, run_round
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.run.settings import Injection
 from k3perf.samples import Arm, EngineIdentity, InvalidReason, RankMemory, RoundKind, RoundRecord, SessionRecord
+from k3perf.telemetry.counters import CounterDifference, counter_difference
 from k3perf.telemetry.sampler import Sampler
-from k3perf.telemetry.server import ServerProbe, counter_difference
+from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
 
 
@@ -52,7 +53,8 @@ class LiveEngine:
 
     def require_alive(self) -> None:
         """Raise EngineError with the root cause when the engine died."""
-        self.engine.require_alive()
+        if not self.engine.alive():
+            raise self.engine.death_error()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,11 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     )
     live.require_alive()
     counters_after = live.probe.counters()
-    record = _record(place, seen, counter_difference(counters_before, counters_after), sampler)
-    reasons = judge_round(record, rules) if place.kind is RoundKind.MEASURED else ()
-    record = replace(record, invalid_reasons=reasons + _stage_compiles(live, record, place))
+    counted = counter_difference(counters_before, counters_after)
+    record = _record(place, seen, counted.values, sampler)
+    if place.kind is RoundKind.MEASURED:
+        reasons = (*judge_round(record, rules), *_compiles(live, record), *_restart(counted))
+        record = replace(record, invalid_reasons=reasons)
     log.rounds.append(record)
     return record
 
@@ -137,13 +141,19 @@ def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], s
     )
 
 
-def _stage_compiles(live: LiveEngine, record: RoundRecord, place: RoundPlace) -> tuple[InvalidReason, ...]:
-    if place.kind is not RoundKind.MEASURED:
+def _compiles(live: LiveEngine, record: RoundRecord) -> tuple[InvalidReason, ...]:
+    live.engine.log.drain()
+    lines = live.engine.log.compiles_between(record.start_ns, record.end_ns)
+    if not lines:
         return ()
-    count = live.engine.log.compiles_between(record.start_ns, record.end_ns)
-    if not count:
+    text = f"{len(lines)} kernels were compiled inside the measured window, the first: {lines[0]}"
+    return (InvalidReason("compile_in_window", text, float(len(lines)), 0.0),)
+
+
+def _restart(counted: CounterDifference) -> tuple[InvalidReason, ...]:
+    if not counted.reset:
         return ()
-    return (InvalidReason("compile_in_window", f"{count} kernels were compiled inside the measured window", float(count), 0.0),)
+    return (InvalidReason("engine_restarted", f"the server's counters fell during the round: {', '.join(counted.reset[:3])}"),)
 
 
 def utc_now() -> str:

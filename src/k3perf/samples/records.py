@@ -22,6 +22,7 @@ class RequestStatus(StrEnum):
     ENGINE_ERROR = "engine_error"  # an error object inside the stream
     STALLED = "stalled"  # no byte for longer than the stall limit
     TIMED_OUT = "timed_out"
+    ABANDONED = "abandoned"  # the round was ended before this request was, e.g. because the engine died
 
 
 class RoundKind(StrEnum):
