@@ -9,9 +9,11 @@ REGRESSED at a look needs all of
 * relevant: the estimate exceeds the tolerance;
 * significant: the lower bound at this look's share of alpha is above no loss;
 * clear: the lower bound at the share of the half-tolerance budget is above half of the tolerance;
-* carried by sessions, not by one: of several, the (low) median session's own loss exceeds the tolerance too; a single session must pass
-  the quantile of a heavy-tailed draw instead. PASS at a look needs the upper bound, at this look's share of beta, below the tolerance.
-  IMPROVED is a PASS whose gain is significant at alpha. The first look that decides is the decision.
+* carried by sessions, not by one: of several, the (low) median session's own loss exceeds the tolerance too. One session alone is never
+  REGRESSED, except where the plan has no second; then it must pass the quantile of a heavy-tailed draw.
+
+PASS at a look needs the upper bound, at this look's share of beta, below the tolerance. IMPROVED is a PASS whose gain is significant at
+alpha. The first look that decides is the decision.
 """
 
 from __future__ import annotations
@@ -228,7 +230,7 @@ def _at_look(ready: tuple[list[float], list[int]], reference: Reference, limits:
     relevant = estimate > limits.tolerance
     significant = bounds.lower > 0
     carried = len(values) == 1 or low_median(values) - reference.mean > EACH_SESSION_SHARE * limits.tolerance
-    if relevant and significant and carried and bounds.clear_lower > CLEAR_SHARE * limits.tolerance:
+    if look.may_regress and relevant and significant and carried and bounds.clear_lower > CLEAR_SHARE * limits.tolerance:
         outcome = Outcome.REGRESSED
     elif bounds.upper < limits.tolerance:
         improved = bounds.gain_upper < 0 and -estimate > IMPROVED_SHARE * limits.tolerance
