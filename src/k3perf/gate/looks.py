@@ -14,7 +14,7 @@ from typing import Final
 from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
 from k3perf.stats.spending import shares
 
-FALSE_ALARM_POWER: Final = 2.0
+FALSE_ALARM_POWER: Final = 3.0
 """Exponent of the spending function for REGRESSED: early looks get little."""
 
 MISS_POWER: Final = 1.0
