@@ -1,0 +1,136 @@
+"""The guardian process: waits for the harness's death and then ends what it guarded. Standard library only; run by path, never imported.
+
+Arguments: the harness's pid, its start time in clock ticks, the engine-id prefix, then paths to remove. On standard input come lines
+``session N`` (a session id to end as well) and ``release`` (all is ended, leave). End of input without ``release``, or the
+harness's process gone, means that the harness died. SIGKILL of the harness, of its process group and a closed terminal all end here.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+VARIABLE = "K3PERF_ENGINE_ID="
+KILL_DEADLINE_S = 30.0
+QUIET_LOOKS = 3
+PROC = Path("/proc")
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    return text[text.rindex(b")") + 2 :].split()
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in os.scandir(PROC) if entry.name.isdigit()]
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    try:
+        return any(part.startswith(mark) for part in (PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return False
+
+
+def _members(mark: bytes, sessions: set[int]) -> set[int]:
+    """Pids that carry the mark or live in a guarded session, with their descendants; without zombies and this process."""
+    rows = {pid: fields for pid in _all_pids() if pid != os.getpid() and (fields := _stat_fields(pid)) is not None}
+    found = {pid for pid, fields in rows.items() if int(fields[3]) in sessions or _is_marked(pid, mark)}
+    grew = True
+    while grew:
+        children = {pid for pid, fields in rows.items() if int(fields[1]) in found and pid not in found}
+        found |= children
+        grew = bool(children)
+    return {pid for pid in found if rows[pid][0] != b"Z"}
+
+
+def _shared_memory(pids: Iterable[int]) -> set[str]:
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            lines = (PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
+            found |= {line.rpartition(" ")[2] for line in lines if " /dev/shm/" in line}
+    return found
+
+
+def _end_everything(mark: bytes, sessions: set[int]) -> None:
+    """SIGKILL until several looks in a row find nobody; then unlink shared memory that nobody else uses."""
+    end_s = time.monotonic() + KILL_DEADLINE_S
+    quiet = 0
+    files: set[str] = set()
+    while quiet < QUIET_LOOKS and time.monotonic() < end_s:
+        pids = _members(mark, sessions)
+        files |= _shared_memory(pids)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        quiet = 0 if pids else quiet + 1
+        time.sleep(0.02)
+    if files:
+        files -= _shared_memory(_all_pids())
+    for name in files:
+        _remove(name)
+
+
+def _remove(path: str) -> None:
+    if Path(path).is_dir() and not Path(path).is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            Path(path).unlink()
+
+
+def _harness_released(harness_pid: int, harness_ticks: int, sessions: set[int]) -> bool:
+    """Wait; True when the harness said that all is ended, False when it died."""
+    try:
+        harness = os.pidfd_open(harness_pid)
+    except OSError:
+        return False
+    fields = _stat_fields(harness_pid)
+    if fields is None or int(fields[19]) != harness_ticks:
+        return False
+    poller = select.poll()
+    poller.register(harness, select.POLLIN)
+    poller.register(0, select.POLLIN | select.POLLHUP)
+    pending = b""
+    while True:
+        ready = {number for number, _ in poller.poll()}
+        if 0 not in ready:
+            return False
+        chunk = os.read(0, 4096)
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            if line == b"release":
+                return True
+            if line.startswith(b"session "):
+                sessions.add(int(line.split()[1]))
+        if not chunk:
+            return False
+
+
+def main() -> None:
+    """Guard until released or needed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+    harness_pid, harness_ticks, prefix = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    sessions: set[int] = set()
+    os.write(1, b"guarding\n")
+    os.close(1)
+    if not _harness_released(harness_pid, harness_ticks, sessions):
+        _end_everything((VARIABLE + prefix).encode(), sessions)
+        for path in sys.argv[4:]:
+            _remove(path)
+
+
+if __name__ == "__main__":
+    main()

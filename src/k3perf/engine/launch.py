@@ -1,0 +1,45 @@
+"""What is needed to start one engine process tree, complete and frozen.
+
+Data only: ``engine.render`` makes it, ``engine.supervisor`` runs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from k3perf.config.models import StageDeadlines
+
+CONFIG_FILE_PLACEHOLDER: Final = "{config_file}"
+PORT_PLACEHOLDER: Final = "{port}"
+
+API_SERVER: Final = "api_server"
+ENGINE_CORE: Final = "engine_core"
+WORKER: Final = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLaunch:
+    """One engine, ready to start.
+
+    ``argv`` may hold ``{config_file}`` and ``{port}``; the supervisor writes ``config_file_text`` (vLLM's native ``--config`` YAML) into
+    the engine's work directory, reserves a port and fills both in. ``environment`` is laid over the harness's own environment; a value of
+    None removes a variable. ``server_cpus`` pins API server and EngineCore after the start, ``worker_cpus`` says where the
+    workers are bound already (VLLM_CPU_OMP_THREADS_BIND on the CPU backend), so that a check can tell. ``process_titles`` are fragments of
+    the process titles that a healthy tree must show, one per part of the tree.
+    """
+
+    argv: tuple[str, ...]
+    model_name: str
+    config_file_text: str = ""
+    environment: dict[str, str | None] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    worker_cpus: tuple[int, ...] = ()
+    server_cpus: tuple[int, ...] = ()
+    deadlines: StageDeadlines = field(default_factory=StageDeadlines)
+    process_titles: tuple[str, ...] = ()
+    port_attempts: int = 3
+
+    def rendered_argv(self, *, config_file: str, port: int) -> tuple[str, ...]:
+        """``argv`` with both placeholders filled in."""
+        return tuple(part.replace(CONFIG_FILE_PLACEHOLDER, config_file).replace(PORT_PLACEHOLDER, str(port)) for part in self.argv)

@@ -1,0 +1,132 @@
+"""The engine's log file, read as it grows: lines with the time they were seen, the stages of the start, compiles in service.
+
+The engine writes to the file itself (a harness that dies or is slow never blocks it); here it is only read. A line's time is therefore an
+interval: written after the look before, and before the look that found it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from k3perf.engine import log_lines
+from k3perf.samples import StageTiming
+from k3perf.units import ns_to_s
+
+_KEPT_LINES: Final = 20_000
+_STAGE_RANK: Final = {stage: rank for rank, stage in enumerate(log_lines.STAGES)}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLine:
+    """One complete line; it was written between ``after_ns`` and ``seen_ns``."""
+
+    after_ns: int
+    seen_ns: int
+    text: str
+
+
+class LogReader:
+    """Reads complete lines of ``path`` when asked to (``drain``). Safe to call from several threads."""
+
+    def __init__(
+        self, path: Path, *, start_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns, on_stage: Callable[[str], None] | None = None
+    ) -> None:
+        self.path = path
+        self._clock_ns = clock_ns
+        self._on_stage = on_stage
+        self._lock = threading.Lock()
+        self._offset = 0
+        self._partial = b""
+        self._last_look_ns = start_ns
+        self._lines: deque[SeenLine] = deque(maxlen=_KEPT_LINES)
+        self._compiles: list[SeenLine] = []
+        self._marks: list[tuple[str, int]] = [(log_lines.STAGES[0], start_ns)]
+        self._last_progress_ns = start_ns
+
+    def drain(self) -> int:
+        """Read what came since the last look; returns the number of new complete lines."""
+        opened: list[str] = []
+        with self._lock:
+            try:
+                with self.path.open("rb") as handle:
+                    handle.seek(self._offset)
+                    data = handle.read()
+            except FileNotFoundError:
+                data = b""
+            now_ns = self._clock_ns()
+            self._offset += len(data)
+            # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
+            *complete, self._partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
+            for raw in complete:
+                self._take(SeenLine(self._last_look_ns, now_ns, raw.decode(errors="replace")), opened)
+            self._last_look_ns = now_ns
+        for stage in opened:
+            if self._on_stage is not None:
+                self._on_stage(stage)
+        return len(complete)
+
+    def _take(self, line: SeenLine, opened: list[str]) -> None:
+        if not line.text.strip():
+            return
+        self._lines.append(line)
+        if not log_lines.is_heartbeat(line.text):
+            self._last_progress_ns = line.seen_ns
+        if log_lines.shows_compile_in_service(line.text):
+            self._compiles.append(line)
+        stage = log_lines.stage_opened_by(line.text)
+        if stage is not None and _STAGE_RANK[stage] > _STAGE_RANK[self._marks[-1][0]]:
+            self._marks.append((stage, line.seen_ns))
+            opened.append(stage)
+
+    @property
+    def stage(self) -> str:
+        """The start stage that the engine is in, by its log."""
+        return self._marks[-1][0]
+
+    @property
+    def last_progress_ns(self) -> int:
+        """When the log last showed something new, heartbeats left out (or the start, before it ever did)."""
+        return self._last_progress_ns
+
+    def stage_timings(self, ready_ns: int) -> tuple[StageTiming, ...]:
+        """How long each seen stage took, up to ``ready_ns``. A stage the log never showed is left out, not 0."""
+        ends = [at_ns for _, at_ns in self._marks[1:]] + [ready_ns]
+        return tuple(StageTiming(stage, ns_to_s(max(end_ns - at_ns, 0))) for (stage, at_ns), end_ns in zip(self._marks, ends, strict=True))
+
+    def now_ns(self) -> int:
+        """The clock that the lines are stamped with."""
+        return self._clock_ns()
+
+    def lines(self) -> tuple[str, ...]:
+        """The last lines seen (at most 20,000)."""
+        with self._lock:
+            return tuple(line.text for line in self._lines)
+
+    def tail(self, count: int = 10) -> tuple[str, ...]:
+        """The last ``count`` lines, an unfinished one included, each cut to 400 characters."""
+        with self._lock:
+            last = [line.text for line in list(self._lines)[-count:]]
+            if self._partial.strip():
+                last.append(self._partial.decode(errors="replace"))
+        return tuple(text[:400] for text in last[-count:])
+
+    def compiles_between(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
+        """Lines that report a compile in service and may have been written inside the window; ``drain`` at its edges sharpens it."""
+        self.drain()
+        with self._lock:
+            return tuple(line.text for line in self._compiles if line.after_ns <= end_ns and line.seen_ns >= start_ns)
+
+    def compile_cache_warm(self) -> bool | None:
+        """Whether the compiled graphs came from the cache; None when nothing is compiled."""
+        return log_lines.compile_cache_warm(self.lines())
+
+    def root_cause(self) -> str:
+        """The first error of the deepest process; empty without one."""
+        self.drain()
+        return log_lines.root_cause(self.lines())

@@ -1,0 +1,87 @@
+"""One TCP port for one engine: reserved from before the start until after the stop, and the proof of who listens on it.
+
+The reservation is a socket that is bound with SO_REUSEADDR and never listens. vLLM binds with SO_REUSEADDR too, which Linux allows while
+neither socket listens; the kernel hands such a port to nobody else, and a program without SO_REUSEADDR cannot bind it. A program that
+has it still can, so the listener is always checked against the engine's own processes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from k3perf.errors import PreflightError
+
+_LISTEN: Final = "0A"
+
+
+class PortReservation:
+    """Holds a free port of ``host`` until ``release``."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host, 0))
+        except OSError as error:
+            self._socket.close()
+            raise PreflightError(f"no port of {host} could be reserved: {error}") from error
+        self.port: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Give the port back."""
+        self._socket.close()
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Nobody listens on the port: a server could be bound to it and listen now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def listener_inodes(port: int) -> frozenset[int]:
+    """Socket inodes that listen on the port, of any address and of both IP versions."""
+    found: set[int] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(int(fields[9]))
+    return frozenset(found)
+
+
+def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
+    """Inodes of the sockets that the processes hold."""
+    found: set[int] = set()
+    for pid in pids:
+        with suppress(OSError):
+            for descriptor in os.scandir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    target = str(Path(descriptor.path).readlink())
+                    if target.startswith("socket:["):
+                        found.add(int(target[8:-1]))
+    return frozenset(found)
+
+
+def stranger_listens(port: int, own_pids: Iterable[int]) -> bool:
+    """Somebody listens on the port who is none of ``own_pids``."""
+    listening = listener_inodes(port)
+    return bool(listening) and not listening <= socket_inodes(own_pids)
+
+
+def own_process_listens(port: int, own_pids: Iterable[int]) -> bool:
+    """One of ``own_pids`` listens on the port, and nobody else does."""
+    listening = listener_inodes(port)
+    return bool(listening) and listening <= socket_inodes(own_pids)

@@ -1,0 +1,198 @@
+"""Every process of one engine, wherever it was reparented to: found, frozen, ended and proved gone, by pid alone.
+
+A process belongs to the engine when its environment carries the engine's id, when it is in the session that the engine's root opened, or
+when it descends from such a process. Three marks, because each has a hole: a program may overwrite its environment block when it sets its
+title (setproctitle does so unless SPT_NOENV is set), may open a session of its own, or may lose its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ENGINE_ID_VARIABLE: Final = "K3PERF_ENGINE_ID"
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_POLL_S: Final = 0.02
+_PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One line of the process list; ``start_ticks`` tells a reused pid from the process that had it before."""
+
+    pid: int
+    parent_pid: int
+    session_id: int
+    state: str
+    start_ticks: int
+
+
+def become_subreaper() -> bool:
+    """Make this process the one that orphans of its descendants are reparented to (prctl(2)); False where the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def read_row(pid: int) -> ProcessRow | None:
+    """The process-list line of ``pid``; None when there is no such process."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return ProcessRow(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
+
+
+def process_list() -> dict[int, ProcessRow]:
+    """Every process of the machine by pid."""
+    rows = (read_row(int(entry.name)) for entry in os.scandir(_PROC) if entry.name.isdigit())
+    return {row.pid: row for row in rows if row is not None}
+
+
+def process_identity(pid: int) -> str | None:
+    """``pid-start_ticks``: a name for a process that no later process can have; None when it is gone."""
+    row = read_row(pid)
+    return None if row is None else f"{row.pid}-{row.start_ticks}"
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process for messages, shortened; empty when it cannot be read."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ""
+    return raw.replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    try:
+        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def find_members(engine_id: str, root_pid: int | None) -> dict[int, ProcessRow]:
+    """The engine's processes by pid, zombies included; never this process itself."""
+    mark = f"{ENGINE_ID_VARIABLE}={engine_id}".encode()
+    rows = process_list()
+    rows.pop(os.getpid(), None)
+    members = {pid for pid, row in rows.items() if root_pid in (pid, row.session_id) or _is_marked(pid, mark)}
+    grew = True
+    while grew:
+        children = {pid for pid, row in rows.items() if row.parent_pid in members and pid not in members}
+        members |= children
+        grew = bool(children)
+    return {pid: rows[pid] for pid in members}
+
+
+class ProcessTree:
+    """The processes of one engine. ``root_pid`` is also the id of the session that it opened.
+
+    Processes seen once stay known by pid and start time, so that one which changed session, title and parent between two looks is
+    still found.
+    """
+
+    def __init__(self, engine_id: str, root_pid: int) -> None:
+        self.engine_id = engine_id
+        self.root_pid = root_pid
+        self._known: dict[int, int] = {}
+
+    def rows(self) -> dict[int, ProcessRow]:
+        """The processes now, zombies included. Reads the whole process list: milliseconds, so not inside measured windows."""
+        found = find_members(self.engine_id, self.root_pid)
+        for pid, start_ticks in list(self._known.items()):
+            row = found.get(pid) or read_row(pid)
+            if row is None or row.start_ticks != start_ticks:
+                del self._known[pid]
+            else:
+                found[pid] = row
+        self._known.update({pid: row.start_ticks for pid, row in found.items()})
+        return found
+
+    def pids(self) -> tuple[int, ...]:
+        """Pids of the processes that run (zombies left out), root first, then in order of their start."""
+        running = [row for row in self.rows().values() if row.state != "Z"]
+        running.sort(key=lambda row: (row.pid != self.root_pid, row.start_ticks, row.pid))
+        return tuple(row.pid for row in running)
+
+    def signal(self, number: int) -> tuple[int, ...]:
+        """Send one signal to every member; returns the pids it was sent to."""
+        sent = []
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+                sent.append(pid)
+        return tuple(sent)
+
+    def freeze(self) -> None:
+        """Stop every process (SIGSTOP), parents first, and again for those that were forked meanwhile."""
+        for _ in range(2):
+            self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let every process go on (SIGCONT)."""
+        self.signal(signal.SIGCONT)
+
+    def reap(self) -> None:
+        """Collect exit statuses of orphans that were reparented to this process; the root is left to its Popen object."""
+        for pid in list(self._known):
+            if pid != self.root_pid:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def kill(self, *, deadline_s: float, poll_root: Callable[[], object]) -> tuple[int, ...]:
+        """SIGKILL every member until none runs; returns the pids that still run at the deadline (none, unless the kernel holds them).
+
+        ``poll_root`` collects the root's exit status, so that it does not stay as a zombie.
+        """
+        end_s = time.monotonic() + deadline_s
+        while True:
+            self.signal(signal.SIGKILL)
+            poll_root()
+            self.reap()
+            left = self.pids()
+            if not left or time.monotonic() >= end_s:
+                return left
+            time.sleep(_POLL_S)
+
+    def wait_gone(self, *, deadline_s: float, poll_root: Callable[[], object]) -> bool:
+        """Wait until no member runs; False when some still do at the deadline."""
+        end_s = time.monotonic() + deadline_s
+        while True:
+            poll_root()
+            self.reap()
+            if not self.pids():
+                return True
+            if time.monotonic() >= end_s:
+                return False
+            time.sleep(_POLL_S)
+
+
+def shared_memory_files(pids: Iterable[int]) -> frozenset[str]:
+    """Files under /dev/shm that the processes have mapped or open; what a SIGKILL would leave behind for ever."""
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            for line in (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
+                name = line.rpartition(" ")[2]
+                if name.startswith("/dev/shm/"):  # noqa: S108 - the kernel's name of it, not a temporary file of ours
+                    found.add(name)
+    return frozenset(found)
+
+
+def remove_unused_shared_memory(files: Iterable[str]) -> tuple[str, ...]:
+    """Unlink those files that no process uses any more; returns what was removed."""
+    wanted = {name for name in files if Path(name).exists()}
+    if not wanted:
+        return ()
+    wanted -= shared_memory_files(process_list())
+    for name in wanted:
+        Path(name).unlink(missing_ok=True)
+    return tuple(sorted(wanted))

@@ -1,0 +1,208 @@
+"""EngineLaunch to running Engine: start, watch the stages of the start, prove that the server is ours; or end everything and say why not.
+
+Must not: talk to a server that is not of our own process tree; leave a process behind on any way out, exceptions from nowhere included.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from k3perf.engine import health, log_lines, signals
+from k3perf.engine.death_watch import describe_exit
+from k3perf.engine.guardian import Guardian
+from k3perf.engine.launch import EngineLaunch
+from k3perf.engine.log_reader import LogReader
+from k3perf.engine.pinning import pin_servers
+from k3perf.engine.port import PortReservation, listener_inodes, own_process_listens, stranger_listens
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
+from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
+from k3perf.errors import EngineError
+from k3perf.units import ns_to_s
+
+_POLL_S: Final = 0.1
+_WHOLE_START_FACTOR: Final = 4.0
+
+
+class _PortTaken(Exception):
+    """Another program has the port: try the next one."""
+
+
+def start_engine(
+    launch: EngineLaunch,
+    *,
+    work_directory: Path,
+    on_stage: Callable[[str], None] | None = None,
+    device_used_bytes: DeviceUsedBytes | None = None,
+    companion_failed: Callable[[], EngineError | None] = lambda: None,
+) -> Engine:
+    """Start one engine and return when it is healthy and proved to be ours.
+
+    ``work_directory`` keeps the native config file and the log. ``on_stage`` hears each stage of the start as the log shows it.
+    ``device_used_bytes`` reads the device's used memory: ``stop`` waits until it is back at what it was before.
+    ``companion_failed`` is asked while it starts: an error it gives (another rank of the engine is gone) ends the start.
+    Raises EngineError (stage, root cause, last ten lines) after ending everything, PreflightError when the machine refuses the start.
+    """
+    become_subreaper()
+    work_directory.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, launch.port_attempts + 1):
+        try:
+            return _start_once(launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed)
+        except _PortTaken as taken:
+            last = str(taken)
+    raise EngineError(f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready")
+
+
+def _start_once(
+    launch: EngineLaunch,
+    work_directory: Path,
+    attempt: int,
+    on_stage: Callable[[str], None] | None,
+    device_used_bytes: DeviceUsedBytes | None,
+    companion_failed: Callable[[], EngineError | None],
+) -> Engine:
+    with signals.deferred():
+        engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
+    try:
+        _wait_until_ready(engine, companion_failed)
+        pin_servers(engine.pid, engine.pids(), launch.server_cpus)
+        engine.mark_ready(time.monotonic_ns())
+    except BaseException:
+        engine.stop()
+        raise
+    return engine
+
+
+def _environment(launch: EngineLaunch, engine_id: str, scratch: Path) -> dict[str, str]:
+    """The harness's environment, the launch's over it, the mark, and a temporary directory that is removed at the end.
+
+    SPT_NOENV keeps setproctitle from overwriting the environment block, where the mark is read. Inductor's cache stays where it would be
+    without our temporary directory, else every start would compile anew.
+    """
+    environment: dict[str, str | None] = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_k3perf_{os.getuid()}"),
+        **launch.environment,
+        ENGINE_ID_VARIABLE: engine_id,
+        "SPT_NOENV": "1",
+        "TMPDIR": str(scratch),
+    }
+    return {key: value for key, value in environment.items() if value is not None}
+
+
+def _spawn(
+    launch: EngineLaunch,
+    work_directory: Path,
+    attempt: int,
+    on_stage: Callable[[str], None] | None,
+    device_used_bytes: DeviceUsedBytes | None,
+) -> Engine:
+    engine_id = f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
+    suffix = "" if attempt == 1 else f".{attempt}"
+    config_file = work_directory / "engine.yaml"
+    log_path = work_directory / f"engine{suffix}.log"
+    used_before_bytes = device_used_bytes() if device_used_bytes is not None else None
+    reservation = PortReservation(launch.host)
+    scratch = Path(tempfile.mkdtemp(prefix="k3perf-"))  # short: sockets live in it, and their paths end at 108 characters
+    guardian = None
+    try:
+        config_file.write_text(launch.config_file_text)
+        guardian = Guardian(engine_id, paths=(scratch,))
+        started_ns = time.monotonic_ns()
+        with log_path.open("wb") as log_file:
+            process = subprocess.Popen(
+                launch.rendered_argv(config_file=str(config_file), port=reservation.port),
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                env=_environment(launch, engine_id, scratch),
+                start_new_session=True,
+            )
+        guardian.add_session(process.pid)
+    except BaseException as error:
+        if guardian is not None:
+            guardian.release()
+        reservation.release()
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise EngineError(f"the engine could not be started: {error}", stage="spawn") from error
+        raise
+    log = LogReader(log_path, start_ns=started_ns, on_stage=on_stage)
+    tree = ProcessTree(engine_id, process.pid)
+    return Engine(
+        EngineParts(launch, process, tree, guardian, reservation, log, log_path, scratch, started_ns, device_used_bytes, used_before_bytes)
+    )
+
+
+def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError | None]) -> None:
+    """Follow the log until the server answers as ours; raise EngineError when the engine dies or a stage makes no progress in time."""
+    deadlines = engine.launch.deadlines
+    limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
+    whole_s = _WHOLE_START_FACTOR * sum(limits_s.values())
+    while True:
+        engine.log.drain()
+        if _answers_as_ours(engine):
+            engine.log.drain()
+            return
+        _raise_if_ended(engine)
+        if (failure := companion_failed()) is not None:
+            raise failure
+        now_ns, stage = time.monotonic_ns(), engine.log.stage
+        quiet_s = ns_to_s(now_ns - engine.log.last_progress_ns)
+        if quiet_s > limits_s[stage]:
+            raise _hung(engine, f"no progress in its log for {quiet_s:.0f} s (stage_deadlines.{stage}_s is {limits_s[stage]:g})")
+        if ns_to_s(now_ns - engine.started_ns) > whole_s:
+            raise _hung(engine, f"not ready after {whole_s:.0f} s, {_WHOLE_START_FACTOR:g} times all its stage deadlines together")
+        time.sleep(_POLL_S)
+
+
+def _hung(engine: Engine, reading: str) -> EngineError:
+    return EngineError(
+        f"engine hung in stage {engine.log.stage}: {reading}",
+        stage=engine.log.stage,
+        root_cause=engine.log.root_cause(),
+        log_tail=engine.log.tail(),
+    )
+
+
+def _raise_if_ended(engine: Engine) -> None:
+    return_code = engine.return_code()
+    if return_code is None:
+        return
+    engine.log.drain()
+    cause = engine.log.root_cause()
+    if any(log_lines.shows_port_clash(line) for line in engine.log.tail(60)):
+        raise _PortTaken(f"port {engine.port}: {cause}")
+    raise EngineError(
+        f"engine ended in stage {engine.log.stage} with {describe_exit(return_code)}",
+        stage=engine.log.stage,
+        root_cause=cause,
+        log_tail=engine.log.tail(),
+    )
+
+
+def _answers_as_ours(engine: Engine) -> bool:
+    """Healthy, the only listener on its port a process of ours, and serving the model that was asked for."""
+    launch = engine.launch
+    if not listener_inodes(engine.port):
+        return False
+    pids = engine.pids()
+    if stranger_listens(engine.port, pids):
+        raise _PortTaken(f"port {engine.port} is served by a process that is not ours")
+    if not own_process_listens(engine.port, pids) or not health.is_healthy(launch.host, engine.port):
+        return False
+    models = health.served_models(launch.host, engine.port)
+    if models is None:
+        return False
+    if launch.model_name not in models:
+        raise EngineError(
+            f"the engine serves {', '.join(models) or 'no model'}, not {launch.model_name!r}", stage="ready", log_tail=engine.log.tail()
+        )
+    return True
