@@ -10,7 +10,10 @@ from pydantic import ValidationError
 
 from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Baseline, digest_of
-from k3perf.store.files import read_text, replace_text
+from k3perf.store.atomic import replace_file
+from k3perf.store.files import read_text
+
+__all__ = ["baseline_path", "digest_of", "parse_baseline", "read_baseline", "read_baseline_file", "read_target_baselines", "write_baseline"]
 
 RESTORE: Final = "Restore it with git, or record the cell again with k3perf baseline propose and accept."
 
@@ -30,7 +33,7 @@ def read_baseline(root: Path, target: str, config: str) -> Baseline | None:
     return baseline
 
 
-def read_target(root: Path, target: str) -> tuple[Baseline, ...]:
+def read_target_baselines(root: Path, target: str) -> tuple[Baseline, ...]:
     """All baselines of one target, by config name; the gate pools their noise."""
     folder = root / target
     if not folder.is_dir():
@@ -75,5 +78,5 @@ def write_baseline(root: Path, baseline: Baseline) -> Path:
     """Replace the (target, config)'s file atomically; the digest is computed here."""
     stamped = baseline.model_copy(update={"digest": digest_of(baseline)})
     path = baseline_path(root, baseline.target, baseline.config)
-    replace_text(path, stamped.model_dump_json(indent=1) + "\n")
+    replace_file(path, stamped.model_dump_json(indent=1) + "\n")
     return path

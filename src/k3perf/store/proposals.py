@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Baseline
-from k3perf.store.files import read_text, replace_text
+from k3perf.store.atomic import replace_file
+from k3perf.store.files import read_text
 
 NEXT_STEP: Final = "Run k3perf baseline propose again."
 
@@ -33,7 +34,7 @@ def proposal_path(folder: Path, target: str, config: str) -> Path:
 def write_proposal(folder: Path, proposal: Proposal) -> Path:
     """Replace the proposal of the (target, config)."""
     path = proposal_path(folder, proposal.baseline.target, proposal.baseline.config)
-    replace_text(path, proposal.model_dump_json(indent=1) + "\n")
+    replace_file(path, proposal.model_dump_json(indent=1) + "\n")
     return path
 
 
