@@ -44,7 +44,7 @@ def test_a_disk_that_fills_up_keeps_what_was_whole(small_disk: Path) -> None:
     with ResultWriter(path, run_id="r") as writer:
         writer.session(session())
         with pytest.raises(MeasurementInvalid) as caught:  # noqa: PT012 - which of the writes fails is the disk's affair
-            for written in range(1000):
+            for written in range(1000):  # noqa: B007 - used after the loop
                 writer.round("s", CLEAN)
     expect_invalid("disk_full", caught.value)
     results = read_results(path)
