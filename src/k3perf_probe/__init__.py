@@ -1,1 +1,1 @@
-"""The few lines that run inside the engine's processes. Standard library only at import; on the engine's PYTHONPATH."""
+"""The few lines that run inside the engine's processes: memory readings and injected faults. Standard library only at import."""

@@ -171,6 +171,7 @@ class TargetSpec(Declared):
     schema_version: Literal[1]
     name: Name
     description: str = Field(min_length=8)
+    measured_by_default: bool = False
     hardware: Hardware
     model: ModelSource
     parallelism: Parallelism = Parallelism()

@@ -1,1 +1,116 @@
-"""The pytest11 entry point."""
+"""The pytest11 entry point: hooks and fixtures, each a few lines that delegate.
+
+Stays out of every pytest call that does not ask for the suite's tests. Collecting starts no engine and needs no vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k3perf.pytest_plugin.options import add_options
+
+if TYPE_CHECKING:
+    from k3perf.pytest_plugin.judge import SuiteJudge
+    from k3perf.pytest_plugin.replay import ReplayClock
+    from k3perf.pytest_plugin.state import PluginState
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the suite."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers; load the suite when this call concerns it, so that bad input is a usage error."""
+    from k3perf.pytest_plugin.marks import register
+
+    register(config)
+    _state(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per collected cell, with the cell's stable id."""
+    if "cell" in metafunc.fixturenames and (state := _state(metafunc.config)) is not None:
+        from k3perf.pytest_plugin.marks import cells_for
+
+        cells = cells_for(metafunc, state.selection.cells)
+        metafunc.parametrize("cell", cells, ids=[cell.cell_id for cell in cells])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests of one engine together and give each its replay clock."""
+    if (state := _state(config)) is not None:
+        from k3perf.pytest_plugin.marks import arrange
+
+        arrange(items, state.suite)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Remember which cells were selected after -k and -m: they share the false-alarm budget."""
+    if (state := _state(session.config)) is not None:
+        from k3perf.pytest_plugin.marks import selected_cells
+
+        state.selected_cells = selected_cells(session.items)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Targets, and why others are not here."""
+    if (state := _state(config)) is None:
+        return []
+    from k3perf.pytest_plugin.summary import header
+
+    return header(state, verbose=config.get_verbosity() > 0)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """With -v: configs that a target does not take, and why."""
+    if (state := _state(config)) is None or config.get_verbosity() < 1:
+        return []
+    return [f"not collected: {left.target}-{left.config}: {left.reason}" for left in state.selection.left_out]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Stop every engine, write the results, and end with the documented exit status."""
+    if (state := _state(session.config)) is not None:
+        from k3perf.pytest_plugin.summary import finish
+
+        session.exitstatus = finish(state, session, exitstatus)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The result tables."""
+    if (state := _state(config)) is not None:
+        from k3perf.pytest_plugin.summary import write_summary
+
+        write_summary(terminalreporter, state)
+
+
+@pytest.fixture(scope="session")
+def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
+    """Measures a cell on demand and judges it; engines stop with the session."""
+    from k3perf.pytest_plugin.judge import SuiteJudge
+
+    state = _state(request.config)
+    if state is None:
+        raise pytest.UsageError("the k3 fixture serves tests of the suite only: run `pytest perf_tests` or name the suite with --k3-suite")
+    yield SuiteJudge(state)
+    state.close_run()
+
+
+@pytest.fixture
+def replay_clock(request: pytest.FixtureRequest) -> ReplayClock:
+    """The clock that pytest-benchmark reads in this test."""
+    from k3perf.pytest_plugin.marks import replay_clock_of
+
+    return replay_clock_of(request.node)
+
+
+def _state(config: pytest.Config) -> PluginState | None:
+    from k3perf.pytest_plugin.state import state_of
+
+    return state_of(config)

@@ -1,0 +1,10 @@
+"""Tokens per second of every approved config. These tests carry the rounds for pytest-benchmark."""
+
+import pytest
+
+from k3perf.metrics.definitions import Family
+
+
+@pytest.mark.throughput
+def test_throughput(cell, k3, benchmark, replay_clock):
+    k3.check(cell, (Family.THROUGHPUT,), benchmark, replay_clock)

@@ -1,0 +1,175 @@
+"""``config.json`` and engine arguments -> the memory plan: weights, cache, capacity, and whether it fits. Pure; no device is asked.
+
+Exact: weights of the covered families, block size, bytes per token, state, and KV tokens once the cache's size is given. Assumed, and
+said so in ``notes``: on a GPU, what activations, graphs and libraries take (``PlatformRules.assumed_reserve_bytes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
+from k3perf.capacity.ranks import Parallelism, stage_layers
+from k3perf.capacity.rules import PlatformRules
+from k3perf.capacity.shape import ModelShape, model_shape
+from k3perf.capacity.weights import WeightContext, stage_weights
+from k3perf.errors import UsageError
+from k3perf.units import GIB
+
+_DEFAULT_UTILISATION: Final = 0.92  # config/cache.py, gpu_memory_utilization
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What one rank will hold, worst stage first where stages differ.
+
+    ``kv_budget_bytes`` None: neither the device's memory nor the cache's size is known, so tokens, concurrency and ``fits`` are unknown
+    too. ``headroom_bytes`` is what is left after one request of the full context; negative: what is missing.
+    """
+
+    weights_bytes: int
+    weights_bytes_by_part: dict[str, int]
+    weights_bytes_by_stage: tuple[int, ...]
+    kv_bytes_per_token: int
+    state_bytes_per_sequence: int
+    block_size_tokens: int
+    requested_block_size_tokens: int | None
+    page_bytes: int
+    kv_budget_bytes: int | None
+    kv_cache_bytes: int | None
+    kv_block_count: int | None
+    kv_tokens: int | None
+    max_concurrency: float | None
+    maximum_context_tokens: int
+    fits: bool | None
+    headroom_bytes: int | None
+    notes: tuple[str, ...]
+
+
+def plan_memory(
+    model_config: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    parallelism: Parallelism,
+    device_memory_bytes: int | None,
+    rules: PlatformRules,
+    environment: Mapping[str, str] | None = None,
+    reserve_bytes: int | None = None,
+) -> MemoryPlan:
+    """Predict one rank's memory.
+
+    ``arguments`` are engine arguments by name (dashes or underscores); ``environment`` the engine's, for ``VLLM_CPU_KVCACHE_SPACE``;
+    ``reserve_bytes`` replaces the platform's assumed reserve. Raises UsageError for a model, dtype or split that is not covered.
+    """
+    given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
+    refuse_unknown_arguments(given)
+    shape = _with_dtype(model_shape(model_config), given)
+    request = cache_request(shape, given)
+    layout = cache_layout(shape, request, parallelism, rules)
+    stages = _stage_parts(WeightContext(shape, parallelism, rules))
+    totals = tuple(sum(parts.values()) for parts in stages)
+    worst = stages[totals.index(max(totals))]
+    reserve = rules.assumed_reserve_bytes if reserve_bytes is None else reserve_bytes
+    budget = kv_budget_bytes(given, environment or {}, device_memory_bytes, max(totals) + reserve)
+    blocks = None if budget is None else max(0, budget // layout.block_bytes)
+    tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks, request.maximum_context_tokens)
+    needed = layout.blocks_per_request + 1  # one block id is the null block (v1/core/block_pool.py)
+    return MemoryPlan(
+        weights_bytes=max(totals),
+        weights_bytes_by_part=dict(sorted((name, size) for name, size in worst.items() if size)),
+        weights_bytes_by_stage=totals,
+        kv_bytes_per_token=layout.bytes_per_token,
+        state_bytes_per_sequence=layout.state_bytes_per_sequence,
+        block_size_tokens=layout.block_size_tokens,
+        requested_block_size_tokens=layout.requested_block_size_tokens,
+        page_bytes=layout.page_bytes,
+        kv_budget_bytes=budget,
+        kv_cache_bytes=None if blocks is None else blocks * layout.block_bytes,
+        kv_block_count=blocks,
+        kv_tokens=tokens,
+        max_concurrency=concurrency,
+        maximum_context_tokens=request.maximum_context_tokens,
+        fits=None if budget is None else budget >= needed * layout.block_bytes,
+        headroom_bytes=None if budget is None else budget - needed * layout.block_bytes,
+        notes=_notes(shape, request, layout, rules, reserve=reserve, budget=budget, explicit="kv_cache_memory_bytes" in given),
+    )
+
+
+def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
+    """The cache's part of the engine arguments. Prefix caching is on unless switched off (config/cache.py)."""
+    attention = given.get("attention_config") or {}
+    speculative = given.get("speculative_config") or {}
+    block = given.get("block_size")
+    return CacheRequest(
+        cache_dtype=str(given.get("kv_cache_dtype") or "auto"),
+        block_size_tokens=None if block is None else int(block),
+        prefix_caching=bool(given.get("enable_prefix_caching", True)),
+        maximum_context_tokens=int(given.get("max_model_len") or shape.maximum_positions),
+        attention_backend=given.get("attention_backend") or attention.get("backend"),
+        state_dtype=str(given.get("mamba_ssm_cache_dtype") or "auto"),
+        speculative_tokens=int(speculative.get("num_speculative_tokens") or 0),
+    )
+
+
+def kv_budget_bytes(given: Mapping[str, Any], environment: Mapping[str, str], device_memory_bytes: int | None, other: int) -> int | None:
+    """Bytes left for the cache; None: unknown.
+
+    Given outright, by ``VLLM_CPU_KVCACHE_SPACE`` in GiB, or utilisation x device memory less ``other`` (weights and reserve).
+    """
+    explicit = given.get("kv_cache_memory_bytes")
+    if explicit is not None:
+        return int(explicit)
+    space = environment.get("VLLM_CPU_KVCACHE_SPACE")
+    if space is not None:
+        return int(float(space) * GIB)
+    if device_memory_bytes is None:
+        return None
+    return int(float(given.get("gpu_memory_utilization", _DEFAULT_UTILISATION)) * device_memory_bytes) - other
+
+
+def _with_dtype(shape: ModelShape, given: Mapping[str, Any]) -> ModelShape:
+    asked = given.get("dtype")
+    if asked in (None, "auto"):
+        return shape
+    return replace(shape, dtype=str(asked))
+
+
+def _stage_parts(context: WeightContext) -> list[dict[str, int]]:
+    stages = stage_layers(len(context.shape.layers), context.parallelism.pipeline)
+    last = len(stages) - 1
+    return [dict(stage_weights(context, layers, first=index == 0, last=index == last)) for index, layers in enumerate(stages)]
+
+
+def _notes(
+    shape: ModelShape, request: CacheRequest, layout: CacheLayout, rules: PlatformRules, *, reserve: int, budget: int | None, explicit: bool
+) -> tuple[str, ...]:
+    notes = []
+    asked = request.block_size_tokens
+    if asked is not None and asked != layout.block_size_tokens:
+        notes.append(f"block size {asked} was asked for; the engine will use {layout.block_size_tokens}")
+    if shape.is_hybrid:
+        padding = layout.page_bytes - layout.state_page_bytes
+        notes.append(f"one page must hold one state: {padding} of {layout.page_bytes} bytes of a state's page are padding")
+    if budget is None:
+        notes.append("the device's memory is not known: KV tokens, concurrency and fit are not predicted")
+    elif not explicit and rules.assumed_reserve_bytes and reserve == rules.assumed_reserve_bytes:
+        notes.append(f"{reserve} bytes are assumed for activations, graphs and libraries; give the measured figure to be exact")
+    if not rules.measured:
+        notes.append(f"the rules of {rules.name} are read from vLLM's sources and were never compared with a device")
+    if shape.has_vision:
+        notes.append("the vision tower's weights are not counted")
+    return tuple(notes)
+
+
+def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
+    """Arguments that change memory and that the plan cannot follow are refused instead of being ignored."""
+    for key in ("decode_context_parallel_size", "prefill_context_parallel_size", "num_gpu_blocks_override", "cpu_offload_gb"):
+        value = given.get(key)
+        if value not in (None, 0, 1):
+            raise UsageError(f"{key} {value!r} is not covered by the memory plan; leave it out to plan without it.")
+    if given.get("quantization") is not None:
+        raise UsageError(
+            f"quantization {given['quantization']!r} at load time is not covered by the memory plan; plan the checkpoint's own format."
+        )

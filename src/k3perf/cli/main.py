@@ -1,0 +1,55 @@
+"""``k3perf``: every command is registered by its own module; errors the suite knows become one line and their exit status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from k3perf import __version__
+from k3perf.errors import K3PerfError
+
+# Imported one by one when a command is used: help and errors stay fast, and one area's dependency never breaks another's command.
+COMMAND_MODULES: Final = (
+    "export",
+    "inject",
+    "memory",
+    "baseline",
+    "gate",
+    "load",
+    "mock_server",
+    "doctor",
+    "plan",
+    "ci",
+    "history",
+    "bundle",
+)
+
+
+def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentParser:
+    """The parser with the commands of ``modules``."""
+    parser = argparse.ArgumentParser(prog="k3perf", description="Performance-regression tests for tuned Kimi K3 serving on vLLM")
+    parser.add_argument("--version", action="version", version=f"k3perf {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in modules:
+        importlib.import_module(f"k3perf.cli.{name}").register(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is documented in docs/operating.md."""
+    try:
+        parsed = build_parser().parse_args(arguments)
+        return int(parsed.run(parsed))
+    except K3PerfError as error:
+        sys.stderr.write(f"k3perf: {error}\n")
+        return int(error.exit_status)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,189 @@
+"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON. Prints and parses; computes nothing itself."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from k3perf.capacity.plan import MemoryPlan, plan_memory
+from k3perf.capacity.ranks import Parallelism, Ranks
+from k3perf.capacity.rules import PLATFORMS, platform_rules
+from k3perf.errors import ConfigFileError, ExitStatus, UsageError
+from k3perf.units import GIB
+
+if TYPE_CHECKING:
+    from k3perf.config.suite import Suite
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What a plan is made from, wherever it came from."""
+
+    model_config: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+    parallelism: Parallelism
+    platform: str
+    device_memory_bytes: int | None
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``memory plan`` to the command line."""
+    memory = subparsers.add_parser("memory", help="predict memory before any device is rented")
+    commands = memory.add_subparsers(dest="memory_command", required=True)
+    plan = commands.add_parser("plan", help="weights, KV cache, capacity and fit from config.json and the arguments alone")
+    plan.add_argument("--config", help="approved config, with --target")
+    plan.add_argument("--target", help="declared target, with --config")
+    plan.add_argument("--suite", type=Path, default=Path("perf_tests"), help="folder of the declarations (default: perf_tests)")
+    plan.add_argument("--model-config", type=Path, help="a config.json, instead of --config and --target")
+    plan.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="an engine argument; repeatable")
+    plan.add_argument(
+        "--platform", choices=[row.name for row in PLATFORMS], help="rules of which platform (default: the target's, or nvidia)"
+    )
+    plan.add_argument("--device-memory-bytes", type=int, help="memory of one device (default: the target's)")
+    plan.add_argument("--reserve-bytes", type=int, help="measured activations, graphs and libraries, instead of the assumed figure")
+    for name in ("tensor", "pipeline", "data"):
+        plan.add_argument(f"--{name}", type=int, help=f"{name}-parallel ranks")
+    plan.add_argument("--expert", action="store_true", help="expert parallelism")
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    plan.set_defaults(run=run_plan)
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    """Print the plan. Exit status 0 when it fits or fit is unknown, 1 when it does not fit."""
+    inputs = _inputs(arguments)
+    plan = plan_memory(
+        inputs.model_config,
+        {**inputs.arguments, **_settings(arguments.settings)},
+        parallelism=inputs.parallelism,
+        device_memory_bytes=arguments.device_memory_bytes or inputs.device_memory_bytes,
+        rules=platform_rules(arguments.platform or inputs.platform),
+        environment=inputs.environment,
+        reserve_bytes=arguments.reserve_bytes,
+    )
+    print(json.dumps(asdict(plan), indent=2) if arguments.json else render_plan(plan))
+    return ExitStatus.REGRESSED if plan.fits is False else ExitStatus.OK
+
+
+def render_plan(plan: MemoryPlan) -> str:
+    """The plan as lines of ``name  value``, bytes also in GiB."""
+    lines = [f"weights per rank        {_bytes(plan.weights_bytes)}"]
+    lines += [f"  {name:<21} {_bytes(size)}" for name, size in plan.weights_bytes_by_part.items()]
+    if len(plan.weights_bytes_by_stage) > 1:
+        lines.append("  by stage              " + ", ".join(f"{size:,}" for size in plan.weights_bytes_by_stage))
+    asked = "" if plan.requested_block_size_tokens in (None, plan.block_size_tokens) else f" ({plan.requested_block_size_tokens} asked for)"
+    lines += [
+        f"block size              {plan.block_size_tokens} tokens{asked}",
+        f"KV bytes per token      {plan.kv_bytes_per_token:,}",
+        f"state per sequence      {_bytes(plan.state_bytes_per_sequence)}",
+        f"KV cache                {_bytes(plan.kv_cache_bytes)}",
+        f"KV tokens               {_number(plan.kv_tokens)}",
+        f"maximum concurrency     {_number(plan.max_concurrency)} at {plan.maximum_context_tokens:,} tokens",
+        f"fits                    {_fit(plan)}",
+    ]
+    return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _fit(plan: MemoryPlan) -> str:
+    if plan.fits is None or plan.headroom_bytes is None:
+        return "unknown"
+    if plan.fits:
+        return f"yes, {_bytes(plan.headroom_bytes)} beyond one request of the full context"
+    return f"no, {_bytes(-plan.headroom_bytes)} are missing for one request of the full context"
+
+
+def _bytes(size: int | None) -> str:
+    return "unknown" if size is None else f"{size:,} B ({size / GIB:.3f} GiB)"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _inputs(arguments: argparse.Namespace) -> PlanInputs:
+    if arguments.model_config is None:
+        if not (arguments.config and arguments.target):
+            raise UsageError("give --config and --target, or --model-config FILE")
+        inputs = _declared_inputs(arguments.suite, arguments.config, arguments.target)
+    else:
+        inputs = PlanInputs(read_model_config(arguments.model_config), {}, {}, Ranks(), arguments.platform or "nvidia", None)
+    asked = Ranks(
+        tensor=arguments.tensor or inputs.parallelism.tensor,
+        pipeline=arguments.pipeline or inputs.parallelism.pipeline,
+        data=arguments.data or inputs.parallelism.data,
+        expert=arguments.expert or inputs.parallelism.expert,
+    )
+    return PlanInputs(inputs.model_config, inputs.arguments, inputs.environment, asked, inputs.platform, inputs.device_memory_bytes)
+
+
+def _declared_inputs(suite_root: Path, config: str, target: str) -> PlanInputs:
+    """Arguments, parallelism and hardware of a declared cell; its model's config.json lies in the suite's ``models`` folder."""
+    suite = _narrow_suite(suite_root.resolve(), config, target)
+    spec = suite.target(target)
+    model = spec.model
+    # A checkpoint's config.json is kept beside the shipped models, under the last part of its name.
+    directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
+    return PlanInputs(
+        model_config=read_model_config(suite.root / directory / "config.json"),
+        arguments=suite.engine_arguments(spec, suite.config(config)),
+        environment=spec.environment,
+        parallelism=spec.parallelism,
+        platform=spec.hardware.kind,
+        device_memory_bytes=spec.hardware.device_memory_bytes,
+    )
+
+
+def _narrow_suite(root: Path, config: str, target: str) -> Suite:
+    """Only the target and the config with its parents: the plan is asked for often and must answer at once.
+
+    Falls back to the whole suite, with its own messages, when a document is not in the file of its name.
+    """
+    from k3perf.config.load import load_document
+    from k3perf.config.models import ConfigSpec, TargetSpec, Tolerance, ToleranceFile
+    from k3perf.config.suite import Suite, load_suite
+
+    configs: dict[str, ConfigSpec] = {}
+    wanted = [config]
+    while wanted:
+        name = wanted.pop()
+        path = root / "configs" / f"{name}.yaml"
+        if name in configs or not path.is_file():
+            return load_suite(root)
+        configs[name] = load_document(ConfigSpec, path)
+        parents = (configs[name].extends, *configs[name].combines)
+        wanted += [parent for parent in parents if parent is not None and parent not in configs and parent not in wanted]
+    path = root / "targets" / f"{target}.yaml"
+    if not path.is_file():
+        return load_suite(root)
+    tolerances = ToleranceFile(schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)})  # not read by the plan
+    return Suite(root, configs, {target: load_document(TargetSpec, path)}, {}, tolerances)
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """A model's ``config.json``; ConfigFileError when it cannot be read or is no JSON object."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ConfigFileError(path, "", None, f"cannot be read: {problem}", "Give the model's config.json.") from None
+    if not isinstance(document, dict):
+        raise ConfigFileError(path, "", None, "is no JSON object", "Give the model's config.json.")
+    return document
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator or not key:
+            raise UsageError(f"--set {pair!r} is not KEY=VALUE; write for example --set kv-cache-dtype=fp8")
+        try:
+            settings[key] = json.loads(text)
+        except ValueError:
+            settings[key] = text
+    return {key.replace("-", "_"): value for key, value in settings.items()}

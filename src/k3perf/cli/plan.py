@@ -1,0 +1,221 @@
+"""``k3perf plan``: changed files and the declared suite to the cells worth measuring, as a table, JSON or a workflow's job matrix."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from k3perf.config.suite import Suite, load_suite
+from k3perf.errors import ConfigFileError, ExitStatus, UsageError
+from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
+from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, split
+from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
+from k3perf.store.repository import Repository
+
+_SECONDS_PER_MINUTE = 60.0
+_PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] = {
+    Priority.DIRECT: "direct",
+    Priority.DESCENDANT: "descendant",
+    Priority.WIDE: "wide",
+}
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``plan``."""
+    parser = subparsers.add_parser("plan", help="choose the cells that a change touches and split them over runners")
+    parser.add_argument("--suite", type=Path, default=Path("perf_tests"), help="the suite's folder (default: %(default)s)")
+    parser.add_argument(
+        "--changed-since", metavar="REF", help="select by the files that differ from the merge base with REF; without: everything"
+    )
+    parser.add_argument(
+        "--budget-minutes", type=_positive, metavar="N", help="device minutes for each hardware class; cells beyond are left out, by name"
+    )
+    parser.add_argument("--shards", type=_count, default=1, metavar="N", help="runners for each hardware class (default: %(default)s)")
+    parser.add_argument("--target", action="append", metavar="NAME", help="only this target; can be repeated")
+    parser.add_argument("--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware")
+    parser.add_argument("--whole-model", choices=("only", "never"), help="only, or never, the targets that serve a checkpoint")
+    parser.add_argument("--costs", type=Path, help="recorded seconds (default: costs.json in the suite's folder, where there is one)")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON there")
+    parser.add_argument(
+        "--github-output", type=Path, metavar="FILE", help="append cpu_matrix, gpu_matrix, has_cpu and has_gpu for a workflow"
+    )
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of minutes")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 256:
+        raise argparse.ArgumentTypeError(f"{text} shards; a workflow matrix holds 1 to 256 jobs")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and left-out cells are always shown."""
+    suite = load_suite(arguments.suite)
+    selection = _selection(suite, arguments)
+    wanted = _wanted_targets(suite, arguments)
+    cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
+    costs = CostModel(_recorded(arguments.costs, arguments.suite))
+    fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
+    shards = split(fitted.groups, arguments.shards)
+    plan = _document(suite, selection, cells, fitted, shards)
+    text = plan.model_dump_json(indent=2) + "\n"
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    if arguments.github_output:
+        with arguments.github_output.open("a", encoding="utf-8") as output:
+            output.write(github_output(plan.shards, plan.gated_metric_count))
+    print(text if arguments.json else render(plan), end="")
+    return ExitStatus.OK
+
+
+def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
+    if arguments.changed_since is None:
+        return select_all(suite, "the whole suite was asked for")
+    repository = Repository(Path.cwd())
+    return select(suite, repository.changed_since(arguments.changed_since), suite_folder=arguments.suite.as_posix())
+
+
+def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
+    named = {suite.target(name).name for name in arguments.target} if arguments.target else set(suite.targets)
+
+    def fits(name: str) -> bool:
+        target = suite.targets[name]
+        whole = target.model.weights == "checkpoint"
+        return (arguments.kind in (None, target.hardware.kind)) and arguments.whole_model in (None, "only" if whole else "never")
+
+    return {name for name in named if fits(name)}
+
+
+def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
+    chosen = path if path is not None else suite / "costs.json"
+    if path is None and not chosen.exists():
+        return RecordedCosts()
+    try:
+        return RecordedCosts.model_validate_json(chosen.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{chosen} cannot be read: {error}. Correct --costs.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigFileError(
+            chosen, key, first.get("input"), first["msg"], "Correct or delete the file; costs are only estimates."
+        ) from None
+
+
+def _fit_by_class(cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None) -> Fitted:
+    budget_s = None if budget_minutes is None else budget_minutes * _SECONDS_PER_MINUTE
+    classes = dict.fromkeys(selected.cell.target.hardware.hardware_class for selected in cells)
+    parts = [
+        fit_budget((selected for selected in cells if selected.cell.target.hardware.hardware_class == name), costs, budget_s)
+        for name in classes
+    ]
+    return Fitted(
+        tuple(group for part in parts for group in part.groups),
+        tuple(entry for part in parts for entry in part.left_out),
+        over_budget=any(part.over_budget for part in parts),
+    )
+
+
+def _document(
+    suite: Suite, selection: Selection, cells: tuple[SelectedCell, ...], fitted: Fitted, shards: tuple[Shard, ...]
+) -> PlanDocument:
+    kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
+    return PlanDocument(
+        false_alarm_budget=suite.tolerances.false_alarm_budget,
+        gated_metric_count=gated_metric_count(suite, fitted.groups),
+        cells=tuple(_cell_entry(selected) for selected in cells if selected.cell.cell_id in kept),
+        left_out=tuple(CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out),
+        over_budget=fitted.over_budget,
+        notes=selection.notes,
+        device_minutes=round(sum(group.device_s for group in fitted.groups) / _SECONDS_PER_MINUTE, 2),
+        shards=tuple(_shard_entry(shard, suite) for shard in shards),
+    )
+
+
+def _cell_entry(selected: SelectedCell) -> PlannedCell:
+    cell = selected.cell
+    return PlannedCell(
+        cell=cell.cell_id,
+        target=cell.target.name,
+        config=cell.config.name,
+        workload=cell.workload.name,
+        priority=_PRIORITY_NAME[selected.priority],
+        reasons=selected.reasons,
+    )
+
+
+def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
+    return PlannedShard(
+        shard=f"{shard.hardware_class}-{shard.index}",
+        kind=suite.targets[shard.groups[0].target].hardware.kind,
+        hardware_class=shard.hardware_class,
+        targets=tuple(dict.fromkeys(group.target for group in shard.groups)),
+        cells=shard.cell_ids,
+        minutes=round(shard.duration_s / _SECONDS_PER_MINUTE, 2),
+    )
+
+
+def runner_labels(kind: str, hardware_class: str, pool: str = "") -> list[str]:
+    """What ``runs-on`` asks for: hosted for CPU targets, else an own runner of the hardware class, and of a pool where one is given."""
+    if kind == "cpu":
+        return ["ubuntu-24.04"]
+    return ["self-hosted", "gpu", hardware_class, *([f"pool-{pool}"] if pool else [])]
+
+
+def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
+    """A workflow's matrix. ``cells`` and ``runner`` are JSON inside strings, since a matrix value that a shell reads must be text."""
+    include = [
+        {
+            "shard": shard.shard,
+            "runner": json.dumps(runner_labels(shard.kind, shard.hardware_class, shard.pool)),
+            "hardware_class": shard.hardware_class,
+            "cells": json.dumps(shard.cells),
+            "arguments": " ".join(f"--k3-target {target}" for target in shard.targets),
+        }
+        for shard in shards
+    ]
+    return {"include": include}
+
+
+def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:
+    """Lines for a workflow step's output file: one matrix for hosted runners, one for own GPU runners, and whether each holds a job."""
+    listed = tuple(shards)
+    cpu = [shard for shard in listed if shard.kind == "cpu"]
+    gpu = [shard for shard in listed if shard.kind != "cpu"]
+    lines = [
+        f"cpu_matrix={json.dumps(matrix(cpu))}",
+        f"gpu_matrix={json.dumps(matrix(gpu))}",
+        f"has_cpu={json.dumps(bool(cpu))}",
+        f"has_gpu={json.dumps(bool(gpu))}",
+        f"gated_metric_count={gated_metric_count}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def render(plan: PlanDocument) -> str:
+    """The plan for people: one line a cell with its reasons, then what was left out and why."""
+    lines = [f"{len(plan.cells)} cells, about {plan.device_minutes} device minutes"]
+    lines += [f"  {entry.cell}: {'; '.join(entry.reasons)}" for entry in plan.cells]
+    if plan.over_budget:
+        lines.append("The directly touched cells alone exceed the budget; they are measured all the same.")
+    if plan.left_out:
+        lines.append(f"{len(plan.left_out)} cells left out of the budget:")
+        lines += [f"  {entry.cell}: {entry.reason}" for entry in plan.left_out]
+    lines += [f"note: {note}" for note in plan.notes]
+    if len(plan.shards) > 1:
+        lines += [f"shard {shard.shard}: {len(shard.cells)} cells, {shard.minutes} min" for shard in plan.shards]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,275 @@
+"""All declared documents of a suite, resolved: parents applied, names checked, cells enumerated with the reason for each one left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from k3perf.config.arguments import check_arguments
+from k3perf.config.load import load_document
+from k3perf.config.models import ConfigSpec, TargetSpec, ToleranceFile
+from k3perf.config.workload_spec import WorkloadSpec
+from k3perf.errors import ConfigFileError, UnknownNameError
+
+KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay below it
+
+Named = TypeVar("Named", ConfigSpec, TargetSpec, WorkloadSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One (target, config, workload) with the engine arguments it resolves to. ``cell_id`` is the stable test id."""
+
+    target: TargetSpec
+    config: ConfigSpec
+    workload: WorkloadSpec
+    engine_arguments: dict[str, Any]
+
+    @property
+    def cell_id(self) -> str:
+        """``target-config-workload``."""
+        return f"{self.target.name}-{self.config.name}-{self.workload.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A (target, config) that is not collected, and why."""
+
+    target: str
+    config: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite's declarations. ``root`` is its folder (``perf_tests``)."""
+
+    root: Path
+    configs: dict[str, ConfigSpec]
+    targets: dict[str, TargetSpec]
+    workloads: dict[str, WorkloadSpec]
+    tolerances: ToleranceFile
+
+    def target(self, name: str) -> TargetSpec:
+        """The target called ``name``; UnknownNameError lists the declared ones."""
+        if name not in self.targets:
+            raise UnknownNameError("target", name, tuple(self.targets))
+        return self.targets[name]
+
+    def config(self, name: str) -> ConfigSpec:
+        """The config called ``name``; UnknownNameError lists the declared ones."""
+        if name not in self.configs:
+            raise UnknownNameError("config", name, tuple(self.configs))
+        return self.configs[name]
+
+    def workload(self, name: str) -> WorkloadSpec:
+        """The workload called ``name``; UnknownNameError lists the declared ones."""
+        if name not in self.workloads:
+            raise UnknownNameError("workload", name, tuple(self.workloads))
+        return self.workloads[name]
+
+    def lineage(self, name: str) -> tuple[str, ...]:
+        """``name``, its parent, and so on up to the root config."""
+        chain = [name]
+        while (parent := self.config(chain[-1]).extends) is not None:
+            chain.append(parent)
+        return tuple(chain)
+
+    def children(self, name: str) -> tuple[str, ...]:
+        """Configs whose arguments depend on ``name``: those that extend it, directly or not, and combinations that list it."""
+        return tuple(
+            other for other, spec in self.configs.items() if other != name and (name in self.lineage(other) or name in spec.combines)
+        )
+
+    def changes(self, name: str) -> dict[str, Any]:
+        """The engine arguments that a config sets on the way down from its root, the root's own excluded."""
+        merged: dict[str, Any] = {}
+        for step in reversed(self.lineage(name)[:-1]):
+            spec = self.configs[step]
+            merged.update(spec.change)
+            for part in spec.combines:
+                merged.update(self.configs[part].change)
+        return merged
+
+    def engine_arguments(self, target: TargetSpec, config: ConfigSpec) -> dict[str, Any]:
+        """The root's arguments, overlaid with what the target's hardware forces, overlaid with the config's own changes."""
+        root = self.configs[self.lineage(config.name)[-1]]
+        return {**root.change, **target.engine_arguments, **self.changes(config.name), **_parallel_arguments(target)}
+
+    def vocabulary_size(self, target: TargetSpec) -> int:
+        """Token ids that prompts may use: the shipped model's vocabulary, or the checkpoint's as far as its family is known."""
+        if target.model.directory is None:
+            return KIMI_VOCABULARY_SIZE
+        path = self.root / target.model.directory / "config.json"
+        try:
+            return int(json.loads(path.read_text(encoding="utf-8"))["vocab_size"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigFileError(path, "vocab_size", None, f"cannot be read: {error}", "Write the model's config.json anew.") from None
+
+    def cells(self, targets: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
+        """Every collected cell of the named targets (all without), in the order target, config, workload."""
+        found = []
+        for name in targets if targets is not None else tuple(self.targets):
+            target = self.target(name)
+            for config in self._collected(target):
+                arguments = self.engine_arguments(target, config)
+                found += [Cell(target, config, self.workload(workload), arguments) for workload in target.workloads]
+        return tuple(found)
+
+    def left_out(self, targets: tuple[str, ...] | None = None) -> tuple[LeftOut, ...]:
+        """Configs that a target does not take, with the reason: a known refusal, or an engine equal to one already measured."""
+        found = []
+        for name in targets if targets is not None else tuple(self.targets):
+            target = self.target(name)
+            for config in self._declared(target):
+                reason = self.refusal(target, config) or self.equivalent(target, config)
+                if reason:
+                    found.append(LeftOut(name, config.name, reason))
+        return tuple(found)
+
+    def refusal(self, target: TargetSpec, config: ConfigSpec) -> str:
+        """Why the target is known to refuse the config; empty when it is not."""
+        arguments = self.engine_arguments(target, config)
+        for refusal in target.refusals:
+            if all(arguments.get(key) == value for key, value in refusal.when.items()):
+                return refusal.reason
+        return ""
+
+    def equivalent(self, target: TargetSpec, config: ConfigSpec) -> str:
+        """Why another config of the target stands for this one; empty when none does."""
+        for group in target.equivalences:
+            if config.name in group.configs[1:]:
+                return f"resolves to the same engine as {group.configs[0]}: {group.reason}"
+        return ""
+
+    def _declared(self, target: TargetSpec) -> tuple[ConfigSpec, ...]:
+        names = target.configs or tuple(self.configs)
+        return tuple(self.config(name) for name in names)
+
+    def _collected(self, target: TargetSpec) -> tuple[ConfigSpec, ...]:
+        return tuple(
+            config for config in self._declared(target) if not self.refusal(target, config) and not self.equivalent(target, config)
+        )
+
+    @cached_property
+    def config_order(self) -> dict[str, int]:
+        """Position of each config in file order, for stable reordering of tests."""
+        return {name: position for position, name in enumerate(self.configs)}
+
+
+def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
+    parallelism = target.parallelism
+    arguments: dict[str, Any] = {}
+    if parallelism.tensor > 1:
+        arguments["tensor_parallel_size"] = parallelism.tensor
+    if parallelism.pipeline > 1:
+        arguments["pipeline_parallel_size"] = parallelism.pipeline
+    if parallelism.data > 1:
+        arguments["data_parallel_size"] = parallelism.data
+    if parallelism.expert:
+        arguments["enable_expert_parallel"] = True
+    return arguments
+
+
+def load_suite(root: Path) -> Suite:
+    """Load and cross-check ``root``'s configs, targets, workloads and tolerances. Raises ConfigFileError at the first problem."""
+    configs = _load_folder(ConfigSpec, root / "configs")
+    targets = _load_folder(TargetSpec, root / "targets")
+    workloads = _load_folder(WorkloadSpec, root / "workloads")
+    tolerances_path = root / "tolerances.yaml"
+    tolerances = load_document(ToleranceFile, tolerances_path)
+    paths = {name: path for name, (_, path) in configs.items()}
+    suite = Suite(
+        root=root,
+        configs=_in_order({name: spec for name, (spec, _) in configs.items()}),
+        targets={name: spec for name, (spec, _) in targets.items()},
+        workloads={name: spec for name, (spec, _) in workloads.items()},
+        tolerances=tolerances,
+    )
+    _check_configs(suite, paths)
+    for target, path in targets.values():
+        _check_target(suite, target, path)
+    _check_tolerances(suite, tolerances_path)
+    return suite
+
+
+def _in_order(configs: dict[str, ConfigSpec]) -> dict[str, ConfigSpec]:
+    """Roots first, then by name, so that ids and reports do not depend on the file system's order."""
+    return dict(sorted(configs.items(), key=lambda item: (item[1].extends is not None, bool(item[1].combines), item[0])))
+
+
+def _load_folder(model: type[Named], folder: Path) -> dict[str, tuple[Named, Path]]:
+    if not folder.is_dir():
+        raise ConfigFileError(folder, "", None, "no such folder", "A suite has configs/, targets/, workloads/ and tolerances.yaml.")
+    found: dict[str, tuple[Named, Path]] = {}
+    for path in sorted(folder.glob("*.y*ml")):
+        spec = load_document(model, path)
+        if spec.name in found:
+            raise ConfigFileError(path, "name", spec.name, f"is already taken by {found[spec.name][1].name}", "Give it another name.")
+        found[spec.name] = (spec, path)
+    if not found:
+        raise ConfigFileError(folder, "", None, "holds no YAML file", "Add at least one.")
+    return found
+
+
+def _check_configs(suite: Suite, paths: dict[str, Path]) -> None:
+    for name, spec in suite.configs.items():
+        path = paths[name]
+        check_arguments(spec.change, path, "change")
+        for key, wanted in [("extends", spec.extends)] + [("combines", part) for part in spec.combines]:
+            if wanted is not None and wanted not in suite.configs:
+                raise ConfigFileError(path, key, wanted, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
+    for name, path in paths.items():
+        _check_no_cycle(suite, name, path)
+    for name, spec in suite.configs.items():
+        _check_combination(suite, spec, paths[name])
+
+
+def _check_no_cycle(suite: Suite, name: str, path: Path) -> None:
+    seen = [name]
+    while (parent := suite.configs[seen[-1]].extends) is not None:
+        if parent in seen:
+            ring = " -> ".join([*seen[seen.index(parent) :], parent])
+            raise ConfigFileError(
+                path, "extends", suite.configs[name].extends, f"the parents form a cycle: {ring}", "Let one of them extend default."
+            )
+        seen.append(parent)
+
+
+def _check_combination(suite: Suite, spec: ConfigSpec, path: Path) -> None:
+    changed: dict[str, str] = {}
+    for part in spec.combines:
+        change = suite.configs[part].change
+        if suite.configs[part].extends is None or len(change) != 1:
+            raise ConfigFileError(path, "combines", part, "is not an approved single change", "List configs that change one argument.")
+        argument = next(iter(change))
+        if argument in changed:
+            problem = f"sets {argument}, as {changed[argument]} does"
+            raise ConfigFileError(path, "combines", part, problem, "A combination sets each argument once.")
+        changed[argument] = part
+
+
+def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
+    check_arguments(target.engine_arguments, path, "engine_arguments")
+    for index, refusal in enumerate(target.refusals):
+        check_arguments(refusal.when, path, f"refusals.{index}.when")
+    named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]
+    named += [("equivalences", name) for group in target.equivalences for name in group.configs]
+    for key, name in named:
+        if name not in suite.configs:
+            raise ConfigFileError(path, key, name, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
+    for name in target.workloads:
+        if name not in suite.workloads:
+            raise ConfigFileError(path, "workloads", name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
+    if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
+        problem = "the model directory has no config.json"
+        raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+
+
+def _check_tolerances(suite: Suite, path: Path) -> None:
+    for name in suite.tolerances.targets:
+        if name not in suite.targets:
+            raise ConfigFileError(path, f"targets.{name}", None, "no target has this name", f"Use one of: {', '.join(suite.targets)}.")

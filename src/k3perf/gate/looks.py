@@ -1,0 +1,66 @@
+"""When a cell is looked at, and how much of the error budgets each look may spend. A function of plan and recorded noise alone.
+
+A look is a number of sessions and of rounds in each. Since the schedule does not depend on what the candidate showed, and every look
+judges the same first sessions and rounds however often the gate is asked, optional stopping is part of the test and not a way around
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
+from k3perf.stats.spending import shares
+
+FALSE_ALARM_POWER: Final = 2.0
+"""Exponent of the spending function for REGRESSED: early looks, where one session decides, get little."""
+
+MISS_POWER: Final = 1.0
+"""Exponent of the spending function for PASS: no change is the common case and should end early."""
+
+ENOUGH_ROUNDS_SHARE: Final = 0.25
+"""Rounds are enough when their part of a session's variance is at most this share of what differs between sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``sessions`` valid sessions of ``rounds`` valid rounds each; the shares of the budgets that this look spends."""
+
+    sessions: int
+    rounds: int
+    alpha_share: float
+    beta_share: float
+
+
+@lru_cache(maxsize=4096)
+def schedule(minimum_sessions: int, maximum_sessions: int, minimum_rounds: int, rounds: int, baseline_sessions: int) -> tuple[Look, ...]:
+    """The looks in order. ``rounds`` is the number of rounds worth having; ``baseline_sessions`` 0: no baseline noise (ab).
+
+    Information fraction of k sessions: Var(K sessions) / Var(k sessions), the variance being that of candidate mean minus baseline mean,
+    proportional to 1/k + 1/baseline_sessions. A first look at fewer rounds counts half of its session.
+    """
+    sizes = [(minimum_sessions, minimum_rounds)] if rounds > minimum_rounds else []
+    sizes += [(sessions, rounds) for sessions in range(minimum_sessions, maximum_sessions + 1)]
+    shared = 1 / baseline_sessions if baseline_sessions else 0.0
+    total = 1 / maximum_sessions + shared
+    fractions = [total / (1 / sessions + shared) for sessions, _ in sizes]
+    if rounds > minimum_rounds:
+        fractions[0] /= 2
+    looks = zip(sizes, shares(fractions, FALSE_ALARM_POWER), shares(fractions, MISS_POWER), strict=True)
+    return tuple(Look(*size, alpha, beta) for size, alpha, beta in looks)
+
+
+def rounds_worth_having(
+    session_variance: float, round_variance: float | None, recorded_rounds: int, minimum_rounds: int, maximum_rounds: int
+) -> int:
+    """The fewest rounds whose noise is small beside what differs between sessions; within the plan's limits."""
+    if not round_variance or recorded_rounds < 1:
+        return minimum_rounds
+    median_variance = MEDIAN_VARIANCE_FACTOR * round_variance
+    between = max(session_variance - median_variance / recorded_rounds, 0.0)
+    for rounds in range(minimum_rounds, maximum_rounds):
+        if median_variance / rounds <= ENOUGH_ROUNDS_SHARE * between:
+            return rounds
+    return maximum_rounds

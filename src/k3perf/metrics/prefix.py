@@ -1,0 +1,49 @@
+"""A known sharing pattern and the cache's granularity -> the prefix hits that must be seen. Pure.
+
+vLLM hits whole blocks from the beginning of a prompt, and computes at least the prompt's last token again
+(``v1/core/kv_cache_manager.py``, ``get_computed_blocks``): a prompt that is cached entirely and is a multiple of the block loses its last
+block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixExpectation:
+    """Hits and queries in tokens over a series of prompts, and their ratio (None without queries)."""
+
+    hit_tokens: int
+    query_tokens: int
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Hit tokens over asked tokens, as the server's two counters give it."""
+        return self.hit_tokens / self.query_tokens if self.query_tokens else None
+
+
+def cached_tokens(prompt_tokens: int, shared_tokens: int, granularity_tokens: int) -> int:
+    """Tokens of a prompt found in the cache when its first ``shared_tokens`` were computed by earlier, finished requests."""
+    if granularity_tokens < 1:
+        raise ValueError(f"granularity_tokens is {granularity_tokens}; it must be 1 or more")
+    reusable = min(shared_tokens, prompt_tokens - 1)
+    return max(0, reusable) // granularity_tokens * granularity_tokens
+
+
+def expect_shared_prefix(prompt_tokens: Sequence[int], shared_tokens: int, granularity_tokens: int) -> PrefixExpectation:
+    """Prompts sent one after another into an empty cache, sharing their first ``shared_tokens``: the first finds nothing."""
+    hits = sum(cached_tokens(length, min(shared_tokens, prompt_tokens[0]), granularity_tokens) for length in prompt_tokens[1:])
+    return PrefixExpectation(hits, sum(prompt_tokens))
+
+
+def expect_repeat(prompt_tokens: int, repeats: int, granularity_tokens: int) -> PrefixExpectation:
+    """One prompt sent ``repeats`` times, one after another, into an empty cache."""
+    hits = (repeats - 1) * cached_tokens(prompt_tokens, prompt_tokens, granularity_tokens)
+    return PrefixExpectation(hits, repeats * prompt_tokens)
+
+
+def boundary_lengths(granularity_tokens: int) -> tuple[int, int, int]:
+    """The three lengths around a block's edge, where vLLM has missed hits (issue 50235)."""
+    return granularity_tokens - 1, granularity_tokens, granularity_tokens + 1

@@ -1,0 +1,194 @@
+"""Server-info JSON -> a flat dict of the values that decide speed or memory, and the readable difference of two such dicts.
+
+What belongs is decided by three explicit lists: whole sections taken, keys of them left out as noise, and single keys taken from other
+sections. Pure: reads no server and no file. A section that a release no longer has is an error of the reading, not an empty dict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+# Sections of ``vllm_config`` whose every value counts unless it is in NOISE. New keys of a release are taken in by themselves.
+SECTIONS: Final[tuple[str, ...]] = (
+    "cache_config",
+    "scheduler_config",
+    "parallel_config",
+    "compilation_config",
+    "attention_config",
+    "kernel_config",
+    "mamba_config",
+    "offload_config",
+    "speculative_config",
+    "lora_config",
+    "kv_transfer_config",
+)
+
+# Sections from which single values count.
+CHOSEN: Final[dict[str, tuple[str, ...]]] = {
+    "model_config": (
+        "dtype",
+        "max_model_len",
+        "quantization",
+        "enforce_eager",
+        "logprobs_mode",
+        "disable_sliding_window",
+        "disable_cascade_attn",
+        "use_fp64_gumbel",
+        "model_impl",
+        "enable_sleep_mode",
+        "enable_cumem_allocator",
+        "generation_config",
+    ),
+    "load_config": ("load_format",),
+    "device_config": ("device",),
+    "observability_config": ("jit_monitor_mode",),
+}
+
+TOP_LEVEL: Final[tuple[str, ...]] = ("optimization_level", "performance_mode", "additional_config")
+
+# Patterns (whole keys) of values that differ from start to start or from machine to machine and decide nothing.
+NOISE: Final[tuple[str, ...]] = (
+    # ports, addresses, ids and ranks of this start
+    r"parallel_config\.(.*_port|.*_port_list|.*_ip|master_addr|node_rank|rank|.*_rank|.*_rank_local|_api_process_.*|placement_group)",
+    r"parallel_config\.(assigned_physical_gpu_ids|data_parallel_index|_.*)",
+    r"kv_transfer_config\.(engine_id|.*_port|.*_ip|.*_rank)",
+    # how the harness itself is attached
+    r"parallel_config\.worker_extension_cls",
+    # places on this machine's disk, and what compiling left behind
+    r"compilation_config\.(cache_dir|local_cache_dir|debug_dump_path|traced_files|compilation_time|encoder_compilation_time)",
+    r"compilation_config\.(static_forward_context|static_all_moe_layers|enabled_custom_ops|disabled_custom_ops|bs_to_padded_graph_size)",
+    # resolved twice under another name, or a private mark
+    r"cache_config\._.*",
+    # measured, not configured: gated as capacity metrics, with their own tolerance
+    r"cache_config\.(num_gpu_blocks|num_cpu_blocks|kv_cache_size_tokens|kv_cache_max_concurrency)",
+)
+
+# Environment variables (``vllm_env``) that decide nothing about speed or memory.
+ENVIRONMENT_NOISE: Final[tuple[str, ...]] = (
+    r"VLLM_(ASSETS_CACHE|CACHE_ROOT|CONFIG_ROOT|MEDIA_CACHE|RPC_BASE_PATH|XLA_CACHE_PATH|DEBUG_DUMP_PATH|TUNED_CONFIG_FOLDER|PLUGINS)",
+    r"VLLM_(HOST_IP|LOOPBACK_IP|PORT|NIXL_SIDE_CHANNEL_.*|EC_SIDE_CHANNEL_.*|MOONCAKE_BOOTSTRAP_PORT|P2P_SIDE_CHANNEL_PORT|DP_.*)",
+    r"VLLM_(OBJECT_STORAGE_SHM_BUFFER_NAME|INSTANCE_ID|PROCESS_NAME_PREFIX|DIST_IDENT)",
+    r"VLLM_(BUILD_.*|IMAGE_TAG|DOCKER_BUILD_CONTEXT|TARGET_DEVICE|TEST_.*|USE_PRECOMPILED.*|SKIP_PRECOMPILED_.*|SKIP_VERSION_SUFFIX)",
+    r"VLLM_(LOGGING_.*|CONFIGURE_LOGGING|LOG_.*|DISABLE_LOG_LOGO|GC_DEBUG|TRACE_FUNCTION|USAGE_.*|NO_USAGE_STATS|DO_NOT_TRACK)",
+    r"VLLM_(SERVER_DEV_MODE|ALLOW_INSECURE_SERIALIZATION|MEDIA_.*|IMAGE_.*|AUDIO_.*|VIDEO_.*|MAX_(AUDIO|IMAGE|EMBED|MEDIA)_.*)",
+)
+
+# Versions, from ``system_env`` and from the worker's own identity.
+VERSION_KEYS: Final[tuple[str, ...]] = (
+    "vllm_version",
+    "torch_version",
+    "triton_version",
+    "flashinfer_version",
+    "transformers_version",
+    "driver_version",
+    "cuda_version",
+    "python_version",
+)
+
+_MEASURED: Final[dict[str, str]] = {
+    "kv_capacity_tokens": "kv_cache_size_tokens",
+    "kv_max_concurrency_ratio": "kv_cache_max_concurrency",
+    "kv_block_count": "num_gpu_blocks",
+    "block_size_tokens": "effective_attention_block_size",
+}
+
+
+class MissingSectionError(ValueError):
+    """The server's answer lacks a part that must be there: another vLLM layout than this reader knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDifference:
+    """One value that two resolved configurations do not share; ``ABSENT`` stands for a key that one of them lacks."""
+
+    key: str
+    was: object
+    now: object
+
+
+ABSENT: Final = "(absent)"
+
+
+def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Flat ``section.key`` -> value of everything that decides speed or memory, sorted by key.
+
+    ``server_info`` is the JSON of ``/server_info?config_format=json``; ``identity`` the worker's own versions, which win over the
+    server's. Raises MissingSectionError when the cache or scheduler section is gone.
+    """
+    config = _config(server_info)
+    flat: dict[str, Any] = {}
+    for section in SECTIONS:
+        _flatten(section, config.get(section), flat)
+    for section, keys in CHOSEN.items():
+        for key in keys:
+            if key in (config.get(section) or {}):
+                _flatten(f"{section}.{key}", config[section][key], flat)
+    for key in TOP_LEVEL:
+        if key in config:
+            _flatten(key, config[key], flat)
+    kept = {key: value for key, value in flat.items() if not _matches(key, NOISE)}
+    kept.update(_environment(server_info))
+    kept.update(_versions(server_info, identity or {}))
+    return dict(sorted(kept.items()))
+
+
+def capacity_values(server_info: Mapping[str, Any]) -> dict[str, float | None]:
+    """KV capacity as the engine itself resolved it: tokens, concurrency, blocks, effective block size. None: not offered."""
+    cache = _config(server_info)["cache_config"]
+    return {name: cache.get(key) for name, key in _MEASURED.items()}
+
+
+def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[ResolvedDifference, ...]:
+    """Every key whose value differs or that only one side has, sorted by key. Equal numbers of another type are equal (1 and 1.0)."""
+    keys = sorted(set(was) | set(now))
+    return tuple(
+        ResolvedDifference(key, was.get(key, ABSENT), now.get(key, ABSENT)) for key in keys if was.get(key, ABSENT) != now.get(key, ABSENT)
+    )
+
+
+def describe(differences: tuple[ResolvedDifference, ...]) -> str:
+    """One line a difference: ``key: was -> now``. Empty when there is none."""
+    return "\n".join(f"{item.key}: {item.was!r} -> {item.now!r}" for item in differences)
+
+
+def _config(server_info: Mapping[str, Any]) -> Mapping[str, Any]:
+    config = server_info.get("vllm_config")
+    if not isinstance(config, Mapping):
+        raise MissingSectionError("server info has no JSON 'vllm_config'; ask the route with config_format=json, in dev mode")
+    for section in ("cache_config", "scheduler_config"):
+        if not isinstance(config.get(section), Mapping):
+            raise MissingSectionError(f"server info has no {section!r}; this vLLM release lays its configuration out differently")
+    return config
+
+
+def _flatten(prefix: str, value: Any, into: dict[str, Any]) -> None:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _flatten(f"{prefix}.{key}", part, into)
+    else:
+        into[prefix] = value
+
+
+def _environment(server_info: Mapping[str, Any]) -> dict[str, Any]:
+    environment = server_info.get("vllm_env") or {}
+    return {f"env.{key}": value for key, value in environment.items() if not _matches(key, ENVIRONMENT_NOISE)}
+
+
+def _versions(server_info: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
+    system = server_info.get("system_env") or {}
+    found = {
+        "vllm_version": system.get("vllm_version"),
+        "torch_version": system.get("torch_version"),
+        "driver_version": system.get("nvidia_driver_version"),
+        "cuda_version": system.get("cuda_compiled_version"),
+        "python_version": str(system.get("python_version") or "").split(" ", 1)[0] or None,
+    }
+    found.update({key: value for key, value in identity.items() if value is not None})
+    return {f"version.{key.removesuffix('_version')}": found.get(key) for key in VERSION_KEYS}
+
+
+def _matches(key: str, patterns: tuple[str, ...]) -> bool:
+    return any(re.fullmatch(pattern, key) for pattern in patterns)

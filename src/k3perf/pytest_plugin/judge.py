@@ -1,0 +1,53 @@
+"""The ``k3`` fixture's object: what a test of the suite calls to have its cell measured and its family of metrics judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from k3perf.config.suite import Cell
+from k3perf.gate.outcome import Outcome
+from k3perf.gate.verdict import CellVerdict
+from k3perf.metrics.definitions import METRICS, Family
+from k3perf.pytest_plugin.replay import ReplayClock, carry
+from k3perf.pytest_plugin.state import PluginState
+
+FAILING = frozenset({Outcome.REGRESSED, Outcome.CONFIG_DRIFT, Outcome.NO_BASELINE, Outcome.INVALID})
+
+
+class SuiteJudge:
+    """Measures cells on demand (once each) and fails the calling test when what it asked about is not as approved."""
+
+    def __init__(self, state: PluginState) -> None:
+        self._state = state
+
+    def check(self, cell: Cell, families: tuple[Family, ...], benchmark: Any = None, clock: ReplayClock | None = None) -> None:
+        """Measure ``cell`` unless that was done; fail with the table of the families' metrics when one of them fails."""
+        result = self._state.open_run().measure(cell)
+        part = only_families(result.verdict, families)
+        if benchmark is not None and clock is not None:
+            carry(benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics)
+        self._conclude(part)
+
+    def check_configuration(self, cell: Cell) -> None:
+        """Fail when the engine resolved another configuration than the approved one."""
+        verdict = self._state.open_run().measure(cell).verdict
+        self._conclude(replace(verdict, metrics=(), notes=()))
+
+    def _conclude(self, verdict: CellVerdict) -> None:
+        outcome = verdict.outcome
+        self._state.checked.append(outcome)
+        strict = self._state.config.getoption("--k3-strict")
+        if outcome in FAILING or (strict and outcome is Outcome.INCONCLUSIVE):
+            from k3perf.report.table import cell_table
+
+            self._state.failed_count += 1
+            pytest.fail(cell_table(verdict), pytrace=False)
+
+
+def only_families(verdict: CellVerdict, families: tuple[Family, ...]) -> CellVerdict:
+    """The part of a verdict that concerns ``families``. A changed configuration is its own test's matter."""
+    metrics = tuple(metric for metric in verdict.metrics if METRICS[metric.metric].family in families)
+    return replace(verdict, metrics=metrics, differences=())

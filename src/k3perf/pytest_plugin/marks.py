@@ -1,0 +1,68 @@
+"""Markers, parametrisation and order of the suite's tests."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from k3perf.config.suite import Cell, Suite
+from k3perf.metrics.definitions import Family
+from k3perf.pytest_plugin.replay import ReplayClock
+
+CLOCK_KEY: pytest.StashKey[ReplayClock] = pytest.StashKey()
+
+MARKERS: Final = {
+    **{str(family): f"tests of the {family} metrics" for family in Family},
+    "configuration": "tests of the resolved configuration",
+    "trace": "tests that replay a trace",
+    "k3_workloads(kind)": "which workloads a test of the suite takes: steady (default) or trace",
+}
+
+
+def register(config: pytest.Config) -> None:
+    """Tell pytest the suite's markers, so that -m and --strict-markers know them."""
+    for name, text in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {text}")
+
+
+def cells_for(metafunc: pytest.Metafunc, cells: tuple[Cell, ...]) -> list[Cell]:
+    """The cells a test function takes: steady workloads, or traces where it is marked so."""
+    marker = metafunc.definition.get_closest_marker("k3_workloads")
+    wants_trace = marker is not None and marker.args[0] == "trace"
+    return [cell for cell in cells if (cell.workload.arrival.kind == "trace") is wants_trace]
+
+
+def arrange(items: list[pytest.Item], suite: Suite) -> None:
+    """Sort by engine, the reference first, so that each engine starts once; tests without a cell keep their place in front."""
+    for item in items:
+        if (cell := _cell_of(item)) is not None and "benchmark" in getattr(item, "fixturenames", ()):
+            clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())
+            item.add_marker(pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}"))
+    targets = {name: position for position, name in enumerate(suite.targets)}
+
+    def key(item: pytest.Item) -> tuple[int, int]:
+        cell = _cell_of(item)
+        if cell is None:
+            return (-1, -1)
+        return (targets[cell.target.name], suite.config_order[cell.config.name])
+
+    items.sort(key=key)
+
+
+def selected_cells(items: list[pytest.Item]) -> list[Cell]:
+    """The distinct cells of the selected tests, in order."""
+    found = {cell.cell_id: cell for item in items if (cell := _cell_of(item)) is not None}
+    return list(found.values())
+
+
+def replay_clock_of(item: Any) -> ReplayClock:
+    """The clock that was given to the item's benchmark marker."""
+    clock: ReplayClock = item.stash[CLOCK_KEY]
+    return clock
+
+
+def _cell_of(item: pytest.Item) -> Cell | None:
+    callspec = getattr(item, "callspec", None)
+    cell = None if callspec is None else callspec.params.get("cell")
+    return cell if isinstance(cell, Cell) else None

@@ -1,0 +1,120 @@
+"""Command-line options to RunSettings; every missing piece is a usage error with the next step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k3perf.config.suite import Suite
+from k3perf.errors import UsageError
+from k3perf.run.settings import Injection, RunSettings
+
+MODES = ("baseline", "reference", "ab")
+
+
+def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSettings:
+    """Raises UsageError for an option whose value cannot be used."""
+    option = config.getoption
+    state_directory = config.rootpath / ".k3perf"
+    cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).resolve()
+    results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
+    base = _ab_base(config, option("--k3-ab-base"), cache_directory)
+    return RunSettings(
+        suite=suite,
+        run_id=run_id,
+        commit=commit_of(config.rootpath),
+        baselines_directory=Path(option("--k3-baselines") or suite.root.parent / "baselines").resolve(),
+        results_directory=results,
+        cache_directory=cache_directory,
+        engine_python=engine_python(config),
+        engine_python_path=engine_python_path(cache_directory),
+        mode=_mode(option("--k3-mode")),
+        record=option("--k3-record"),
+        record_sessions=_positive(option("--k3-sessions"), "--k3-sessions"),
+        strict=option("--k3-strict"),
+        injections=tuple(Injection.parse(text) for text in option("--k3-inject")),
+        trace_file=_existing(option("--k3-trace"), "--k3-trace"),
+        resume=option("--k3-resume"),
+        build=os.environ.get("GITHUB_SHA", ""),
+        **base,
+    )
+
+
+def engine_python(config: pytest.Config) -> Path:
+    """The engine environment's Python: the option, then K3PERF_ENGINE_PYTHON, then .venv-engine under the root directory."""
+    given = config.getoption("--k3-engine-python") or os.environ.get("K3PERF_ENGINE_PYTHON")
+    path = Path(given) if given else config.rootpath / ".venv-engine" / "bin" / "python"
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise UsageError(
+            f"no engine Python at {path}. Run scripts/perf once, which sets one up, "
+            "or name one with --k3-engine-python or K3PERF_ENGINE_PYTHON."
+        )
+    return path.absolute()  # not resolved: a virtual environment's Python is a link, and its place decides the environment
+
+
+def engine_python_path(cache_directory: Path) -> str:
+    """A PYTHONPATH for engines that holds the probe and nothing else of the harness's environment, before what is inherited."""
+    spec = find_spec("k3perf_probe")
+    if spec is None or spec.origin is None:
+        raise UsageError("k3perf_probe is not installed beside k3perf. Install the project again: pip install -e .")
+    place = cache_directory / "probe"
+    shutil.copytree(Path(spec.origin).parent, place / "k3perf_probe", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join([str(place), *([inherited] if inherited else [])])
+
+
+def commit_of(directory: Path) -> str:
+    """The checked-out commit, ``unknown`` outside a repository; ``-dirty`` when tracked files differ from it."""
+    try:
+        run = subprocess.run(
+            ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],  # noqa: S607 (git as everywhere)
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return run.stdout.strip()
+
+
+def _ab_base(config: pytest.Config, given: str | None, cache_directory: Path) -> dict[str, Any]:
+    if given is None:
+        return {}
+    from k3perf.store.base_checkout import base_suite
+
+    python = Path(given) / "bin" / "python"
+    if python.is_file():
+        return {"ab_base_python": python.absolute()}
+    return {"ab_suite": base_suite(config.rootpath, given, cache_directory)}
+
+
+def _mode(given: str | None) -> Any:
+    if given is not None and given not in MODES:
+        raise UsageError(f"--k3-mode {given!r}: use one of {', '.join(MODES)}")
+    if given == "ab":
+        raise UsageError("--k3-mode ab needs its base: use --k3-ab-base with a virtual environment or a git ref instead")
+    return given
+
+
+def _positive(given: str | None, name: str) -> int | None:
+    if given is None:
+        return None
+    if not given.isdigit() or int(given) < 1:
+        raise UsageError(f"{name} {given!r}: give a whole number of at least 1")
+    return int(given)
+
+
+def _existing(given: str | None, name: str) -> Path | None:
+    if given is None:
+        return None
+    path = Path(given)
+    if not path.is_file():
+        raise UsageError(f"{name} {given}: no such file")
+    return path.resolve()

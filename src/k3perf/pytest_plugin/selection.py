@@ -1,0 +1,71 @@
+"""Which cells a pytest run collects: targets that were asked for or whose hardware is here, with a reason for every one left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3perf.config.suite import Cell, LeftOut, Suite
+from k3perf.errors import ConfigFileError, UsageError
+from k3perf.telemetry.hardware import DetectedHardware
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The cells to collect and why other targets and configs are not among them."""
+
+    cells: tuple[Cell, ...]
+    left_out: tuple[LeftOut, ...]
+    skipped_targets: dict[str, str]
+
+
+def select(suite: Suite, hardware: DetectedHardware, asked: tuple[str, ...], *, collect_only: bool, cells_file: Path | None) -> Selection:
+    """Raises UsageError for a target that was asked for and cannot run here (listing it is still allowed)."""
+    skipped: dict[str, str] = {}
+    if asked:
+        for name in asked:
+            lack = hardware.lacks(suite.target(name).hardware)
+            if lack and not collect_only:
+                raise UsageError(f"--k3-target {name}: {lack}. Run it on such a machine, or leave the option out.")
+        chosen = tuple(dict.fromkeys(asked))
+    else:
+        chosen, skipped = _default_targets(suite, hardware)
+    cells = suite.cells(chosen)
+    if cells_file is not None:
+        cells = _only(cells, cells_file)
+    return Selection(cells, suite.left_out(chosen), skipped)
+
+
+def _default_targets(suite: Suite, hardware: DetectedHardware) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Targets of the strongest hardware found: an NVIDIA machine does not also measure the CPU stand-ins."""
+    skipped: dict[str, str] = {}
+    fitting: list[str] = []
+    for name, target in suite.targets.items():
+        lack = hardware.lacks(target.hardware)
+        if lack:
+            skipped[name] = lack
+        elif not target.measured_by_default:
+            skipped[name] = "only measured when asked for with --k3-target"
+        else:
+            fitting.append(name)
+    kinds = {suite.targets[name].hardware.kind for name in fitting}
+    if kinds > {"cpu"}:
+        for name in [name for name in fitting if suite.targets[name].hardware.kind == "cpu"]:
+            fitting.remove(name)
+            skipped[name] = "a GPU is here; ask with --k3-target"
+    return tuple(fitting), skipped
+
+
+def _only(cells: tuple[Cell, ...], path: Path) -> tuple[Cell, ...]:
+    try:
+        wanted = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigFileError(path, "", None, f"is no readable JSON: {error}", "Write it with `k3perf plan --json`.") from None
+    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+        raise ConfigFileError(path, "", None, "must be a JSON list of cell ids", "Write it with `k3perf plan --json`.")
+    known = {cell.cell_id for cell in cells}
+    for name in wanted:
+        if name not in known:
+            raise ConfigFileError(path, "", name, "no collected cell has this id", "List them with `pytest perf_tests --collect-only`.")
+    return tuple(cell for cell in cells if cell.cell_id in set(wanted))

@@ -1,0 +1,115 @@
+"""What the plugin knows during one pytest run: the declared suite, the selection, the settings and the run itself."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from k3perf.config.suite import Cell, Suite, load_suite
+from k3perf.errors import K3PerfError, UsageError
+from k3perf.gate.outcome import Outcome
+from k3perf.gate.verdict import CellVerdict
+from k3perf.pytest_plugin.selection import Selection, select
+from k3perf.telemetry.hardware import detect_hardware
+
+if TYPE_CHECKING:
+    from k3perf.pytest_plugin.progress import LiveProgress
+    from k3perf.run.suite_run import SuiteRun
+
+
+@dataclass
+class PluginState:
+    """Lives on ``pytest.Config``; the run is opened by the first test that measures and closed by the session's end."""
+
+    suite: Suite
+    suite_root: Path
+    selection: Selection
+    config: pytest.Config
+    selected_cells: list[Cell] = field(default_factory=list)
+    checked: list[Outcome] = field(default_factory=list)
+    failed_count: int = 0
+    run: SuiteRun | None = None
+    progress: LiveProgress | None = None
+
+    def open_run(self) -> SuiteRun:
+        """The run, opened on first use."""
+        if self.run is None:
+            from k3perf.pytest_plugin.progress import LiveProgress
+            from k3perf.pytest_plugin.run_settings import run_settings
+            from k3perf.run.suite_run import SuiteRun
+
+            self.progress = LiveProgress(live=not self.config.getoption("--k3-plain"))
+            settings = run_settings(self.config, self.suite, run_id=new_run_id())
+            self.run = SuiteRun(settings, self.selected_cells, self.progress)
+        return self.run
+
+    def close_run(self) -> None:
+        """Stop everything that the run started and write its files."""
+        if self.progress is not None:
+            self.progress.close()
+        if self.run is not None:
+            self.run.close()
+
+    def verdicts(self) -> tuple[CellVerdict, ...]:
+        """Verdicts of the cells measured so far."""
+        return () if self.run is None else self.run.verdict().cells
+
+
+_STATE: pytest.StashKey[PluginState | None] = pytest.StashKey()
+
+
+def state_of(config: pytest.Config) -> PluginState | None:
+    """The state of this pytest call, made on first use; None where the call does not concern the suite. UsageError for bad input."""
+    if _STATE not in config.stash:
+        try:
+            config.stash[_STATE] = make_state(config) if concerns_suite(config) else None
+        except K3PerfError as error:
+            raise pytest.UsageError(str(error)) from None
+    return config.stash[_STATE]
+
+
+def make_state(config: pytest.Config) -> PluginState:
+    """Load the suite and choose its cells. Raises K3PerfError for bad input."""
+    root = suite_root(config)
+    suite = load_suite(root)
+    cells_option = config.getoption("--k3-cells")
+    selection = select(
+        suite,
+        detect_hardware(),
+        tuple(config.getoption("--k3-target")),
+        collect_only=bool(config.getoption("--collect-only")),
+        cells_file=Path(cells_option) if cells_option else None,
+    )
+    return PluginState(suite, root, selection, config)
+
+
+def suite_root(config: pytest.Config) -> Path:
+    """Where the declared suite lies."""
+    given = config.getoption("--k3-suite")
+    root = Path(given) if given else config.rootpath / "perf_tests"
+    if given and not root.is_dir():
+        raise UsageError(f"--k3-suite {given}: no such folder. Give the folder that holds configs/, targets/ and workloads/.")
+    return root.resolve()
+
+
+def concerns_suite(config: pytest.Config) -> bool:
+    """Whether this pytest call asks for tests of the suite at all; the plugin stays out of every other call."""
+    given = config.getoption("--k3-suite")
+    roots = [config.rootpath / "perf_tests"] + ([Path(given)] if given else [])
+    for argument in config.args:
+        path = (config.invocation_params.dir / argument.split("::")[0]).resolve()
+        if any(path == root.resolve() or root.resolve() in path.parents for root in roots):
+            return True
+    return False
+
+
+def new_run_id() -> str:
+    """A run's id: unique, and traceable to a CI run where one set it."""
+    ci_run = os.environ.get("GITHUB_RUN_ID", "")
+    suffix = uuid.uuid4().hex[:8]
+    return f"{ci_run}-{suffix}" if ci_run else suffix

@@ -1,0 +1,46 @@
+"""The header, the end of a run and its tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from k3perf.errors import ExitStatus
+from k3perf.gate.outcome import exit_status, join
+from k3perf.pytest_plugin.state import PluginState
+
+
+def header(state: PluginState, *, verbose: bool) -> list[str]:
+    """Which targets are measured; the reason for each other one with -v."""
+    targets = list(dict.fromkeys(cell.target.name for cell in state.selection.cells))
+    lines = [f"k3perf: targets {', '.join(targets) or 'none'} (suite {state.suite_root.name}/)"]
+    skipped = state.selection.skipped_targets
+    if verbose:
+        lines += [f"k3perf: skipped target {name}: {reason}" for name, reason in skipped.items()]
+    elif skipped:
+        lines.append(f"k3perf: skipped targets {', '.join(skipped)} (-v says why)")
+    return lines
+
+
+def finish(state: PluginState, session: pytest.Session, status: int) -> int:
+    """Close the run. The exit status of the checks made, unless pytest's own status says something the gate does not know."""
+    state.close_run()
+    if not state.checked or status not in (ExitStatus.OK, ExitStatus.REGRESSED):
+        return status
+    ours = exit_status(join(state.checked), strict=bool(state.config.getoption("--k3-strict")))
+    others_failed = session.testsfailed > state.failed_count
+    return ExitStatus.REGRESSED if others_failed and ours is ExitStatus.OK else ours
+
+
+def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None:
+    """Every measured cell's table and where the files are."""
+    if state.run is None or not state.run.results():
+        return
+    from k3perf.report.table import suite_summary
+
+    reporter.section("k3perf", sep="=")
+    width = max(100, min(reporter._tw.fullwidth, 160))
+    reporter.write_line(suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup))
+    settings = state.run.settings
+    reporter.write_line(f"results: {settings.results_directory}")
+    if settings.record:
+        reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")

@@ -1,0 +1,232 @@
+"""One cell measured: sessions and rounds are bought while the gate is undecided, within the target's plan.
+
+The arms of a comparison alternate as finely as the device allows: rounds (both engines resident, the idle one frozen) or sessions. The
+order within a pair is ABBA, so that a linear drift cancels.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from k3perf.config.suite import Cell
+from k3perf.errors import EngineError, MeasurementInvalid
+from k3perf.gate.verdict import Buy, CellVerdict
+from k3perf.metrics.compute import session_metrics
+from k3perf.metrics.validity import ValidityRules
+from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
+from k3perf.run.pool import EnginePool, Wanted
+from k3perf.run.progress import Progress
+from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.telemetry.sampler import Sampler
+from k3perf.workload.plan import Plan
+
+Judge = Callable[[CellMeasurement], CellVerdict]
+OnRecord = Callable[[SessionRecord], None]
+OnRound = Callable[[str, Cell, Arm, RoundRecord], None]
+
+ROUNDS_PER_PURCHASE = 2  # one ABBA block
+
+
+@dataclass
+class CellRun:
+    """The measurement of one cell in one run. ``measure`` is called once."""
+
+    cell: Cell
+    mode: str
+    plan: Plan
+    wanted: tuple[Wanted, ...]
+    pool: EnginePool
+    sampler: Sampler
+    rules: ValidityRules
+    progress: Progress
+    judge: Judge
+    on_round: OnRound
+    on_session: OnRecord
+    sessions: list[SessionMetrics] = field(default_factory=list)
+
+    def measure(self) -> tuple[CellMeasurement, CellVerdict]:
+        """Buy sessions until the gate is decided or the plan is spent; an engine's death is an INVALID reason, never an exception."""
+        plan = self.cell.target.measurement
+        reasons: tuple[InvalidReason, ...] = ()
+        verdict: CellVerdict | None = None
+        for session_index in range(plan.maximum_sessions):
+            try:
+                verdict = self._measure_session(session_index)
+            except EngineError as error:
+                if self._crashed_before(error) or session_index + 1 == plan.maximum_sessions:
+                    reasons = (engine_reason(error),)
+                    break
+                self.progress.note(f"{self.cell.cell_id}: the engine died, one more try: {error.root_cause or error}")
+                continue
+            if verdict.buy is not Buy.SESSIONS and session_index + 1 >= plan.minimum_sessions:
+                break
+        measurement = self._measurement(self.sessions, reasons)
+        return measurement, self.judge(measurement) if reasons or verdict is None else verdict
+
+    def record_session(self) -> None:
+        """One session with the full number of rounds and no judgement: what baselines are made of. EngineError when it dies."""
+        self._measure_session(0, rounds_count=self.cell.target.measurement.maximum_rounds, judged=False)
+
+    def measurement(self, reasons: tuple[InvalidReason, ...] = ()) -> CellMeasurement:
+        """The closed sessions so far."""
+        return self._measurement(self.sessions, reasons)
+
+    def _crashed_before(self, error: EngineError) -> bool:
+        return "not tried again" in str(error)
+
+    def _measure_session(self, session_index: int, *, rounds_count: int | None = None, judged: bool = True) -> CellVerdict:
+        pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
+        if self.cell.target.measurement.interleave == "rounds" or len(self.wanted) == 1:
+            if session_index:
+                self.pool.stop_all()
+            lives = self.pool.acquire(self.wanted)
+            return self._alternate_rounds(lives, pair_id, rounds_count, judged)
+        return self._alternate_sessions(session_index, pair_id, rounds_count, judged)
+
+    def _alternate_rounds(self, lives: Sequence[LiveEngine], pair_id: str | None, rounds_count: int | None, judged: bool) -> CellVerdict:
+        plan = self.cell.target.measurement
+        logs = [self._open(live, pair_id) for live in lives]
+        goal = rounds_count or plan.minimum_rounds
+        with _OneAwake(lives) as awake:
+            for log in logs:
+                awake.only(log.live)
+                self._warm_up(log)
+            while True:
+                self._rounds_up_to(goal, logs, awake)
+                awake.all()
+                current = [self._metrics(log) for log in logs]
+                measurement = self._measurement([*self.sessions, *current], ())
+                verdict = self.judge(measurement) if judged else _unjudged(self.cell, self.mode)
+                if not judged or verdict.buy is not Buy.ROUNDS or goal >= plan.maximum_rounds:
+                    break
+                goal = min(goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
+            awake.all()
+        for log in logs:
+            self.on_session(log.record())
+        self.sessions += current
+        return verdict
+
+    def _alternate_sessions(self, session_index: int, pair_id: str | None, rounds_count: int | None, judged: bool) -> CellVerdict:
+        goal = rounds_count or self.cell.target.measurement.minimum_rounds
+        order = self.wanted if session_index % 2 == 0 else tuple(reversed(self.wanted))
+        for item in order:
+            self.pool.stop_all()
+            (live,) = self.pool.acquire((item,))
+            log = self._open(live, pair_id)
+            with _OneAwake((live,)) as awake:
+                self._warm_up(log)
+                self._rounds_up_to(goal, [log], awake)
+            self.on_session(log.record())
+            self.sessions.append(self._metrics(log))
+        measurement = self._measurement(self.sessions, ())
+        return self.judge(measurement) if judged else _unjudged(self.cell, self.mode)
+
+    def _warm_up(self, log: SessionLog) -> None:
+        warmed = log.live.warmed_workloads
+        count = self.cell.target.measurement.warm_up_rounds
+        if self.cell.workload.name in warmed:
+            count = min(count, 1)  # the engine has seen this workload; one round settles its caches again
+        for index in range(count):
+            self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
+        warmed.add(self.cell.workload.name)
+
+    def _rounds_up_to(self, goal: int, logs: list[SessionLog], awake: _OneAwake) -> None:
+        """Measure pairs until every arm has ``goal`` valid pairs; an invalid round repeats its pair, within the target's budget."""
+        repeats_left = self.cell.target.measurement.repeat_invalid_rounds
+        pair_index = max((r.pair_index for log in logs for r in log.rounds if r.pair_index is not None), default=-1) + 1
+        valid_count = _valid_pairs(logs)
+        while valid_count < goal:
+            for log in logs if pair_index % 2 == 0 else list(reversed(logs)):
+                awake.only(log.live)
+                self._one_round(log, RoundPlace(pair_index, RoundKind.MEASURED, pair_index))
+            pair_index += 1
+            now_valid = _valid_pairs(logs)
+            if now_valid == valid_count:
+                repeats_left -= 1
+                if repeats_left < 0:
+                    return
+            valid_count = now_valid
+
+    def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
+        try:
+            record = measure_round(log, place, self.sampler, self.rules)
+        except EngineError as error:
+            self.pool.report_crash(log.live, error)
+            raise
+        self.on_round(log.session_id, self.cell, log.live.arm, record)
+        done = sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED)
+        detail = record.invalid_reasons[0].text if record.invalid_reasons else ""
+        self.progress.round(self.cell.cell_id, str(log.live.arm), done, self.cell.target.measurement.maximum_rounds, detail)
+
+    def _open(self, live: LiveEngine, pair_id: str | None) -> SessionLog:
+        log = SessionLog(self.cell, self.plan, live, pair_id)
+        self.on_session(log.record())
+        return log
+
+    def _metrics(self, log: SessionLog) -> SessionMetrics:
+        return session_metrics(log.record(), service_level=self.cell.workload.service_level)
+
+    def _measurement(self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
+        return CellMeasurement(
+            target=self.cell.target.name,
+            config=self.cell.config.name,
+            workload=self.cell.workload.name,
+            mode=self.mode,
+            hardware_class=self.cell.target.hardware.hardware_class,
+            plan_digest=self.plan.digest,
+            sessions=tuple(sessions),
+            invalid_reasons=reasons,
+        )
+
+
+class _OneAwake:
+    """Keeps at most one of several resident engines running: an idle server still takes a share of a core."""
+
+    def __init__(self, lives: Sequence[LiveEngine]) -> None:
+        self._lives = lives
+        self._frozen: set[str] = set()
+
+    def __enter__(self) -> _OneAwake:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.all()
+
+    def only(self, awake: LiveEngine) -> None:
+        """Freeze the others, thaw this one."""
+        for live in self._lives:
+            if live is not awake and live.session_id not in self._frozen:
+                live.engine.freeze()
+                self._frozen.add(live.session_id)
+        self._thaw(awake)
+
+    def all(self) -> None:
+        """Thaw every engine."""
+        for live in self._lives:
+            self._thaw(live)
+
+    def _thaw(self, live: LiveEngine) -> None:
+        if live.session_id in self._frozen:
+            live.engine.thaw()
+            self._frozen.discard(live.session_id)
+
+
+def engine_reason(error: MeasurementInvalid) -> InvalidReason:
+    """A start that failed or an engine's death as the reason of an INVALID cell; the first line is the message, the root cause follows."""
+    text = str(error).splitlines()[0]
+    root_cause = error.root_cause if isinstance(error, EngineError) else ""
+    rule = "engine_died" if isinstance(error, EngineError) else "not_fit_to_start"
+    return InvalidReason(rule, f"{text}; root cause: {root_cause}" if root_cause else text)
+
+
+def _valid_pairs(logs: list[SessionLog]) -> int:
+    """Pairs in which every arm's round is valid."""
+    valid = [{r.pair_index for r in log.rounds if r.kind is RoundKind.MEASURED and r.valid} for log in logs]
+    return len(set.intersection(*valid)) if valid else 0
+
+
+def _unjudged(cell: Cell, mode: str) -> CellVerdict:
+    return CellVerdict(cell.target.name, cell.config.name, cell.workload.name, mode, ())

@@ -1,0 +1,202 @@
+"""A running engine with its probe: what a session is measured through, and what is written down about it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from k3perf.config.suite import Cell
+from k3perf.engine.running import Engine
+from k3perf.load.generator import run_round
+from k3perf.load.round_samples import RoundSamples
+from k3perf.metrics.validity import ValidityRules, judge_round
+from k3perf.run.settings import Injection
+from k3perf.samples import Arm, EngineIdentity, InvalidReason, RankMemory, RoundKind, RoundRecord, SessionRecord
+from k3perf.telemetry.counters import CounterDifference, counter_difference
+from k3perf.telemetry.resident import peak_resident_bytes
+from k3perf.telemetry.sampler import Sampler
+from k3perf.telemetry.server import ServerProbe
+from k3perf.workload.plan import Plan
+
+
+@dataclass
+class LiveEngine:
+    """One engine process tree that serves, with everything read from it once at ready."""
+
+    session_id: str
+    arm: Arm
+    target: str
+    config: str
+    engine: Engine
+    probe: ServerProbe
+    identity: EngineIdentity
+    resolved_config: dict[str, Any]
+    kv_capacity_tokens: int | None
+    kv_max_concurrency_ratio: float | None
+    started_at_utc: str
+    injected: str = ""
+    warmed_workloads: set[str] = field(default_factory=set)
+
+    @property
+    def label(self) -> str:
+        """``target-config`` with the arm."""
+        return f"{self.target}-{self.config} ({self.arm})"
+
+    def inject(self, injections: tuple[Injection, ...]) -> None:
+        """Put the supported faults into the engine's workers and remember that they are there."""
+        for injection in injections:
+            if injection.kind == "slow_step_percent":
+                self.probe.call("k3perf_slow_down", injection.amount)
+            else:
+                kind = injection.kind.removeprefix("hold_").removesuffix("_bytes")
+                self.probe.call("k3perf_hold_bytes", kind, int(injection.amount))
+        self.injected = ",".join(str(injection) for injection in injections)
+
+    def require_alive(self) -> None:
+        """Raise EngineError with the root cause when the engine died."""
+        if not self.engine.alive():
+            raise self.engine.death_error()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlace:
+    """Which round this is: its index in the session, its kind, its pair in an alternating measurement."""
+
+    round_index: int
+    kind: RoundKind
+    pair_index: int | None
+
+
+@dataclass
+class SessionLog:
+    """The rounds of one workload on one live engine, as they come."""
+
+    cell: Cell
+    plan: Plan
+    live: LiveEngine
+    pair_id: str | None
+    session_id: str = ""
+    rounds: list[RoundRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # One engine may serve several cells (a resident reference does), each with a session of its own in the results.
+        self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
+
+    def record(self) -> SessionRecord:
+        """The session so far as a frozen record; memory is read now, so call it before the engine stops."""
+        live = self.live
+        return SessionRecord(
+            session_id=self.session_id,
+            target=self.cell.target.name,
+            config=self.cell.config.name,
+            workload=self.cell.workload.name,
+            plan_digest=self.plan.digest,
+            arm=live.arm,
+            started_at_utc=live.started_at_utc,
+            identity=live.identity,
+            resolved_config=live.resolved_config,
+            stages=live.engine.stages,
+            memory=self._memory(),
+            rounds=tuple(self.rounds),
+            kv_capacity_tokens=live.kv_capacity_tokens,
+            kv_max_concurrency_ratio=live.kv_max_concurrency_ratio,
+            engine_peak_resident_bytes=peak_resident_bytes(live.engine.pids()),
+            compile_cache_warm=live.engine.compile_cache_warm,
+            injected=live.injected,
+            pair_id=self.pair_id,
+        )
+
+    def _memory(self) -> tuple[RankMemory, ...]:
+        return self.live.probe.rank_memory() if self.live.engine.alive() else ()
+
+
+def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: ValidityRules) -> RoundRecord:
+    """Send the plan once, read the counters around it and judge whether the round can be trusted. Appends to ``log`` and returns it.
+
+    Raises EngineError when the engine died in the round; the round is then not recorded as measured.
+    """
+    live = log.live
+    live.require_alive()
+    counters_before = live.probe.counters()
+    with _client_on(log.cell.target.pinning.client_cpus):
+        seen = run_round(
+            log.plan.for_round(place.round_index),
+            base_url=live.engine.base_url,
+            model_name=live.engine.model_name,
+            stop=live.engine.death_event,
+        )
+    live.require_alive()
+    counters_after = live.probe.counters()
+    counted = counter_difference(counters_before, counters_after)
+    record = _record(place, seen, counted.values, sampler)
+    if place.kind is RoundKind.MEASURED:
+        reasons = (*judge_round(record, rules), *_compiles(live, record), *_restart(counted))
+        record = replace(record, invalid_reasons=reasons)
+    log.rounds.append(record)
+    return record
+
+
+@contextlib.contextmanager
+def _client_on(cpus: tuple[int, ...]) -> Iterator[None]:
+    """Keep the client's thread on ``cpus`` for the round, so that it does not take the workers' processor; nothing where none are named."""
+    before = os.sched_getaffinity(0)
+    wanted = before & set(cpus)
+    if wanted:
+        os.sched_setaffinity(0, wanted)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], sampler: Sampler) -> RoundRecord:
+    return RoundRecord(
+        round_index=place.round_index,
+        kind=place.kind,
+        start_ns=seen.start_ns,
+        end_ns=seen.end_ns,
+        samples=seen.samples,
+        pair_index=place.pair_index,
+        client_lag_p99_ns=seen.client_lag_p99_ns,
+        client_cpu_ns=seen.client_cpu_ns,
+        counters=counters,
+        telemetry=sampler.window(seen.start_ns, seen.end_ns),
+    )
+
+
+def _compiles(live: LiveEngine, record: RoundRecord) -> tuple[InvalidReason, ...]:
+    live.engine.log.drain()
+    lines = live.engine.log.compiles_between(record.start_ns, record.end_ns)
+    if not lines:
+        return ()
+    text = f"{len(lines)} kernels were compiled inside the measured window, the first: {lines[0]}"
+    return (InvalidReason("compile_in_window", text, float(len(lines)), 0.0),)
+
+
+def _restart(counted: CounterDifference) -> tuple[InvalidReason, ...]:
+    if not counted.reset:
+        return ()
+    return (InvalidReason("engine_restarted", f"the server's counters fell during the round: {', '.join(counted.reset[:3])}"),)
+
+
+def utc_now() -> str:
+    """Wall-clock time for provenance only."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def engine_identity(found: dict[str, Any], hardware_class: str) -> EngineIdentity:
+    """The probe's answer as a record; a version that the engine does not have is written as ``absent``."""
+    return EngineIdentity(
+        vllm_version=str(found.get("vllm_version") or "absent"),
+        python_version=str(found.get("python_version") or "absent"),
+        torch_version=str(found.get("torch_version") or "absent"),
+        hardware_class=hardware_class,
+        device_names=tuple(found.get("device_names") or ()),
+        driver_version=found.get("driver_version"),
+        host=str(found.get("host") or "absent"),
+    )

@@ -1,0 +1,77 @@
+"""What one run was asked to do. Made once by the plugin or the CLI, never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from k3perf.config.suite import Suite
+from k3perf.errors import UsageError
+
+Mode = Literal["baseline", "reference", "ab"]
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A supported fault put into the candidate engine of a run, so that anybody can see the gate fail.
+
+    ``kind``: ``slow_step_percent`` (every step slower by that share of its own duration), ``hold_device_bytes``, ``hold_host_bytes``,
+    ``hold_weights_bytes``.
+    """
+
+    kind: str
+    amount: float
+
+    KINDS = ("slow_step_percent", "hold_device_bytes", "hold_host_bytes", "hold_weights_bytes")
+
+    @classmethod
+    def parse(cls, text: str) -> Injection:
+        """``kind=amount``; UsageError names what is wrong."""
+        kind, separator, amount_text = text.partition("=")
+        if kind not in cls.KINDS or not separator:
+            raise UsageError(f"--k3-inject {text!r}: use KIND=AMOUNT with KIND one of {', '.join(cls.KINDS)}")
+        try:
+            amount = float(amount_text)
+        except ValueError:
+            amount = -1.0
+        if not 0 < amount < float("inf"):
+            raise UsageError(f"--k3-inject {text!r}: the amount must be a positive number")
+        return cls(kind, amount)
+
+    def __str__(self) -> str:
+        return f"{self.kind}={self.amount:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Everything that decides a run but the cells themselves.
+
+    ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in ``ab`` mode, with ``ab_suite`` the declarations the
+    base is measured with (another git ref's, or the same).
+    """
+
+    suite: Suite
+    run_id: str
+    commit: str
+    baselines_directory: Path
+    results_directory: Path
+    cache_directory: Path
+    engine_python: Path
+    engine_python_path: str
+    mode: Mode | None = None
+    ab_base_python: Path | None = None
+    ab_suite: Suite | None = None
+    record: bool = False
+    record_sessions: int | None = None
+    strict: bool = False
+    injections: tuple[Injection, ...] = ()
+    trace_file: Path | None = None
+    resume: bool = False
+    build: str = ""
+
+    def mode_for(self, target_name: str) -> Mode:
+        """The comparison mode of a target in this run."""
+        if self.ab_base_python is not None or self.ab_suite is not None:
+            return "ab"
+        return self.mode or self.suite.target(target_name).measurement.mode

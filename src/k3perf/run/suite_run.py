@@ -1,0 +1,232 @@
+"""One run of the suite: cells measured once each, judged, written down; engines and locks given back on every way out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from k3perf.config.suite import Cell
+from k3perf.errors import MeasurementInvalid
+from k3perf.gate.verdict import CellVerdict, SuiteVerdict
+from k3perf.metrics.validity import ValidityRules
+from k3perf.metrics.values import CellMeasurement
+from k3perf.run.arms import wanted_engines
+from k3perf.run.cell_measurement import CellRun, engine_reason
+from k3perf.run.judge import GateKeeper
+from k3perf.run.live import utc_now
+from k3perf.run.pool import EnginePool
+from k3perf.run.progress import Progress
+from k3perf.run.settings import RunSettings
+from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.store.files import replace_text
+from k3perf.store.measurements import write_measurement_file
+from k3perf.store.results import ResultWriter
+from k3perf.telemetry.sampler import Sampler
+from k3perf.units import ns_to_s
+from k3perf.workload.plan import Plan, expand
+
+VERDICT_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """A measured cell with its verdict and the durations of the candidate's valid rounds in seconds."""
+
+    measurement: CellMeasurement
+    verdict: CellVerdict
+    round_durations_s: tuple[float, ...]
+
+
+class SuiteRun:
+    """Context manager. ``measure`` a cell as often as tests ask; it is measured once."""
+
+    def __init__(self, settings: RunSettings, cells: Sequence[Cell], progress: Progress) -> None:
+        self.settings = settings
+        self._cells = tuple(cells)
+        self._progress = progress
+        self._keeper = GateKeeper(settings, self._cells)
+        self._results: dict[str, CellResult] = {}
+        self._durations_s: dict[str, list[float]] = {}
+        self._identity: dict[str, str] = {}
+        self._exit = contextlib.ExitStack()
+        self._pool = EnginePool(settings, progress)
+        self._writer: ResultWriter | None = None
+        self._sampler: Sampler | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def gated_metric_count(self) -> int:
+        """How many gated metrics share this run's false-alarm budget."""
+        return self._keeper.gated_metric_count
+
+    def measure(self, cell: Cell) -> CellResult:
+        """The cell's result. A broken measurement is an INVALID verdict; only bad input raises."""
+        if cell.cell_id not in self._results:
+            self._results[cell.cell_id] = self._measure(cell)
+        return self._results[cell.cell_id]
+
+    def results(self) -> tuple[CellResult, ...]:
+        """Every result so far, in the order of measuring."""
+        return tuple(self._results.values())
+
+    def verdict(self) -> SuiteVerdict:
+        """The cells measured so far, joined."""
+        return SuiteVerdict(
+            tuple(result.verdict for result in self._results.values()),
+            self.settings.suite.tolerances.false_alarm_budget,
+            self.gated_metric_count,
+        )
+
+    def close(self) -> None:
+        """Stop engines, give locks back, write the verdict and the measurements. Safe to call twice."""
+        try:
+            self._pool.close()
+        finally:
+            self._exit.close()
+            self._sampler = None
+            if self._results:
+                self._write_files()
+
+    def _measure(self, cell: Cell) -> CellResult:
+        early = self._keeper.early_verdict(cell, self._plan(cell).digest)
+        if early is not None:
+            return CellResult(self._empty(cell, ()), early, ())
+        if self.settings.record:
+            self._record_all()
+            return self._results[cell.cell_id]
+        try:
+            measurement, verdict = self._cell_run(cell).measure()
+        except MeasurementInvalid as error:
+            reason = engine_reason(error)
+            measurement = self._empty(cell, (reason,))
+            verdict = self._keeper.judge(cell, measurement)
+        return CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
+
+    def _record_all(self) -> None:
+        """Every selected cell, session by session, so that a drift of the machine falls on all configs alike."""
+        runs = {cell.cell_id: self._cell_run(cell) for cell in self._cells}
+        count = self.settings.record_sessions or max(cell.target.measurement.baseline_sessions for cell in self._cells)
+        broken: dict[str, InvalidReason] = {}
+        for session_index in range(count):
+            self._pool.stop_all()
+            for cell in self._cells:
+                if cell.cell_id in broken:
+                    continue
+                self._progress.note(f"session {session_index + 1} of {count}: {cell.cell_id}")
+                try:
+                    runs[cell.cell_id].record_session()
+                except MeasurementInvalid as error:
+                    broken[cell.cell_id] = engine_reason(error)
+        for cell in self._cells:
+            reasons = (broken[cell.cell_id],) if cell.cell_id in broken else ()
+            measurement = runs[cell.cell_id].measurement(reasons)
+            verdict = CellVerdict(
+                cell.target.name,
+                cell.config.name,
+                cell.workload.name,
+                measurement.mode,
+                (),
+                invalid_reasons=reasons,
+                notes=(f"{len(measurement.arm(Arm.CANDIDATE))} sessions recorded, not judged",),
+            )
+            self._results[cell.cell_id] = CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
+
+    def _cell_run(self, cell: Cell) -> CellRun:
+        return CellRun(
+            cell=cell,
+            mode=self.settings.mode_for(cell.target.name),
+            plan=self._plan(cell),
+            wanted=wanted_engines(cell, self.settings),
+            pool=self._pool,
+            sampler=self._ensure_sampler(),
+            rules=ValidityRules.for_target(cell.target.validity),
+            progress=self._progress,
+            judge=lambda measurement: self._keeper.judge(cell, measurement),
+            on_round=self._on_round,
+            on_session=self._on_session,
+        )
+
+    def _plan(self, cell: Cell) -> Plan:
+        return expand(
+            cell.workload,
+            vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
+            trace_directory=self.settings.trace_file or self.settings.suite.root / "traces",
+        )
+
+    def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
+        self._ensure_writer().round(session_id, record)
+        if arm is Arm.CANDIDATE and record.kind is RoundKind.MEASURED and record.valid:
+            self._durations_s.setdefault(cell.cell_id, []).append(ns_to_s(record.end_ns - record.start_ns))
+
+    def _on_session(self, record: SessionRecord) -> None:
+        self._ensure_writer().session(record)
+        if record.arm is Arm.CANDIDATE:
+            identity = record.identity
+            self._identity = {
+                "vllm": identity.vllm_version,
+                "torch": identity.torch_version,
+                "python": identity.python_version,
+                "driver": identity.driver_version or "absent",
+                "devices": ", ".join(identity.device_names),
+                "host": identity.host,
+            }
+
+    def _ensure_sampler(self) -> Sampler:
+        if self._sampler is None:
+            self._sampler = self._exit.enter_context(Sampler(self._pool.pids))
+        return self._sampler
+
+    def _ensure_writer(self) -> ResultWriter:
+        if self._writer is None:
+            self._writer = self._exit.enter_context(
+                ResultWriter(self.settings.results_directory / "results.jsonl", run_id=self.settings.run_id)
+            )
+        return self._writer
+
+    def _empty(self, cell: Cell, reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
+        return CellMeasurement(
+            target=cell.target.name,
+            config=cell.config.name,
+            workload=cell.workload.name,
+            mode=self.settings.mode_for(cell.target.name),
+            hardware_class=cell.target.hardware.hardware_class,
+            plan_digest=self._plan(cell).digest,
+            sessions=(),
+            invalid_reasons=reasons,
+        )
+
+    def _write_files(self) -> None:
+        directory = self.settings.results_directory
+        directory.mkdir(parents=True, exist_ok=True)
+        write_measurement_file(
+            directory / "measurements.json",
+            run_id=self.settings.run_id,
+            commit=self.settings.commit,
+            created_at_utc=utc_now(),
+            identity=self._identity,
+            cells=tuple(result.measurement for result in self._results.values()),
+        )
+        replace_text(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
+
+    def _verdict_document(self) -> dict[str, Any]:
+        verdict = self.verdict()
+        return {
+            "schema_version": VERDICT_SCHEMA_VERSION,
+            "run_id": self.settings.run_id,
+            "commit": self.settings.commit,
+            "created_at_utc": utc_now(),
+            "vllm_version": self._identity.get("vllm", "absent"),
+            "outcome": verdict.outcome,
+            "false_alarm_budget": verdict.false_alarm_budget,
+            "gated_metric_count": verdict.gated_metric_count,
+            "cells": [{**asdict(cell), "outcome": cell.outcome} for cell in verdict.cells],
+        }

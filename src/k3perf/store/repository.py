@@ -1,0 +1,57 @@
+"""The git repository around the suite: what changed since a reference, and a file as it was there. Reads only."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3perf.errors import UsageError
+from k3perf.gate.selection import ChangedPath
+
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A work tree. Every method raises UsageError when git is absent or does not know the reference."""
+
+    root: Path
+
+    def changed_since(self, reference: str) -> tuple[ChangedPath, ...]:
+        """Files that differ between the merge base with ``reference`` and the work tree, untracked ones included, sorted by path."""
+        base = self.merge_base(reference)
+        fields = self._git("diff", "--name-status", "--no-renames", "-z", base, "--").split(b"\0")[:-1]
+        found = [ChangedPath(_text(path), deleted=status == b"D") for status, path in zip(fields[::2], fields[1::2], strict=True)]
+        untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]
+        found += [ChangedPath(_text(path)) for path in untracked]
+        return tuple(sorted(found, key=lambda change: change.path))
+
+    def merge_base(self, reference: str) -> str:
+        """The commit where the work tree's branch left ``reference``."""
+        if reference.startswith("-"):
+            raise UsageError(f"{reference!r} is no git reference. Give a branch, tag or commit.")
+        return self._git("merge-base", reference, "HEAD").decode("ascii").strip()
+
+    def read_at(self, commit: str, path: str) -> bytes | None:
+        """A file's content at ``commit`` (a full hash); None when it was not there."""
+        listed = self._git("ls-tree", "-z", "--full-tree", "--name-only", commit, "--", path)
+        return self._git("show", f"{commit}:{path}") if listed else None
+
+    def _git(self, *arguments: str) -> bytes:
+        command = ["git", "-C", str(self.root), "-c", "core.quotePath=false", *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(f"git could not be run in {self.root}: {error}. Install git and run inside the repository.") from None
+        if done.returncode != 0:
+            said = done.stderr.decode("utf-8", "replace").strip().replace("\n", " ")
+            shown = " ".join(arguments[:3])
+            raise UsageError(
+                f"git {shown} failed in {self.root}: {said}. Fetch the reference first; a shallow clone needs git fetch --unshallow."
+            )
+        return done.stdout
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")

@@ -1,0 +1,122 @@
+"""Background sampling of devices and machine; a round's window of it as readings.
+
+One thread, one sample every ``interval_s``. It runs beside measured windows, so a sample must stay far below 1 % of one core
+(``benchmarks/sampler_cost.py``); what costs more is read in ``window``, which callers use between rounds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from k3perf.samples import TelemetryReading
+from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, NvmlSource
+from k3perf.telemetry.host import HostReader, HostSample
+from k3perf.telemetry.window import DeviceOwnership, around, device_readings, host_readings, lost_devices
+
+_KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older windows cannot be asked for any more
+
+
+class Sampler:
+    """Context manager. ``pids_provider`` gives the engine's processes, asked at every sample.
+
+    ``devices``: None samples every device that NVML has, and none where there is no NVML (a reading ``devices_count`` of 0 says so);
+    indices are asked for, and a missing one is a reading without a value.
+    """
+
+    def __init__(
+        self,
+        pids_provider: Callable[[], Iterable[int]],
+        devices: tuple[int, ...] | None = None,
+        *,
+        interval_s: float = 0.5,
+        open_source: Callable[[], DeviceSource] = NvmlSource,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        reader: HostReader | None = None,
+    ) -> None:
+        self._pids_provider = pids_provider
+        self._asked = devices
+        self._interval_s = interval_s
+        self._open_source = open_source
+        self._now_ns = now_ns
+        self._reader = reader or HostReader(pids_provider, now_ns=now_ns)
+        self._host: deque[HostSample] = deque(maxlen=_KEPT_SAMPLES)
+        self._devices: dict[int, deque[DeviceSample]] = {}
+        self._lost: dict[int, str] = {}
+        self._source: DeviceSource | None = None
+        self._no_source = ""
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="k3perf-sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._open()
+        self.sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._source is not None:
+            self._source.close()
+
+    def sample(self) -> None:
+        """Take one sample now. The thread does this; callers only need it in tests."""
+        with self._lock:
+            self._host.append(self._reader.sample())
+            for index, kept in self._devices.items():
+                if index not in self._lost and self._source is not None:
+                    try:
+                        kept.append(self._source.sample(index, self._now_ns()))
+                    except DevicesLost as lost:
+                        self._lost[index] = str(lost)
+
+    def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
+        """Readings over the window. Samples once more when the newest sample is older than its end; reads proportional memory."""
+        if not self._host or self._host[-1].at_ns < end_ns:
+            self.sample()
+        with self._lock:
+            host = list(self._host)
+            devices = {index: list(kept) for index, kept in self._devices.items()}
+        first, last = around(host, start_ns, end_ns)
+        readings = list(host_readings(host[first:last]))
+        proportional = self._reader.proportional_bytes()
+        source = "/proc" if proportional is not None else "/proc: smaps_rollup cannot be read"
+        readings.append(TelemetryReading("engine_pss_bytes", None if proportional is None else float(proportional), source))
+        readings.extend(self._device_window(devices, start_ns, end_ns))
+        return tuple(readings)
+
+    def _device_window(self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int) -> list[TelemetryReading]:
+        if not devices:
+            readings = [TelemetryReading("devices_count", 0.0, f"NVML: {self._no_source or 'no device'}")]
+            return readings + [reading for index in self._asked or () for reading in lost_devices(index, self._no_source)]
+        readings = [TelemetryReading("devices_count", float(len(devices) - len(self._lost)), "NVML")]
+        ownership = DeviceOwnership(frozenset(self._pids_provider()))
+        for index, samples in devices.items():
+            if index in self._lost:
+                readings.extend(lost_devices(index, self._lost[index]))
+            else:
+                first, last = around(samples, start_ns, end_ns)
+                readings.extend(device_readings(samples[first:last], ownership))
+        return readings
+
+    def _open(self) -> None:
+        try:
+            self._source = self._open_source()
+            found = self._source.indices()
+        except DevicesLost as lost:
+            self._no_source = str(lost)
+            return
+        for index in found if self._asked is None else self._asked:
+            self._devices[index] = deque(maxlen=_KEPT_SAMPLES)
+            if index not in found:
+                self._lost[index] = f"there is no device {index}; NVML has {len(found)}"
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            self.sample()

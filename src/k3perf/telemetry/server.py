@@ -1,0 +1,142 @@
+"""A running server's own readings over loopback HTTP: counters, resolved configuration, memory of every rank, versions.
+
+Synchronous and used between rounds only, never inside a measured window. Needs the server in dev mode and started with the worker
+extension of ``k3perf_probe``. Every failure is an EngineError that names the route and what came back.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from k3perf.errors import EngineError
+from k3perf.metrics import resolved
+from k3perf.samples import RankMemory
+from k3perf.telemetry.counters import CounterTextError, parse_counters
+
+_MEMORY_FIELDS = tuple(field.name for field in fields(RankMemory) if field.name not in {"rank", "absent"})
+
+
+class ServerProbe:
+    """Readings of the server at ``base_url`` (``http://127.0.0.1:PORT``); each call opens and closes one connection."""
+
+    def __init__(self, base_url: str, *, timeout_s: float = 30.0) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme != "http" or parts.hostname is None or parts.port is None:
+            raise EngineError(f"base URL {base_url!r} is not http://HOST:PORT; pass the address that the engine listens on")
+        self._host = parts.hostname
+        self._port = parts.port
+        self._timeout_s = timeout_s
+        self._info: dict[str, Any] | None = None
+
+    def counters(self) -> dict[str, float]:
+        """The server's counters and gauges by name, summed over label sets (``telemetry.counters``)."""
+        text = self._request("GET", "/metrics")
+        try:
+            return parse_counters(text)
+        except CounterTextError as problem:
+            raise EngineError(f"GET /metrics of {self._host}:{self._port}: {problem}") from None
+
+    def server_info(self, *, refresh: bool = False) -> dict[str, Any]:
+        """JSON of the server-info route. Fixed once the server is ready, so it is read once unless ``refresh``."""
+        if self._info is None or refresh:
+            self._info = self._json("GET", "/server_info?config_format=json", hint="start the server with VLLM_SERVER_DEV_MODE=1")
+        return self._info
+
+    def resolved_config(self) -> dict[str, Any]:
+        """Flat dict of every value that decides speed or memory, with the worker's versions (``metrics.resolved``)."""
+        try:
+            return resolved.resolved_config(self.server_info(), self.identity())
+        except resolved.MissingSectionError as problem:
+            raise EngineError(str(problem)) from None
+
+    def rank_memory(self) -> tuple[RankMemory, ...]:
+        """Memory parts of every rank, in rank order. A part not offered is None and named in ``absent``."""
+        readings = [rank_memory(answer) for answer in self.call("k3perf_memory")]
+        return tuple(sorted(readings, key=lambda reading: reading.rank))
+
+    def identity(self) -> dict[str, Any]:
+        """Versions, device names and host of the first rank."""
+        answer = self.call("k3perf_identity")
+        if not answer or not isinstance(answer[0], dict):
+            raise EngineError(f"k3perf_identity answered {answer!r}, not one dict a rank")
+        return dict(answer[0])
+
+    def call(self, method: str, *arguments: object) -> list[Any]:
+        """Call a method of the worker extension in every rank; one answer a rank, in the executor's order."""
+        body = {"method": method, "args": list(arguments), "timeout": self._timeout_s}
+        answer = self._json("POST", "/collective_rpc", body, hint="start the server with VLLM_SERVER_DEV_MODE=1 and the worker extension")
+        results = answer.get("results")
+        if not isinstance(results, list):
+            raise EngineError(f"collective_rpc {method!r} answered no list of results: {str(answer)[:200]}")
+        return results
+
+    def reset_peaks(self) -> None:
+        """Restart the peak readings of every rank, so that the next ``rank_memory`` holds peaks since now."""
+        self.call("k3perf_reset_peaks")
+
+    def reset_prefix_cache(self) -> None:
+        """Empty the prefix cache. EngineError when the server refuses because blocks are still held."""
+        answer = self._request("POST", "/reset_prefix_cache")
+        # Older releases answer with an empty body; since then the body says whether blocks were still held.
+        if answer.strip() and json.loads(answer).get("success") is False:
+            raise EngineError("the prefix cache was not reset: blocks are still held; wait until no request runs")
+
+    @property
+    def kv_capacity_tokens(self) -> int | None:
+        """Tokens that the KV cache holds, by the engine's own account; None if it gives none."""
+        value = resolved.capacity_values(self.server_info())["kv_capacity_tokens"]
+        return None if value is None else int(value)
+
+    @property
+    def max_concurrency(self) -> float | None:
+        """Requests of the full context length that fit at once, by the engine's own account; None if it gives none."""
+        return resolved.capacity_values(self.server_info())["kv_max_concurrency_ratio"]
+
+    @property
+    def block_size_tokens(self) -> int | None:
+        """The effective attention block size, which is not the requested one on a hybrid model; None if not given."""
+        value = resolved.capacity_values(self.server_info())["block_size_tokens"]
+        return None if value is None else int(value)
+
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, hint: str = "") -> dict[str, Any]:
+        text = self._request(method, path, body, hint=hint)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise EngineError(f"{method} {path}: the answer is no JSON: {text[:200]!r}") from None
+        if not isinstance(answer, dict):
+            raise EngineError(f"{method} {path}: the answer is no JSON object: {text[:200]!r}")
+        return answer
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, hint: str = "") -> str:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
+            response = connection.getresponse()
+            text = response.read().decode("utf-8", errors="replace")
+        except (OSError, http.client.HTTPException) as problem:
+            raise EngineError(f"{method} {path} of {self._host}:{self._port}: {type(problem).__name__}: {problem}") from None
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            advice = f"; {hint}" if hint else ""
+            raise EngineError(f"{method} {path}: HTTP status {response.status}{advice}: {text[:400]}")
+        return text
+
+
+def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
+    """One rank's answer of ``k3perf_memory`` as a record; a field that the answer lacks is None and absent."""
+    if not isinstance(answer, Mapping) or "rank" not in answer:
+        raise EngineError(f"k3perf_memory answered {str(answer)[:200]!r}, not one dict a rank")
+    values: dict[str, int | None] = {}
+    for name in _MEMORY_FIELDS:
+        value = answer.get(name)
+        values[name] = None if value is None else int(value)
+    absent = tuple(sorted(name for name, value in values.items() if value is None))
+    return RankMemory(rank=int(answer["rank"]), absent=absent, **values)

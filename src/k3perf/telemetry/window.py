@@ -1,0 +1,171 @@
+"""Samples over a window -> named readings (``TelemetryReading``). Pure.
+
+Counters (ticks, pressure, energy) are differences between the samples nearest outside the window, scaled to the time between them; gauges
+are extremes or means of the samples inside it and of the two next to it. A reading whose samples hold no value has value None and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+from k3perf.samples import TelemetryReading
+from k3perf.telemetry.devices import DeviceSample
+from k3perf.telemetry.host import HostSample
+from k3perf.units import NS_PER_US, ns_to_ms
+
+_PROC = "/proc"
+_NVML = "NVML"
+
+DEVICE_READINGS = (
+    "device_used_max_bytes",
+    "engine_device_max_bytes",
+    "power_mean_w",
+    "energy_j",
+    "sm_clock_min_mhz",
+    "sm_clock_mean_mhz",
+    "memory_clock_min_mhz",
+    "temperature_max_c",
+    "throttle_reasons_bits",
+    "ecc_errors_count",
+    "foreign_device_processes_count",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOwnership:
+    """Which processes on a device are the engine's. ``exists`` tells whether a process id is visible here (containers hide others)."""
+
+    engine_pids: frozenset[int]
+    exists: Callable[[int], bool] = lambda pid: Path(f"{_PROC}/{pid}").exists()
+
+
+def around(samples: Iterable[HostSample | DeviceSample], start_ns: int, end_ns: int) -> tuple[int, int]:
+    """First and one-past-last index of the samples in the window, widened by the nearest one on each side."""
+    times = [sample.at_ns for sample in samples]
+    first = max((index for index, at_ns in enumerate(times) if at_ns <= start_ns), default=0)
+    last = min((index for index, at_ns in enumerate(times) if at_ns >= end_ns), default=len(times) - 1)
+    return first, last + 1
+
+
+def host_readings(samples: Sequence[HostSample]) -> tuple[TelemetryReading, ...]:
+    """Readings of the machine from samples in order of time. Fewer than two samples give readings without a value."""
+    if len(samples) < 2:
+        names = ("steal_ratio", "psi_cpu_some_ratio", "psi_memory_some_ratio", "foreign_cpu_ratio", "swap_used_bytes", "clock_jump_ms")
+        return tuple(TelemetryReading(name, None, f"{_PROC}: {len(samples)} samples in the window, 2 needed") for name in names)
+    first, last = samples[0], samples[-1]
+    return (
+        _reading("steal_ratio", _steal_ratio(first, last)),
+        _reading("psi_cpu_some_ratio", _pressure_ratio(first.psi_cpu_some_us, last.psi_cpu_some_us, first, last)),
+        _reading("psi_memory_some_ratio", _pressure_ratio(first.psi_memory_some_us, last.psi_memory_some_us, first, last)),
+        _reading("foreign_cpu_ratio", _foreign_ratio(first, last)),
+        _reading("swap_used_bytes", _maximum(sample.swapped_bytes for sample in samples)),
+        _reading("engine_rss_max_bytes", _maximum(sample.resident_bytes for sample in samples)),
+        _reading("clock_jump_ms", _clock_jump_ms(samples)),
+    )
+
+
+def device_readings(samples: Sequence[DeviceSample], ownership: DeviceOwnership) -> tuple[TelemetryReading, ...]:
+    """Readings of one device from its samples in order of time; the source names the device."""
+    index = samples[0].index if samples else -1
+    throttle = [sample.throttle_bits for sample in samples if sample.throttle_bits is not None]
+    bits = 0
+    for value in throttle:
+        bits |= value
+    values: dict[str, float | None] = {
+        "device_used_max_bytes": _maximum(sample.used_bytes for sample in samples),
+        "engine_device_max_bytes": _maximum(_engine_bytes(sample, ownership) for sample in samples),
+        "power_mean_w": _mean(sample.power_w for sample in samples),
+        "energy_j": _growth([sample.energy_j for sample in samples]),
+        "sm_clock_min_mhz": _minimum(sample.sm_clock_mhz for sample in samples),
+        "sm_clock_mean_mhz": _mean(sample.sm_clock_mhz for sample in samples),
+        "memory_clock_min_mhz": _minimum(sample.memory_clock_mhz for sample in samples),
+        "temperature_max_c": _maximum(sample.temperature_c for sample in samples),
+        "throttle_reasons_bits": float(bits) if throttle else None,
+        "ecc_errors_count": _growth([_float(sample.uncorrected_ecc_count) for sample in samples]),
+        "foreign_device_processes_count": _maximum(_foreign_count(sample, ownership) for sample in samples),
+    }
+    return tuple(_reading(name, values[name], f"{_NVML} device {index}") for name in DEVICE_READINGS)
+
+
+def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
+    """The device readings of a device that was asked for and cannot be read."""
+    where = _NVML if index is None else f"{_NVML} device {index}"
+    return tuple(TelemetryReading(name, None, f"{where}: {why}") for name in DEVICE_READINGS)
+
+
+def _reading(name: str, value: float | None, source: str = _PROC) -> TelemetryReading:
+    return TelemetryReading(name, value, source if value is not None else f"{source}: not offered here")
+
+
+def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
+    if first.cpu is None or last.cpu is None or last.cpu.total <= first.cpu.total:
+        return None
+    return (last.cpu.steal - first.cpu.steal) / (last.cpu.total - first.cpu.total)
+
+
+def _foreign_ratio(first: HostSample, last: HostSample) -> float | None:
+    """Share of all processors' time that processes other than the engine's and the harness's used.
+
+    A process that only one sample saw (started or ended in between) counts with what that sample knows of it.
+    """
+    if first.cpu is None or last.cpu is None or last.cpu.total <= first.cpu.total:
+        return None
+    ours = sum(ticks - first.process_ticks.get(pid, 0) for pid, ticks in last.process_ticks.items())
+    return max(0, last.cpu.busy - first.cpu.busy - ours) / (last.cpu.total - first.cpu.total)
+
+
+def _pressure_ratio(before_us: int | None, after_us: int | None, first: HostSample, last: HostSample) -> float | None:
+    elapsed_ns = last.at_ns - first.at_ns
+    if before_us is None or after_us is None or elapsed_ns <= 0:
+        return None
+    return (after_us - before_us) * NS_PER_US / elapsed_ns
+
+
+def _clock_jump_ms(samples: Sequence[HostSample]) -> float:
+    """Largest disagreement of wall clock and monotonic clock between neighbouring samples."""
+    return ns_to_ms(max(abs((b.wall_ns - a.wall_ns) - (b.at_ns - a.at_ns)) for a, b in pairwise(samples)))
+
+
+def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | None:
+    known = [size for pid, size in sample.process_bytes.items() if pid in ownership.engine_pids and size is not None]
+    return sum(known) if known else None
+
+
+def _foreign_count(sample: DeviceSample, ownership: DeviceOwnership) -> float:
+    """Processes on the device that are not the engine's.
+
+    In a container NVML may give process ids of another namespace. An id that does not exist here cannot be told apart from the engine's
+    own, so as many of them as the engine has unseen processes are taken for the engine's.
+    """
+    strangers = [pid for pid in sample.process_bytes if pid not in ownership.engine_pids]
+    hidden = [pid for pid in strangers if not ownership.exists(pid)]
+    ours_unseen = len(ownership.engine_pids - set(sample.process_bytes))
+    return float(len(strangers) - min(len(hidden), ours_unseen))
+
+
+def _growth(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return known[-1] - known[0] if len(known) >= 2 else None
+
+
+def _float(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _maximum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(max(known)) if known else None
+
+
+def _minimum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(min(known)) if known else None

@@ -1,0 +1,99 @@
+"""What a user sees when pytest collects the suite: stable ids, targets by hardware, one message for bad input. No engine starts."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from k3perf.errors import ExitStatus
+
+
+def collect(repository, *arguments):
+    """`pytest perf_tests --collect-only` as a user types it, without vLLM in this environment."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_ids_are_stable_and_k_selects(repository):
+    run = collect(repository, "--k3-target", "cpu-hybrid", "-k", "fp8_kv")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    lines = [line for line in run.stdout.splitlines() if "::" in line]
+    assert "perf_tests/test_throughput.py::test_throughput[cpu-hybrid-fp8_kv-chat]" in lines
+    assert all("fp8_kv" in line for line in lines)
+
+
+def test_m_selects_a_family(repository):
+    run = collect(repository, "--k3-target", "cpu-hybrid", "-m", "latency")
+    lines = [line for line in run.stdout.splitlines() if "::" in line]
+    assert lines
+    assert all("test_latency[" in line for line in lines)
+
+
+def test_tests_of_one_engine_stand_together(repository):
+    run = collect(repository, "--k3-target", "cpu-hybrid", "--k3-target", "cpu-gqa", "-k", "chat")
+    engines = [line.split("[")[1].rsplit("-chat", 1)[0] for line in run.stdout.splitlines() if "-chat]" in line]
+    changes = sum(1 for before, after in itertools.pairwise(engines) if before != after)
+    assert changes == len(set(engines)) - 1
+
+
+def test_every_target_can_be_listed_without_its_hardware(repository):
+    run = collect(repository, "--k3-target", "h200-k2", "-k", "fp8_kv")
+    assert "test_throughput[h200-k2-fp8_kv-serve_1k]" in run.stdout
+
+
+def test_left_out_cells_are_explained_with_v(repository):
+    run = collect(repository, "--k3-target", "h200-k3", "-vv")
+    assert "not collected: h200-k3-fp8_kv" in run.stdout
+    assert "h200-k3-fp8_kv-" not in run.stdout.replace("not collected: h200-k3-fp8_kv", "")
+
+
+def test_absent_hardware_asked_for_is_a_usage_error(repository):
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "perf_tests", "-q", "--k3-target", "mi355x-k3"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == ExitStatus.USAGE
+    assert "mi355x-k3" in run.stderr
+    assert "Traceback" not in run.stderr + run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needle"),
+    [
+        (("--k3-target", "nobody"), "unknown target 'nobody'"),
+        (("--k3-suite", "nowhere"), "no such folder"),
+        (("--k3-cells", "nowhere.json"), "no readable JSON"),
+    ],
+)
+def test_bad_options_are_usage_errors(repository, arguments, needle):
+    run = collect(repository, *arguments)
+    assert run.returncode == ExitStatus.USAGE
+    assert needle in run.stderr
+    assert "Traceback" not in run.stderr + run.stdout
+
+
+def test_broken_suite_is_one_message(repository, suite_copy):
+    (suite_copy / "configs" / "fp8_kv.yaml").write_text("name: fp8_kv\nextend: default\n")
+    run = collect(repository, "--k3-suite", str(suite_copy))
+    assert run.returncode == ExitStatus.USAGE
+    assert "fp8_kv.yaml" in run.stderr
+    assert "'extend'" in run.stderr
+    assert "Traceback" not in run.stderr + run.stdout
+
+
+def test_other_pytest_calls_are_left_alone(pytester):
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_subprocess("-q")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*k3perf: targets*")

@@ -1,0 +1,166 @@
+"""The plan: costs, budget and shards."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from k3perf.config.suite import Suite
+from k3perf.gate.planning import (
+    UNRECORDED_CELL_S,
+    UNRECORDED_START_S,
+    CostModel,
+    EngineGroup,
+    RecordedCosts,
+    fit_budget,
+    gated_metric_count,
+    group_engines,
+    split,
+)
+from k3perf.gate.selection import ChangedPath, Priority, select, select_all
+
+from .conftest import config, suite_of, target, workload
+
+
+def suite_of_groups(group_count: int, workloads_each: int, target_count: int = 1) -> Suite:
+    configs = [config("default", extends=None)] + [config(f"tuned_{index}") for index in range(group_count // target_count - 1)]
+    loads = [workload(f"load-{index}") for index in range(workloads_each)]
+    targets = [target(f"target-{index}", workloads=tuple(load.name for load in loads)) for index in range(target_count)]
+    return suite_of(configs, targets, loads)
+
+
+def recorded_at_random(suite: Suite, seed: int) -> RecordedCosts:
+    dice = random.Random(seed)
+    cells = suite.cells()
+    return RecordedCosts(
+        cell_s={cell.cell_id: dice.lognormvariate(5, 0.6) for cell in cells},
+        engine_start_s={f"{cell.target.name}/{cell.config.name}": dice.uniform(30, 160) for cell in cells},
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_200_cells_over_8_shards_are_balanced_and_planned_in_under_a_second(seed: int) -> None:
+    suite = suite_of_groups(50, 4, target_count=2)
+    cells = select_all(suite, "asked for").cells
+    assert len(cells) == 200
+    costs = CostModel(recorded_at_random(suite, seed))
+    started = time.perf_counter()
+    shards = split(fit_budget(cells, costs, None).groups, 8)
+    assert time.perf_counter() - started < 1.0
+    durations = [shard.duration_s for shard in shards]
+    assert len(shards) == 8
+    assert max(durations) <= 1.10 * sum(durations) / 8
+    assert sorted(cell for shard in shards for cell in shard.cell_ids) == sorted(entry.cell.cell_id for entry in cells)
+
+
+def test_engines_stay_whole() -> None:
+    suite = suite_of_groups(9, 3)
+    shards = split(group_engines(select_all(suite, "x").cells, CostModel(recorded_at_random(suite, 1))), 4)
+    owners = Counter((group.target, group.config) for shard in shards for group in shard.groups)
+    assert set(owners.values()) == {1}
+    assert all(len(group.cells) == 3 for shard in shards for group in shard.groups)
+
+
+def test_refinement_beats_plain_longest_first() -> None:
+    """Jobs 5 5 4 4 3 3 3 on 3 parts: longest-first alone gives 11, the best is 9."""
+    suite = suite_of_groups(7, 1)
+    lengths = dict(zip(suite.configs, (5, 5, 4, 4, 3, 3, 3), strict=True))
+    costs = RecordedCosts(
+        cell_s={cell.cell_id: lengths[cell.config.name] - 0.5 for cell in suite.cells()},
+        engine_start_s={f"target-0/{name}": 0.5 for name in lengths},
+    )
+    shards = split(group_engines(select_all(suite, "x").cells, CostModel(costs)), 3)
+    assert max(shard.duration_s for shard in shards) == pytest.approx(9.0)
+
+
+@given(costs=st.lists(st.floats(1, 10_000), min_size=1, max_size=40), shard_count=st.integers(1, 12))
+@settings(max_examples=150, deadline=None)
+def test_split_loses_nothing_and_never_exceeds_grahams_bound(costs: list[float], shard_count: int) -> None:
+    suite = suite_of_groups(len(costs), 1)
+    cells = select_all(suite, "x").cells
+    groups = tuple(
+        EngineGroup("target-0", entry.cell.config.name, "h200", (entry,), 0.0, (cost,), 1) for entry, cost in zip(cells, costs, strict=True)
+    )
+    shards = split(groups, shard_count)
+    assert sorted(cell for shard in shards for cell in shard.cell_ids) == sorted(entry.cell.cell_id for entry in cells)
+    assert all(shard.groups for shard in shards)
+    lower_bound = max(*costs, sum(costs) / min(shard_count, len(costs)))
+    assert max(shard.duration_s for shard in shards) <= lower_bound * 4 / 3 + max(costs)
+
+
+def test_shards_never_mix_hardware_classes(sixty_cells: Suite) -> None:
+    shards = split(group_engines(select_all(sixty_cells, "x").cells, CostModel(RecordedCosts())), 3)
+    assert Counter(shard.hardware_class for shard in shards) == {"h200": 3, "cpu-avx512": 3}
+    for shard in shards:
+        assert {group.hardware_class for group in shard.groups} == {shard.hardware_class}
+
+
+def test_costs_fall_back_to_the_median_of_relatives_then_to_the_default() -> None:
+    suite = suite_of_groups(4, 2)
+    cells = {cell.cell_id: cell for cell in suite.cells()}
+    recorded = RecordedCosts(
+        cell_s={"target-0-default-load-0": 100, "target-0-tuned_0-load-0": 300}, engine_start_s={"target-0/default": 50}
+    )
+    costs = CostModel(recorded)
+    assert costs.cell_s(cells["target-0-default-load-0"]) == 100
+    assert costs.cell_s(cells["target-0-tuned_1-load-0"]) == 200
+    assert costs.cell_s(cells["target-0-tuned_1-load-1"]) == UNRECORDED_CELL_S
+    assert costs.start_s(cells["target-0-tuned_1-load-0"]) == 50
+    assert CostModel(RecordedCosts()).start_s(cells["target-0-tuned_1-load-0"]) == UNRECORDED_START_S
+    with pytest.raises(ValidationError):
+        RecordedCosts(cell_s={"a": -1})
+
+
+def test_budget_keeps_the_near_cells_and_names_what_it_leaves_out(sixty_cells: Suite) -> None:
+    chosen = select(sixty_cells, [ChangedPath("perf_tests/configs/tuned_3.yaml")]).cells
+    direct = [entry for entry in chosen if entry.priority is Priority.DIRECT]
+    costs = CostModel(RecordedCosts())
+    direct_s = sum(group.device_s for group in group_engines(direct, costs))
+    fitted = fit_budget(chosen, costs, direct_s + UNRECORDED_START_S + UNRECORDED_CELL_S + 1)
+    kept = [entry for group in fitted.groups for entry in group.cells]
+    assert {entry.cell.cell_id for entry in direct} < {entry.cell.cell_id for entry in kept}
+    assert len(kept) == len(direct) + 1
+    assert len(kept) + len(fitted.left_out) == len(chosen)
+    assert "device minutes" in fitted.left_out[0][1]
+    assert not fitted.over_budget
+
+
+def test_directly_touched_cells_survive_any_budget(sixty_cells: Suite) -> None:
+    chosen = select(sixty_cells, [ChangedPath("perf_tests/configs/tuned_5.yaml")]).cells
+    fitted = fit_budget(chosen, CostModel(RecordedCosts()), 1.0)
+    assert sum(len(group.cells) for group in fitted.groups) == len(chosen)
+    assert fitted.left_out == ()
+    assert fitted.over_budget
+
+
+def test_wide_change_measures_every_config_once_before_any_twice() -> None:
+    suite = suite_of_groups(6, 2)
+    chosen = select_all(suite, "x").cells
+    fitted = fit_budget(chosen, CostModel(RecordedCosts()), 6 * (UNRECORDED_START_S + UNRECORDED_CELL_S) + 1)
+    assert [len(group.cells) for group in fitted.groups] == [1] * 6
+
+
+def test_devices_count_into_the_budget() -> None:
+    suite = suite_of(
+        [config("default", extends=None)],
+        [target("big", hardware={"kind": "nvidia", "hardware_class": "h200x8", "device_count": 8}, workloads=("chat",))],
+        [workload("chat")],
+    )
+    (group,) = group_engines(select_all(suite, "x").cells, CostModel(RecordedCosts()))
+    assert group.device_s == 8 * group.duration_s == 8 * (UNRECORDED_START_S + UNRECORDED_CELL_S)
+    assert fit_budget(select_all(suite, "x").cells, CostModel(RecordedCosts()), group.device_s - 1).groups == ()
+
+
+def test_nothing_selected_is_an_empty_plan(sixty_cells: Suite) -> None:
+    assert split(fit_budget((), CostModel(RecordedCosts()), 10.0).groups, 4) == ()
+
+
+def test_gated_metrics_are_counted_over_the_whole_plan(sixty_cells: Suite) -> None:
+    groups = group_engines(select_all(sixty_cells, "x").cells, CostModel(RecordedCosts()))
+    assert gated_metric_count(sixty_cells, groups) == 60 * 2

@@ -1,0 +1,207 @@
+"""The declared suite: what it resolves to, and what each kind of bad input is told."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from k3perf.config.suite import load_suite
+from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
+
+
+def rewrite(path: Path, **changes):
+    data = yaml.safe_load(path.read_text())
+    for key, value in changes.items():
+        if value is None:
+            del data[key]
+        else:
+            data[key] = value
+    path.write_text(yaml.safe_dump(data))
+
+
+def problem_of(suite_root: Path) -> ConfigFileError:
+    with pytest.raises(ConfigFileError) as caught:
+        load_suite(suite_root)
+    assert caught.value.exit_status is ExitStatus.USAGE
+    return caught.value
+
+
+def test_shipped_suite_loads_and_every_cell_id_is_unique(repository):
+    suite = load_suite(repository / "perf_tests")
+    ids = [cell.cell_id for cell in suite.cells()]
+    assert "cpu-hybrid-fp8_kv-chat" in ids
+    assert len(ids) == len(set(ids))
+
+
+def test_arguments_are_root_then_target_then_config(repository):
+    suite = load_suite(repository / "perf_tests")
+    arguments = suite.engine_arguments(suite.target("cpu-hybrid"), suite.config("seqs_down"))
+    assert arguments["max_model_len"] == 4096  # the root's
+    assert arguments["enforce_eager"] is True  # the target's
+    assert arguments["max_num_seqs"] == 8  # the config's own, over the target's 32
+
+
+def test_combination_applies_every_part(repository):
+    suite = load_suite(repository / "perf_tests")
+    arguments = suite.engine_arguments(suite.target("cpu-hybrid"), suite.config("throughput_combo"))
+    assert (arguments["max_num_seqs"], arguments["max_num_batched_tokens"]) == (128, 4096)
+
+
+def test_children_hold_extensions_and_combinations(repository):
+    suite = load_suite(repository / "perf_tests")
+    assert suite.children("seqs_up") == ("throughput_combo",)
+    assert "fp8_kv" in suite.children("default")
+
+
+def test_refused_and_equivalent_configs_are_left_out_with_a_reason(suite_copy):
+    target = suite_copy / "targets" / "cpu-gqa.yaml"
+    rewrite(
+        target,
+        refusals=[{"when": {"kv_cache_dtype": "fp8"}, "reason": "this processor has no FP8"}],
+        equivalences=[{"configs": ["block_size_32", "block_size_64"], "reason": "both become 64"}],
+    )
+    suite = load_suite(suite_copy)
+    ids = {cell.config.name for cell in suite.cells(("cpu-gqa",))}
+    assert "block_size_32" in ids
+    assert not {"fp8_kv", "block_size_64"} & ids
+    reasons = {left.config: left.reason for left in suite.left_out(("cpu-gqa",))}
+    assert reasons["fp8_kv"] == "this processor has no FP8"
+    assert "block_size_32" in reasons["block_size_64"]
+
+
+def test_unknown_key_names_the_nearest(suite_copy):
+    path = suite_copy / "configs" / "fp8_kv.yaml"
+    path.write_text(path.read_text().replace("extends:", "extend:"))
+    error = problem_of(suite_copy)
+    assert (error.path, error.key) == (path, "extend")
+    assert "Did you mean 'extends'?" in str(error)
+
+
+def test_nested_unknown_key(suite_copy):
+    path = suite_copy / "targets" / "cpu-gqa.yaml"
+    path.write_text(path.read_text().replace("hardware_class:", "hardware_clas:"))
+    error = problem_of(suite_copy)
+    assert error.key == "hardware.hardware_clas"
+    assert "hardware_class" in str(error)
+
+
+def test_key_written_twice(suite_copy):
+    path = suite_copy / "configs" / "fp8_kv.yaml"
+    path.write_text(path.read_text() + "name: again\n")
+    assert "written twice" in str(problem_of(suite_copy))
+
+
+def test_unknown_vllm_argument_names_the_nearest(suite_copy):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtyp": "fp8"})
+    error = problem_of(suite_copy)
+    assert error.key == "change.kv_cache_dtyp"
+    assert error.value == "fp8"
+    assert "kv_cache_dtype" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "needle"),
+    [
+        ({"kv_cache_dtype": "fp9"}, "not among vLLM's choices"),
+        ({"enable_prefix_caching": "yes"}, "is a flag"),
+        ({"max_num_seqs": True}, "takes a value"),
+        ({"port": 8000}, "set by the harness"),
+    ],
+)
+def test_value_that_cannot_be(suite_copy, change, needle):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change=change)
+    assert needle in str(problem_of(suite_copy))
+
+
+def test_two_changes_in_one_config(suite_copy):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtype": "fp8", "max_num_seqs": 4})
+    text = str(problem_of(suite_copy))
+    assert "exactly one change" in text
+    assert "kv_cache_dtype, max_num_seqs" in text
+
+
+def test_missing_parent(suite_copy):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", extends="nobody")
+    error = problem_of(suite_copy)
+    assert (error.key, error.value) == ("extends", "nobody")
+
+
+def test_cycle_of_parents(suite_copy):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", extends="seqs_up")
+    rewrite(suite_copy / "configs" / "seqs_up.yaml", extends="fp8_kv")
+    assert "cycle" in str(problem_of(suite_copy))
+
+
+def test_duplicate_name(suite_copy):
+    rewrite(suite_copy / "configs" / "seqs_up.yaml", name="fp8_kv")
+    error = problem_of(suite_copy)
+    assert error.key == "name"
+    assert "already taken by fp8_kv.yaml" in str(error)
+
+
+def test_combination_of_a_combination_is_refused(suite_copy):
+    rewrite(suite_copy / "configs" / "throughput_combo.yaml", combines=["seqs_up", "default"])
+    assert "not an approved single change" in str(problem_of(suite_copy))
+
+
+def test_combination_that_sets_an_argument_twice(suite_copy):
+    rewrite(suite_copy / "configs" / "throughput_combo.yaml", combines=["seqs_up", "seqs_down"])
+    assert "max_num_seqs" in str(problem_of(suite_copy))
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), 1.5])
+def test_tolerance_that_cannot_be(suite_copy, value):
+    path = suite_copy / "tolerances.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["defaults"]["tpot_mean_ms"] = {"loss_ratio": value}
+    path.write_text(yaml.safe_dump(data))
+    error = problem_of(suite_copy)
+    assert error.key == "defaults.tpot_mean_ms.loss_ratio"
+
+
+def test_tolerance_of_both_kinds(suite_copy):
+    path = suite_copy / "tolerances.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["defaults"]["tpot_mean_ms"] = {"loss_ratio": 0.1, "loss_absolute": 1}
+    path.write_text(yaml.safe_dump(data))
+    assert "exactly one" in str(problem_of(suite_copy))
+
+
+def test_missing_model_directory(suite_copy):
+    rewrite(suite_copy / "targets" / "cpu-gqa.yaml", model={"directory": "models/nowhere", "weights": "dummy"})
+    error = problem_of(suite_copy)
+    assert (error.key, error.value) == ("model.directory", "models/nowhere")
+
+
+def test_unknown_workload_of_a_target(suite_copy):
+    rewrite(suite_copy / "targets" / "cpu-gqa.yaml", workloads=["nothing"])
+    assert problem_of(suite_copy).value == "nothing"
+
+
+@pytest.mark.parametrize("text", ["{", "a: [1", "- 1\n- 2\n", ""])
+def test_truncated_or_foreign_yaml(suite_copy, text):
+    (suite_copy / "configs" / "fp8_kv.yaml").write_text(text)
+    assert problem_of(suite_copy).path.name == "fp8_kv.yaml"
+
+
+def test_binary_file(suite_copy):
+    (suite_copy / "configs" / "fp8_kv.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in str(problem_of(suite_copy))
+
+
+def test_python_tags_are_not_executed(suite_copy):
+    (suite_copy / "configs" / "fp8_kv.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
+    assert "YAML" in str(problem_of(suite_copy))
+
+
+def test_missing_folder(tmp_path):
+    assert "no such folder" in str(problem_of(tmp_path))
+
+
+def test_unknown_names_list_the_known(repository):
+    suite = load_suite(repository / "perf_tests")
+    for look_up in (suite.target, suite.config, suite.workload):
+        with pytest.raises(UnknownNameError) as caught:
+            look_up("nobody")
+        assert isinstance(caught.value, UsageError)
+        assert "Use one of" in str(caught.value)
