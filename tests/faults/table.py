@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from faults.matrix import FAULTS, Fault
 from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES
+from tests.faults.matrix import FAULTS, Fault
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operating.md"
 BEGIN = "<!-- fault table: written by tests/faults/table.py -->\n"

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from faults.bench import PATIENT, Bench
-from faults.matrix import Fault, Kind, of
 from k3perf.errors import ExitStatus
+from tests.faults.bench import PATIENT, Bench
+from tests.faults.inner import inner_command, write_inner_suite
+from tests.faults.matrix import Fault, Kind, of
 
 ROWS = of(Kind.HARNESS)
 SIGNALLED = [fault for fault in ROWS if fault.exit_status is ExitStatus.INTERRUPTED and fault.name != "sigint_twice_in_stop"]
 KILLED = [fault for fault in ROWS if fault.exit_status is None]
-INNER = Path(__file__).with_name("inner_suite.py")
 Wait = Callable[..., None]
 
 
@@ -30,14 +27,10 @@ class InnerRun:
 
     def __init__(self, bench: Bench, fault: Fault) -> None:
         self.bench = bench
-        shutil.copy(INNER, bench.work / "conftest.py")
-        (bench.work / "test_inner.py").write_text("import conftest\n\ndef test_serving(engine):\n    conftest.serve(engine)\n")
         launch = bench.launch(*fault.flags)
         deadlines = {**PATIENT.model_dump(), "stop_s": 1.5}
-        spec = {"argv": launch.argv, "model_name": launch.model_name, "deadlines": deadlines}
-        (bench.work / "spec.json").write_text(json.dumps(spec))
-        quiet = [part for plugin in ("cacheprovider", "benchmark", "cov", "hypothesispytest", "timeout") for part in ("-p", f"no:{plugin}")]
-        command = [sys.executable, "-m", "pytest", "-q", *quiet, "--rootdir", str(bench.work), str(bench.work)]
+        write_inner_suite(bench.work, {"argv": launch.argv, "model_name": launch.model_name, "deadlines": deadlines})
+        command = inner_command(bench.work)
         self.output = (bench.work / "output").open("wb")
         environment = {**os.environ, "TMPDIR": str(bench.temporary), "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1"}
         self.process = subprocess.Popen(

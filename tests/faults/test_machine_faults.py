@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from faults.matrix import Kind, of
 from k3perf.config.models import Hardware
 from k3perf.engine.devices import DeviceState, MemoryHolder, nvml_reader
 from k3perf.engine.lock import device_lock, lock_path, read_holder
 from k3perf.engine.preflight import Level, Machine, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.errors import ExitStatus, PreflightError
 from k3perf.units import GIB, MIB
+from tests.faults.matrix import Kind, of
 
 ROWS = {fault.name: fault for fault in of(Kind.MACHINE)}
 H200 = Hardware(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faults.matrix import FAULTS, Kind
-from faults.table import BEGIN, DOCUMENT, with_table
 from k3perf.errors import ExitStatus
 from k3perf.gate.outcome import EXIT_STATUS
+from tests.faults.matrix import FAULTS, Kind
+from tests.faults.table import BEGIN, DOCUMENT, with_table
 
 
 def test_at_least_forty_faults_each_with_a_name_of_its_own() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from faults.matrix import Fault, Kind, of
 from k3perf.errors import UnknownNameError
 from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES, Bound, ValidityRules, judge_round, judge_session
 from k3perf.samples import (
@@ -21,6 +20,7 @@ from k3perf.samples import (
     SessionRecord,
     TelemetryReading,
 )
+from tests.faults.matrix import Fault, Kind, of
 
 MS = 1_000_000
 

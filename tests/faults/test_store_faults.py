@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from faults.matrix import Kind, of
-from faults.test_round_faults import CLEAN, session
 from k3perf.errors import ExitStatus, MeasurementInvalid
 from k3perf.store.atomic import replace_file
 from k3perf.store.results import ResultWriter, read_results
+from tests.faults.matrix import Kind, of
+from tests.faults.test_round_faults import CLEAN, session
 
 ROWS = {fault.name: fault for fault in of(Kind.STORE)}
 
@@ -68,7 +68,7 @@ def test_a_file_in_the_directorys_place(tmp_path: Path) -> None:
 WRITE = """
 import sys
 from pathlib import Path
-from faults.test_round_faults import CLEAN, session
+from tests.faults.test_round_faults import CLEAN, session
 from k3perf.store.results import ResultWriter
 writer = ResultWriter(Path(sys.argv[1]), run_id="r")
 writer.session(session())
@@ -88,7 +88,7 @@ while True:
 
 
 def kill_while_it_writes(code: str, path: Path, after_s: float) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     assert process.stdout.readline() == b"go\n"
