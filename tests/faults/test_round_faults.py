@@ -20,6 +20,8 @@ from k3perf.samples import (
     SessionRecord,
     TelemetryReading,
 )
+from k3perf.telemetry.devices import DeviceSample
+from k3perf.telemetry.window import DeviceOwnership, device_readings, lost_devices
 from tests.faults.matrix import Fault, Kind, of
 
 MS = 1_000_000
@@ -153,6 +155,21 @@ def test_throttle_bits(bits: int, valid: bool) -> None:
 def test_the_worst_of_several_devices_counts() -> None:
     two = replace(CLEAN, telemetry=(*CLEAN.telemetry, TelemetryReading("sm_clock_min_mhz", 1000, "nvml 1")))
     assert [reason.rule for reason in judge_round(two, RULES)] == ["sm_clock_min_mhz"]
+
+
+def test_the_throttle_bits_of_several_devices_are_joined() -> None:
+    other = (TelemetryReading("throttle_reasons_bits", 0x100, "nvml 1"), TelemetryReading("throttle_reasons_bits", 0x40, "nvml 2"))
+    assert [reason.rule for reason in judge_round(replace(CLEAN, telemetry=(*CLEAN.telemetry, *other)), RULES)] == ["harmful_throttle_bits"]
+
+
+def test_a_device_without_a_reading_is_told_from_one_that_got_lost() -> None:
+    kept = tuple(entry for entry in CLEAN.telemetry if entry.name != "ecc_errors_count")
+    without = device_readings((DeviceSample(0, 0, 1, {}, None, None, None, None, None, None, None),), DeviceOwnership(frozenset()))
+    ecc = next(entry for entry in without if entry.name == "ecc_errors_count")
+    assert ecc.value is None
+    assert judge_round(replace(CLEAN, telemetry=(*kept, ecc)), RULES) == ()
+    lost = next(entry for entry in lost_devices(0, "GPU is lost") if entry.name == "ecc_errors_count")
+    assert [reason.rule for reason in judge_round(replace(CLEAN, telemetry=(*kept, lost)), RULES)] == ["ecc_errors_count"]
 
 
 def test_small_ttft_differences_are_scheduling_not_disagreement() -> None:

@@ -118,7 +118,7 @@ def expand(
     trace: TraceUse | None = None
     if isinstance(spec.arrival, TraceReplay):
         raise UsageError("trace replay is not wired in yet")
-    elif spec.conversation is not None:
+    if spec.conversation is not None:
         requests = _conversation_requests(spec, source, found_rate_per_s)
     else:
         requests = _independent_requests(spec, source, found_rate_per_s)
