@@ -69,7 +69,7 @@ class Bench:
         found += [f"port {port}" for port in ports if listener_inodes(port)]
         found += [f"temporary {path}" for path in self.temporary.iterdir()]
         found += [f"shared memory {path}" for path in Path("/dev/shm").glob(f"*{self.model}*")]
-        found += [f"half-written {path}" for path in self.work.rglob(".*")]
+        found += [f"half-written {path}" for path in self.work.rglob(".*") if path.is_file()]
         return found
 
     def assert_nothing_left(self, *, ports: tuple[int, ...] = (), within_s: float = 0.0) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from faults.bench import Bench
-from faults.matrix import Fault, Kind, of
 from k3perf.engine.process_tree import command_of
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import ExitStatus
+from tests.faults.bench import Bench
+from tests.faults.matrix import Fault, Kind, of
 
 ROWS = {fault.name: fault for fault in of(Kind.SERVICE)}
 BY_THEMSELVES = [ROWS[name] for name in ("worker_dies_late", "api_server_dies_late")]

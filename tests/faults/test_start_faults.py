@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from faults.bench import PATIENT, QUICK, Bench
-from faults.matrix import Fault, Kind, of
 from k3perf.engine import supervisor
 from k3perf.engine.port import PortReservation
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError, ExitStatus
+from tests.faults.bench import PATIENT, QUICK, Bench
+from tests.faults.matrix import Fault, Kind, of
 
 _BY_HAND = {"no_executable", "port_stolen_once", "port_stolen_always", "slow_but_moving"}
 FAILING = [fault for fault in of(Kind.START) if fault.outcome is not None and fault.name not in _BY_HAND]

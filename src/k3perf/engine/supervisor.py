@@ -25,9 +25,10 @@ from k3perf.engine.port import PortReservation, listener_inodes, own_process_lis
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
 from k3perf.errors import EngineError
-from k3perf.units import ns_to_s
+from k3perf.units import ns_to_s, s_to_ns
 
 _POLL_S: Final = 0.1
+_LISTENER_LOOK_S: Final = 2.0  # before the log says "ready": a kernel with many sockets takes tens of milliseconds to list them
 _WHOLE_START_FACTOR: Final = 4.0
 
 
@@ -146,9 +147,13 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
     deadlines = engine.launch.deadlines
     limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
     whole_s = _WHOLE_START_FACTOR * sum(limits_s.values())
+    next_look_ns = 0
     while True:
         engine.log.drain()
-        if _answers_as_ours(engine):
+        look = engine.log.stage == log_lines.STAGES[-1] or time.monotonic_ns() >= next_look_ns
+        if look:
+            next_look_ns = time.monotonic_ns() + s_to_ns(_LISTENER_LOOK_S)
+        if look and _answers_as_ours(engine):
             engine.log.drain()
             return
         _raise_if_ended(engine)
