@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
-from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, split
-from k3perf.gate.selection import SelectedCell, Selection, select, select_all
+from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
+from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, split
+from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
-PLAN_SCHEMA_VERSION = 1
 _SECONDS_PER_MINUTE = 60.0
+_PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] = {
+    Priority.DIRECT: "direct",
+    Priority.DESCENDANT: "descendant",
+    Priority.WIDE: "wide",
+}
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -64,14 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     costs = CostModel(_recorded(arguments.costs, arguments.suite))
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
-    shards = split(suite, fitted.groups, arguments.shards)
+    shards = split(fitted.groups, arguments.shards)
     plan = _document(suite, selection, cells, fitted, shards)
-    text = json.dumps(plan, indent=2, allow_nan=False) + "\n"
+    text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     if arguments.github_output:
         with arguments.github_output.open("a", encoding="utf-8") as output:
-            output.write(_github_output(plan))
+            output.write(github_output(plan.shards, plan.gated_metric_count))
     print(text if arguments.json else render(plan), end="")
     return ExitStatus.OK
 
@@ -126,43 +132,41 @@ def _fit_by_class(cells: tuple[SelectedCell, ...], costs: CostModel, budget_minu
 
 def _document(
     suite: Suite, selection: Selection, cells: tuple[SelectedCell, ...], fitted: Fitted, shards: tuple[Shard, ...]
-) -> dict[str, Any]:
+) -> PlanDocument:
     kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
-    kinds: dict[str, str] = {name: target.hardware.kind for name, target in suite.targets.items()}
-    return {
-        "schema_version": PLAN_SCHEMA_VERSION,
-        "false_alarm_budget": suite.tolerances.false_alarm_budget,
-        "cells": [_cell_entry(selected) for selected in cells if selected.cell.cell_id in kept],
-        "left_out": [{"cell": cell.cell_id, "reason": reason} for cell, reason in fitted.left_out],
-        "over_budget": fitted.over_budget,
-        "notes": list(selection.notes),
-        "device_minutes": round(sum(group.device_s for group in fitted.groups) / _SECONDS_PER_MINUTE, 2),
-        "shards": [_shard_entry(shard, kinds) for shard in shards],
-    }
+    return PlanDocument(
+        false_alarm_budget=suite.tolerances.false_alarm_budget,
+        gated_metric_count=gated_metric_count(suite, fitted.groups),
+        cells=tuple(_cell_entry(selected) for selected in cells if selected.cell.cell_id in kept),
+        left_out=tuple(CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out),
+        over_budget=fitted.over_budget,
+        notes=selection.notes,
+        device_minutes=round(sum(group.device_s for group in fitted.groups) / _SECONDS_PER_MINUTE, 2),
+        shards=tuple(_shard_entry(shard, suite) for shard in shards),
+    )
 
 
-def _cell_entry(selected: SelectedCell) -> dict[str, Any]:
+def _cell_entry(selected: SelectedCell) -> PlannedCell:
     cell = selected.cell
-    return {
-        "cell": cell.cell_id,
-        "target": cell.target.name,
-        "config": cell.config.name,
-        "workload": cell.workload.name,
-        "priority": selected.priority.name.lower(),
-        "reasons": list(selected.reasons),
-    }
+    return PlannedCell(
+        cell=cell.cell_id,
+        target=cell.target.name,
+        config=cell.config.name,
+        workload=cell.workload.name,
+        priority=_PRIORITY_NAME[selected.priority],
+        reasons=selected.reasons,
+    )
 
 
-def _shard_entry(shard: Shard, kinds: dict[str, str]) -> dict[str, Any]:
-    return {
-        "shard": f"{shard.hardware_class}-{shard.index}",
-        "kind": kinds[shard.groups[0].target],
-        "hardware_class": shard.hardware_class,
-        "targets": list(dict.fromkeys(group.target for group in shard.groups)),
-        "cells": list(shard.cell_ids),
-        "minutes": round(shard.duration_s / _SECONDS_PER_MINUTE, 2),
-        "false_alarm_budget": shard.false_alarm_budget,
-    }
+def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
+    return PlannedShard(
+        shard=f"{shard.hardware_class}-{shard.index}",
+        kind=suite.targets[shard.groups[0].target].hardware.kind,
+        hardware_class=shard.hardware_class,
+        targets=tuple(dict.fromkeys(group.target for group in shard.groups)),
+        cells=shard.cell_ids,
+        minutes=round(shard.duration_s / _SECONDS_PER_MINUTE, 2),
+    )
 
 
 def runner_labels(kind: str, hardware_class: str, pool: str = "") -> list[str]:
@@ -172,43 +176,46 @@ def runner_labels(kind: str, hardware_class: str, pool: str = "") -> list[str]:
     return ["self-hosted", "gpu", hardware_class, *([f"pool-{pool}"] if pool else [])]
 
 
-def matrix(shards: list[dict[str, Any]]) -> dict[str, Any]:
+def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
     """A workflow's matrix. ``cells`` and ``runner`` are JSON inside strings, since a matrix value that a shell reads must be text."""
     include = [
         {
-            "shard": shard["shard"],
-            "runner": json.dumps(runner_labels(shard["kind"], shard["hardware_class"], shard.get("pool", ""))),
-            "hardware_class": shard["hardware_class"],
-            "cells": json.dumps(shard["cells"]),
-            "false_alarm_budget": repr(shard["false_alarm_budget"]),
+            "shard": shard.shard,
+            "runner": json.dumps(runner_labels(shard.kind, shard.hardware_class, shard.pool)),
+            "hardware_class": shard.hardware_class,
+            "cells": json.dumps(shard.cells),
+            "arguments": " ".join(f"--k3-target {target}" for target in shard.targets),
         }
         for shard in shards
     ]
     return {"include": include}
 
 
-def _github_output(plan: dict[str, Any]) -> str:
-    cpu = [shard for shard in plan["shards"] if shard["kind"] == "cpu"]
-    gpu = [shard for shard in plan["shards"] if shard["kind"] != "cpu"]
+def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:
+    """Lines for a workflow step's output file: one matrix for hosted runners, one for own GPU runners, and whether each holds a job."""
+    listed = tuple(shards)
+    cpu = [shard for shard in listed if shard.kind == "cpu"]
+    gpu = [shard for shard in listed if shard.kind != "cpu"]
     lines = [
         f"cpu_matrix={json.dumps(matrix(cpu))}",
         f"gpu_matrix={json.dumps(matrix(gpu))}",
         f"has_cpu={json.dumps(bool(cpu))}",
         f"has_gpu={json.dumps(bool(gpu))}",
+        f"gated_metric_count={gated_metric_count}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def render(plan: dict[str, Any]) -> str:
-    """The plan for people: one line a cell with its first reason, then what was left out and why."""
-    lines = [f"{len(plan['cells'])} cells, about {plan['device_minutes']} device minutes"]
-    lines += [f"  {entry['cell']}: {'; '.join(entry['reasons'])}" for entry in plan["cells"]]
-    if plan["over_budget"]:
+def render(plan: PlanDocument) -> str:
+    """The plan for people: one line a cell with its reasons, then what was left out and why."""
+    lines = [f"{len(plan.cells)} cells, about {plan.device_minutes} device minutes"]
+    lines += [f"  {entry.cell}: {'; '.join(entry.reasons)}" for entry in plan.cells]
+    if plan.over_budget:
         lines.append("The directly touched cells alone exceed the budget; they are measured all the same.")
-    if plan["left_out"]:
-        lines.append(f"{len(plan['left_out'])} cells left out of the budget:")
-        lines += [f"  {entry['cell']}: {entry['reason']}" for entry in plan["left_out"]]
-    lines += [f"note: {note}" for note in plan["notes"]]
-    if len(plan["shards"]) > 1:
-        lines += [f"shard {shard['shard']}: {len(shard['cells'])} cells, {shard['minutes']} min" for shard in plan["shards"]]
+    if plan.left_out:
+        lines.append(f"{len(plan.left_out)} cells left out of the budget:")
+        lines += [f"  {entry.cell}: {entry.reason}" for entry in plan.left_out]
+    lines += [f"note: {note}" for note in plan.notes]
+    if len(plan.shards) > 1:
+        lines += [f"shard {shard.shard}: {len(shard.cells)} cells, {shard.minutes} min" for shard in plan.shards]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """A committed ``config.json`` to a directory that vLLM can serve: the tokenizer files are written beside it, into a cache.
 
-A stand-in's tokenizer is derived from its vocabulary size alone (one word per id), so it is generated instead of committed. The result lies
-under a digest of what went in: a changed config gets a new directory, an unchanged one is reused. Weights are not written; vLLM makes dummy ones.
+A stand-in's tokenizer follows from its vocabulary size alone (one word per id), so it is generated instead of committed. The result
+lies under a digest of what went in: a changed config gets a new directory, an unchanged one is reused. No weights are written; vLLM makes
+dummy ones.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def vocabulary_size(config: dict[str, Any]) -> int | None:
 
 
 def word_level_tokenizer(vocabulary: int) -> dict[str, Any]:
-    """``tokenizer.json`` of a tokenizer with exactly ``vocabulary`` words split at white space: three special ones, then ``t3``, ``t4``, ..."""
+    """``tokenizer.json`` with exactly ``vocabulary`` words split at white space: three special ones, then ``t3``, ``t4``, ..."""
     words = {word: index for index, word in enumerate(SPECIAL_TOKENS)}
     words |= {f"t{index}": index for index in range(len(SPECIAL_TOKENS), vocabulary)}
     return {

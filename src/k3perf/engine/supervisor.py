@@ -41,18 +41,20 @@ def start_engine(
     work_directory: Path,
     on_stage: Callable[[str], None] | None = None,
     device_used_bytes: DeviceUsedBytes | None = None,
+    companion_failed: Callable[[], EngineError | None] = lambda: None,
 ) -> Engine:
     """Start one engine and return when it is healthy and proved to be ours.
 
     ``work_directory`` keeps the native config file and the log. ``on_stage`` hears each stage of the start as the log shows it.
     ``device_used_bytes`` reads the device's used memory: ``stop`` waits until it is back at what it was before.
+    ``companion_failed`` is asked while it starts: an error it gives (another rank of the engine is gone) ends the start.
     Raises EngineError (stage, root cause, last ten lines) after ending everything, PreflightError when the machine refuses the start.
     """
     become_subreaper()
     work_directory.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, launch.port_attempts + 1):
         try:
-            return _start_once(launch, work_directory, attempt, on_stage, device_used_bytes)
+            return _start_once(launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed)
         except _PortTaken as taken:
             last = str(taken)
     raise EngineError(f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready")
@@ -64,11 +66,12 @@ def _start_once(
     attempt: int,
     on_stage: Callable[[str], None] | None,
     device_used_bytes: DeviceUsedBytes | None,
+    companion_failed: Callable[[], EngineError | None],
 ) -> Engine:
     with signals.deferred():
         engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
     try:
-        _wait_until_ready(engine)
+        _wait_until_ready(engine, companion_failed)
         pin_servers(engine.pid, engine.pids(), launch.server_cpus)
         engine.mark_ready(time.monotonic_ns())
     except BaseException:
@@ -138,7 +141,7 @@ def _spawn(
     )
 
 
-def _wait_until_ready(engine: Engine) -> None:
+def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError | None]) -> None:
     """Follow the log until the server answers as ours; raise EngineError when the engine dies or a stage makes no progress in time."""
     deadlines = engine.launch.deadlines
     limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
@@ -149,6 +152,8 @@ def _wait_until_ready(engine: Engine) -> None:
             engine.log.drain()
             return
         _raise_if_ended(engine)
+        if (failure := companion_failed()) is not None:
+            raise failure
         now_ns, stage = time.monotonic_ns(), engine.log.stage
         quiet_s = ns_to_s(now_ns - engine.log.last_progress_ns)
         if quiet_s > limits_s[stage]:

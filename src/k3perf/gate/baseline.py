@@ -5,6 +5,8 @@ This is the data only; reading and writing files is ``k3perf.store``'s work.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,11 +29,16 @@ class SessionValue(_Document):
 
 
 class MetricBaseline(_Document):
-    """One metric of one cell. ``basis`` ratio: each value is candidate over reference of one session pair (dimensionless)."""
+    """One metric of one cell.
+
+    ``basis`` absolute: the metric's own values. ratio: each value is candidate over reference of one session pair (dimensionless).
+    difference: candidate minus reference in the metric's unit, for metrics with an absolute tolerance, whose reference may well be 0.
+    ``anchor_value`` is what the cumulative cap is measured from.
+    """
 
     metric: str
     unit: str
-    basis: Literal["absolute", "ratio"]
+    basis: Literal["absolute", "ratio", "difference"]
     sessions: tuple[SessionValue, ...] = Field(min_length=1)
     anchor_value: FiniteFloat
 
@@ -74,8 +81,19 @@ class Baseline(_Document):
         return next((entry for entry in self.workloads if entry.workload == name), None)
 
 
+def digest_of(baseline: Baseline) -> str:
+    """SHA-256 over the canonical JSON of every field but ``digest``."""
+    data = baseline.model_dump(mode="json", exclude={"digest"})
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
 class Waiver(_Document):
-    """A known loss that may pass for a while: owner, the build it was seen on, and the day it stops working."""
+    """A known loss that may pass for a while: owner, the build it was seen on, and the day it stops working.
+
+    ``build`` is a vLLM version or its beginning at a dot or plus sign (``0.32`` covers ``0.32.1``); another build must prove itself
+    anew. With ``largest_loss_ratio`` a loss that certainly grew beyond it is REGRESSED again.
+    """
 
     target: str
     config: str
@@ -85,3 +103,4 @@ class Waiver(_Document):
     build: str = Field(min_length=1)
     reason: str = Field(min_length=8)
     expires_on: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    largest_loss_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -1,24 +1,24 @@
 """One statistical metric of one cell: session losses and recorded noise to an outcome, look by look. Pure arithmetic on floats.
 
-Unit of replication: the session. A session's value is the median of its rounds' losses. The estimate is the mean of the candidate sessions minus the mean
-of the baseline's; its standard error is s * sqrt(1/n + 1/m), a prediction interval's, s being the moderated pooled standard deviation
-between sessions (ddof 1 in each cell) plus the rounds' noise where a session has fewer rounds than the recorded ones. All tests are one-sided.
+Unit of replication: the session. A session's value is the median of its rounds' losses. The estimate is the mean of the candidate
+sessions minus the mean of the baseline's; its standard error is s * sqrt(1/n + 1/m), a prediction interval's, s being the moderated
+pooled standard deviation between sessions (ddof 1 in each cell) plus the rounds' noise where a session has fewer rounds than the
+recorded ones. All tests are one-sided.
 
 REGRESSED at a look needs all of
 * relevant: the estimate exceeds the tolerance;
 * significant: the lower bound at this look's share of alpha is above no loss;
 * clear: the lower bound at the share of the half-tolerance budget is above half of the tolerance;
-* carried by sessions, not by one: of several, the (low) median session's own loss exceeds three quarters of the tolerance; a single session must pass the
-  quantile of a heavy-tailed draw instead.
-PASS at a look needs the upper bound, at this look's share of beta, below the tolerance. IMPROVED is a PASS whose gain is significant at alpha.
-The first look that decides is the decision.
+* carried by sessions, not by one: of several, the (low) median session's own loss exceeds the tolerance too; a single session must pass
+  the quantile of a heavy-tailed draw instead. PASS at a look needs the upper bound, at this look's share of beta, below the tolerance.
+  IMPROVED is a PASS whose gain is significant at alpha. The first look that decides is the decision.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -30,7 +30,7 @@ from k3perf.stats.student import single_draw_quantile, upper_quantile
 CLEAR_SHARE: Final = 0.5
 """The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
 
-EACH_SESSION_SHARE: Final = 0.75
+EACH_SESSION_SHARE: Final = 1.0
 """The share of the tolerance that the median session's own loss must exceed."""
 
 SPREAD_LIMIT: Final = 3.0
@@ -109,7 +109,8 @@ class _Bounds:
 def judge(sessions: Sequence[Sequence[float]], reference: Reference, limits: Limits, looks: Sequence[Look]) -> Decision:
     """The first look that decides, else the state at the last look that was reached.
 
-    ``sessions``: per valid candidate session, in order of time, its valid rounds' losses in order of time (one value for session metrics).
+    ``sessions``: per valid candidate session, in order of time, its valid rounds' losses in order of time (one value for session
+    metrics).
     """
     detectable = smallest_detectable(reference, limits, looks[-1])
     state = Decision(
@@ -127,7 +128,8 @@ def judge(sessions: Sequence[Sequence[float]], reference: Reference, limits: Lim
         ready = _session_values(sessions, look, reference, limits)
         if isinstance(ready, Decision):
             return _not_reached(state, ready)
-        state = _at_look(ready, reference, limits, looks, index, detectable)
+        upcoming = looks[index + 1] if index + 1 < len(looks) else None
+        state = replace(_at_look(ready, reference, limits, look, upcoming), look=index + 1, detectable=detectable)
         if state.cause is Cause.DECIDED:
             return state
     return state
@@ -198,19 +200,10 @@ def _spread(losses: Sequence[float], centre: float, round_variance: float) -> fl
 def _not_reached(state: Decision, missing: Decision) -> Decision:
     """The last reached look's numbers with what the next one needs."""
     invalid = missing.outcome is Outcome.INVALID
-    return Decision(
-        missing.outcome,
-        missing.cause if missing.cause is Cause.SPREAD or state.estimate is None else Cause.UNDECIDED,
-        estimate=state.estimate,
-        lower=state.lower,
-        upper=state.upper,
-        detectable=state.detectable,
-        relevant=state.relevant,
-        significant=state.significant,
-        alpha=state.alpha,
-        sessions=state.sessions,
-        rounds=state.rounds,
-        look=state.look,
+    return replace(
+        state,
+        outcome=missing.outcome,
+        cause=missing.cause if missing.cause is Cause.SPREAD or state.estimate is None else Cause.UNDECIDED,
         spread=missing.spread,
         need_sessions=None if invalid else missing.need_sessions,
         need_rounds=None if invalid else missing.need_rounds,
@@ -218,7 +211,8 @@ def _not_reached(state: Decision, missing: Decision) -> Decision:
 
 
 def _standard_error(count: int, rounds: Sequence[int], reference: Reference) -> float:
-    """Of candidate mean minus baseline mean; sessions with fewer rounds than the recorded ones bring that much more of the rounds' noise."""
+    """Of candidate mean minus baseline mean; sessions with fewer rounds than the recorded ones bring that much more of the rounds'
+    noise."""
     shared = 1 / reference.session_count if reference.session_count else 0.0
     variance = reference.variance * (1 / count + shared)
     if reference.round_variance and reference.round_count:
@@ -227,11 +221,8 @@ def _standard_error(count: int, rounds: Sequence[int], reference: Reference) -> 
     return math.sqrt(variance)
 
 
-def _at_look(
-    ready: tuple[list[float], list[int]], reference: Reference, limits: Limits, looks: Sequence[Look], index: int, detectable: float | None
-) -> Decision:
+def _at_look(ready: tuple[list[float], list[int]], reference: Reference, limits: Limits, look: Look, upcoming: Look | None) -> Decision:
     values, rounds = ready
-    look = looks[index]
     estimate = sum(values) / len(values) - reference.mean
     bounds = _bounds(estimate, _standard_error(len(values), rounds, reference), reference.df, limits, look)
     relevant = estimate > limits.tolerance
@@ -245,22 +236,20 @@ def _at_look(
     else:
         outcome = Outcome.INCONCLUSIVE
     undecided = outcome is Outcome.INCONCLUSIVE
-    upcoming = looks[index + 1] if undecided and index + 1 < len(looks) else None
+    then = upcoming if undecided else None
     return Decision(
         outcome,
         Cause.UNDECIDED if undecided else Cause.DECIDED,
         estimate=estimate,
         lower=bounds.lower,
         upper=bounds.upper,
-        detectable=detectable,
         relevant=relevant,
         significant=significant,
         alpha=limits.alpha * look.alpha_share,
         sessions=len(values),
         rounds=sum(rounds),
-        look=index + 1,
-        need_sessions=upcoming.sessions if upcoming else None,
-        need_rounds=upcoming.rounds if upcoming else None,
+        need_sessions=then.sessions if then else None,
+        need_rounds=then.rounds if then else None,
     )
 
 

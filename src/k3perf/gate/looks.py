@@ -1,7 +1,8 @@
 """When a cell is looked at, and how much of the error budgets each look may spend. A function of plan and recorded noise alone.
 
-A look is a number of sessions and of rounds in each. Since the schedule does not depend on what the candidate showed, and every look judges
-the same first sessions and rounds however often the gate is asked, optional stopping is part of the test and not a way around it.
+A look is a number of sessions and of rounds in each. Since the schedule does not depend on what the candidate showed, and every look
+judges the same first sessions and rounds however often the gate is asked, optional stopping is part of the test and not a way around
+it.
 """
 
 from __future__ import annotations

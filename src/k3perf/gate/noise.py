@@ -1,11 +1,13 @@
 """Recorded noise of a target, pooled over its cells: baselines in, variance priors per metric out. Pure.
 
-Six sessions of one cell leave five degrees of freedom, and Student's t with five of them is useless at a suite-wide error budget. Cells of one target
-share the machine and its noise, so their variances are pooled; ``k3perf.stats.pooling`` says how, and how cells that differ are kept apart.
+Six sessions of one cell leave five degrees of freedom, and Student's t with five of them is useless at a suite-wide error budget. Cells
+of one target share the machine and its noise, so their variances are pooled; ``k3perf.stats.pooling`` says how, and how cells that
+differ are kept apart.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +16,8 @@ from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline
 from k3perf.gate.scale import Scale, scale_for
 from k3perf.metrics.definitions import METRICS
-from k3perf.stats.location import median, robust_sigma, sample_variance
-from k3perf.stats.pooling import NO_PRIOR, VariancePrior, pool_variances
+from k3perf.stats.location import median, robust_sigma
+from k3perf.stats.pooling import NO_PRIOR, VariancePrior, pool_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,11 @@ def is_constant(entry: MetricBaseline) -> bool:
 def _pool(entries: list[tuple[MetricBaseline, Scale]]) -> MetricNoise:
     varying = [(entry, scale) for entry, scale in entries if not is_constant(entry)]
     losses = [session_losses(entry, scale) for entry, scale in varying]
-    usable = [values for values in losses if all(value == value for value in values)]  # noqa: PLR0124 - NaN is not itself
+    usable = [values for values in losses if all(map(math.isfinite, values))]
     rounds = [variance for entry, scale in varying if (variance := round_variance(entry, scale)) is not None]
     counts = [count for entry, _ in varying if (count := round_count(entry)) > 0]
     return MetricNoise(
-        session=pool_variances([sample_variance(values) for values in usable], [len(values) - 1 for values in usable]),
+        session=pool_groups(usable),
         round_variance=sum(rounds) / len(rounds) if rounds else None,
         round_count=min(counts, default=0),
         cell_count=len(usable),

@@ -69,12 +69,11 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one runner measures. ``false_alarm_budget`` is its share of the suite's, by gated metrics."""
+    """What one runner measures."""
 
     index: int
     hardware_class: str
     groups: tuple[EngineGroup, ...]
-    false_alarm_budget: float
 
     @property
     def cell_ids(self) -> tuple[str, ...]:
@@ -170,7 +169,7 @@ def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
     return [selected for *_, selected in sorted(keyed, key=lambda entry: entry[:3])]
 
 
-def split(suite: Suite, groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
+def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
     """At most ``shard_count`` shards for each hardware class, balanced by duration, engines whole; no shard is empty.
 
     Longest processing time first (Graham 1969, within 4/3 of the best), then single moves and swaps while they shorten the longest.
@@ -179,20 +178,12 @@ def split(suite: Suite, groups: Iterable[EngineGroup], shard_count: int) -> tupl
     for group in groups:
         by_class.setdefault(group.hardware_class, []).append(group)
     parts = [(name, part) for name, members in by_class.items() for part in _balance(members, shard_count)]
-    total = sum(_gated_count(suite, group) for _, part in parts for group in part)
-    return tuple(
-        Shard(
-            index,
-            name,
-            tuple(part),
-            suite.tolerances.false_alarm_budget * sum(_gated_count(suite, group) for group in part) / max(1, total),
-        )
-        for index, (name, part) in enumerate(parts)
-    )
+    return tuple(Shard(index, name, tuple(part)) for index, (name, part) in enumerate(parts))
 
 
-def _gated_count(suite: Suite, group: EngineGroup) -> int:
-    return len(group.cells) * len(suite.tolerances.for_target(group.target))
+def gated_metric_count(suite: Suite, groups: Iterable[EngineGroup]) -> int:
+    """Gated metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
+    return sum(len(group.cells) * len(suite.tolerances.for_target(group.target)) for group in groups)
 
 
 def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGroup]]:

@@ -18,8 +18,9 @@ class Policy:
     """How one target's cells are judged.
 
     ``tolerances`` maps metric name to tolerance; a metric without one is not gated. ``gated_metric_count`` is the number of gated
-    metrics of the WHOLE run, over which the budgets are spent in equal parts (Bonferroni: valid under any dependence between metrics, and it lets a cell
-    be judged before the others are measured). ``noise`` comes from ``gate.noise.pool_noise`` over the target's baselines.
+    metrics of the WHOLE run, over which the budgets are spent in equal parts (Bonferroni: valid under any dependence between metrics,
+    and it lets a cell be judged before the others are measured). ``noise`` comes from ``gate.noise.pool_noise`` over the target's
+    baselines.
 
     ``false_alarm_budget``: probability that a run in which nothing changed has any REGRESSED metric.
     ``half_tolerance_budget``: the same when every metric truly lost half of its tolerance.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from k3perf.config.models import Tolerance
 from k3perf.gate.outcome import Outcome, join
+from k3perf.metrics.definitions import MetricDef
 from k3perf.samples import InvalidReason
 
 
@@ -23,8 +25,11 @@ class MetricVerdict:
 
     ``loss_ratio`` is the estimated loss (positive is worse) as a share of the baseline; the bounds are one-sided confidence bounds of
     the loss at the error rates in ``alpha`` (REGRESSED) and ``beta`` (PASS). ``relevant``: the estimate exceeds the tolerance;
-    ``significant``: the lower bound excludes no loss. ``smallest_detectable_loss_ratio``: what this run could have seen.
-    Exact metrics have no bounds: ``now_value`` and ``baseline_value`` are compared as they are.
+    ``significant``: the lower bound excludes no loss. ``smallest_detectable_loss_ratio``: what this run could have seen. Exact metrics
+    have no bounds: ``now_value`` and ``baseline_value`` are compared as they are. ``look`` is the look of the group-sequential plan
+    that the numbers belong to (0: none was reached). ``cumulative_loss_ratio`` is the loss against the anchor, where the baseline has
+    moved away from it. ``waived_by`` names the owner of the waiver that turned a REGRESSED into a PASS. ``unit`` is ``ratio`` where
+    ratios were compared.
     """
 
     metric: str
@@ -44,6 +49,32 @@ class MetricVerdict:
     round_count: int
     alpha: float | None
     reason: str
+    look: int = 0
+    cumulative_loss_ratio: float | None = None
+    waived_by: str = ""
+
+
+def plain_verdict(metric: MetricDef, tolerance: Tolerance, outcome: Outcome, reason: str) -> MetricVerdict:
+    """A verdict without numbers."""
+    return MetricVerdict(
+        metric=metric.name,
+        unit=metric.unit,
+        outcome=outcome,
+        baseline_value=None,
+        now_value=None,
+        loss_ratio=None,
+        loss_lower_bound_ratio=None,
+        loss_upper_bound_ratio=None,
+        tolerance_ratio=tolerance.loss_ratio,
+        tolerance_absolute=tolerance.loss_absolute,
+        relevant=None,
+        significant=None,
+        smallest_detectable_loss_ratio=None,
+        session_count=0,
+        round_count=0,
+        alpha=None,
+        reason=reason,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +89,11 @@ class ConfigDifference:
 
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
-    """A cell's metrics joined. ``buy`` says what an undecided cell needs; ``notes`` name outliers, waivers and proposals."""
+    """A cell's metrics joined. ``notes`` name outliers, waivers and proposals.
+
+    ``buy`` says what an undecided cell needs: measure on until there are ``buy_until_sessions`` valid sessions (pairs of sessions in
+    ``reference`` and ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
+    """
 
     target: str
     config: str
@@ -70,6 +105,8 @@ class CellVerdict:
     missing: str = ""
     buy: Buy = Buy.NOTHING
     notes: tuple[str, ...] = ()
+    buy_until_sessions: int = 0
+    buy_until_rounds: int = 0
 
     @property
     def outcome(self) -> Outcome:

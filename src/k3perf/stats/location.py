@@ -9,7 +9,8 @@ MAD_TO_SIGMA: Final = 1.4826022185056018
 """1 / Phi^-1(3/4): makes the median absolute deviation estimate sigma of a normal (Hampel 1974)."""
 
 MEDIAN_VARIANCE_FACTOR: Final = 1.5707963267948966
-"""pi / 2: the median's variance over the mean's for normal data, n to infinity. It is smaller for small n, so it errs to the safe side."""
+"""pi / 2: the median's variance over the mean's for normal data, n to infinity. It is smaller for small n, so it errs to the safe
+side."""
 
 
 def median(values: Sequence[float]) -> float:

@@ -1,8 +1,10 @@
-"""Variances of many small groups pooled: a prior for each group's own variance (moderated variance).
+"""Noise of many small groups pooled into a prior for each group's own variance.
 
-Source: G. K. Smyth, "Linear models and empirical Bayes methods for assessing differential expression in microarray experiments",
-Stat. Appl. Genet. Mol. Biol. 3 (2004), section 6.2. Group variances are taken as s_g^2 ~ s_0^2 F(d_g, d_0); equal groups give d_0 = infinity, groups that
-truly differ a small d_0, and then a group's own variance weighs more. The total is capped at the pooled degrees of freedom.
+Two steps. First: do the groups' spreads differ at all? Levene's test centred at medians (M. B. Brown and A. B. Forsythe, J. Am. Stat.
+Assoc. 69, 1974), which does not mistake heavy tails for differing groups. If not, the pooled variance with all its degrees of freedom
+stands for every group. If they differ, each group's variance is moderated: G. K. Smyth, "Linear models and empirical Bayes methods for
+assessing differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3 (2004), section 6.2; s_g^2 ~ s_0^2 F(d_g,
+d_0), the total capped at the pooled degrees of freedom.
 """
 
 from __future__ import annotations
@@ -12,50 +14,81 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from k3perf.stats.location import mean, median, sample_variance
+
 SMALLEST_VARIANCE: Final = 1e-12
 """Variances of exactly equal values are raised to this before the logarithm (a relative sigma of one in a million)."""
+
+DIFFERING_LEVEL: Final = 0.1
+"""Level of the test for differing spreads: high, since overlooking a difference costs false alarms and seeing one only costs sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariancePrior:
-    """What a population of groups says about one group's variance. ``df`` 0: nothing."""
+    """What a population of groups says about one group's variance. ``df`` 0: nothing. ``pooled``: the groups do not differ."""
 
     variance: float
     df: float
-    total_df: float
+    total_df: int
+    pooled: bool
 
     def moderate(self, own_variance: float, own_df: int) -> tuple[float, int]:
-        """(d_0 s_0^2 + d s^2) / (d_0 + d) and its degrees of freedom, rounded down and capped at the pooled ones."""
+        """A group's variance and its degrees of freedom, rounded down.
+
+        Groups alike: the pooled variance. Groups that differ: (d_0 s_0^2 + d s^2) / (d_0 + d). Nothing known: the group's own.
+        """
+        if self.pooled:
+            return self.variance, self.total_df
         if self.df <= 0:
             return own_variance, own_df
         df = self.df + own_df
         variance = (self.df * self.variance + own_df * own_variance) / df
-        return variance, math.floor(min(df, max(self.total_df, own_df)))
+        return variance, max(math.floor(min(df, self.total_df)), own_df)
 
 
-NO_PRIOR: Final = VariancePrior(0.0, 0.0, 0.0)
+NO_PRIOR: Final = VariancePrior(0.0, 0.0, 0, pooled=False)
 
 
-def pool_variances(variances: Sequence[float], dfs: Sequence[int]) -> VariancePrior:
-    """Prior from group variances (ddof 1) with their degrees of freedom; groups without any are left out."""
-    groups = [(max(variance, SMALLEST_VARIANCE), df) for variance, df in zip(variances, dfs, strict=True) if df > 0]
-    if not groups:
+def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
+    """Prior from groups of values; groups of fewer than two say nothing, and a single group has nobody to share with."""
+    usable = [group for group in groups if len(group) >= 2]
+    if len(usable) < 2:
         return NO_PRIOR
-    total_df = float(sum(df for _, df in groups))
-    if len(groups) == 1:
-        return VariancePrior(groups[0][0], 0.0, total_df)
+    dfs = [len(group) - 1 for group in usable]
+    variances = [sample_variance(group) for group in usable]
+    total_df = sum(dfs)
+    weighted = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / total_df
+    if spread_difference_p(usable) > DIFFERING_LEVEL:
+        return VariancePrior(weighted, float(total_df), total_df, pooled=True)
+    return _smyth_prior(variances, dfs, weighted, total_df)
+
+
+def spread_difference_p(groups: Sequence[Sequence[float]]) -> float:
+    """P value of the Brown-Forsythe test that all groups spread alike; equals ``scipy.stats.levene(*groups, center="median")``."""
+    deviations = [[abs(value - median(group)) for value in group] for group in groups]
+    count = sum(map(len, deviations))
+    centre = sum(map(sum, deviations)) / count
+    between = sum(len(group) * (mean(group) - centre) ** 2 for group in deviations) / (len(groups) - 1)
+    within = sum((value - mean(group)) ** 2 for group in deviations for value in group)
+    if within <= 0:
+        return 1.0 if between <= 0 else 0.0
+    from scipy.special import fdtrc
+
+    return float(fdtrc(len(groups) - 1, count - len(groups), between * (count - len(groups)) / within))
+
+
+def _smyth_prior(variances: Sequence[float], dfs: Sequence[int], weighted: float, total_df: int) -> VariancePrior:
     from scipy.special import digamma, polygamma
 
-    offsets = [math.log(variance) - float(digamma(df / 2)) + math.log(df / 2) for variance, df in groups]
-    centre = sum(offsets) / len(offsets)
-    expected = sum(float(polygamma(1, df / 2)) for _, df in groups) / len(groups)
-    excess = sum((offset - centre) ** 2 for offset in offsets) / (len(offsets) - 1) - expected
-    weighted = sum(variance * df for variance, df in groups) / total_df
+    raised = [max(variance, SMALLEST_VARIANCE) for variance in variances]
+    offsets = [math.log(variance) - float(digamma(df / 2)) + math.log(df / 2) for variance, df in zip(raised, dfs, strict=True)]
+    expected = sum(float(polygamma(1, df / 2)) for df in dfs) / len(dfs)
+    excess = sample_variance(offsets) - expected
     prior_df = 2 * _inverse_trigamma(excess) if excess > 0 else math.inf
     if prior_df >= total_df:
-        return VariancePrior(weighted, total_df, total_df)
-    variance = math.exp(centre + float(digamma(prior_df / 2)) - math.log(prior_df / 2))
-    return VariancePrior(variance, prior_df, total_df)
+        return VariancePrior(weighted, float(total_df), total_df, pooled=True)
+    variance = math.exp(mean(offsets) + float(digamma(prior_df / 2)) - math.log(prior_df / 2))
+    return VariancePrior(variance, prior_df, total_df, pooled=False)
 
 
 def _inverse_trigamma(value: float) -> float:

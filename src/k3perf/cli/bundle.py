@@ -1,0 +1,104 @@
+"""``k3perf bundle``: ``inventory`` on the host without a network, ``make`` where there is one, ``verify`` after the copy."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from k3perf.engine.bundle import archive
+from k3perf.engine.bundle.host import read_inventory
+from k3perf.engine.bundle.make import BundlePlan, make_bundle, read_recipe
+from k3perf.errors import ExitStatus, UsageError
+
+DEFAULT_PART_BYTES = 62_000_000
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``bundle`` and its three commands."""
+    parser = subparsers.add_parser("bundle", help="packages for a host without a network")
+    commands = parser.add_subparsers(dest="bundle_command", required=True, metavar="COMMAND")
+
+    inventory = commands.add_parser("inventory", help="what Python and packages a host has, as JSON")
+    inventory.add_argument("--python", default=sys.executable, help="the Python to look at (default: this one)")
+    inventory.add_argument("--show-script", action="store_true", help="print the script instead; it needs the standard library alone")
+    inventory.set_defaults(run=_inventory)
+
+    make = commands.add_parser("make", help="download what a host lacks and pack it")
+    make.add_argument("--inventory", type=Path, required=True, help="host.json, as `bundle inventory` printed it on the host")
+    make.add_argument("--output", type=Path, required=True, help="a new or empty folder")
+    make.add_argument("--requirement", action="append", default=[], help="a requirement to carry, vllm==0.33.0 for instance; repeatable")
+    make.add_argument(
+        "--requirements-file", type=Path, help="a complete pinned list: exactly these are carried, nothing is looked up beyond"
+    )
+    make.add_argument("--recipe", type=Path, help="YAML with leave_out, strip and keep (default: the shipped one for Hopper)")
+    make.add_argument("--leave-out", action="append", default=[], metavar="PATTERN", help="one more package not to carry; repeatable")
+    make.add_argument("--part-size", type=int, default=DEFAULT_PART_BYTES, metavar="BYTES", help="largest part (default: %(default)s)")
+    make.add_argument("--downloads", type=Path, help="where wheels are kept between runs (default: OUTPUT-wheels)")
+    make.set_defaults(run=_make)
+
+    verify = commands.add_parser("verify", help="check a bundle's files against its checksums")
+    verify.add_argument("folder", type=Path)
+    verify.set_defaults(run=_verify)
+
+
+def _inventory(arguments: argparse.Namespace) -> int:
+    spec = importlib.util.find_spec("k3perf_probe.inventory")
+    if spec is None or spec.origin is None:
+        raise UsageError("k3perf_probe is not installed beside k3perf. Reinstall k3perf.")
+    if arguments.show_script:
+        sys.stdout.write(Path(spec.origin).read_text(encoding="utf-8"))
+        return ExitStatus.OK
+    try:
+        done = subprocess.run([arguments.python, spec.origin], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UsageError(f"--python {arguments.python}: {error}. Name an executable Python.") from None
+    if done.returncode != 0:
+        raise UsageError(f"--python {arguments.python} could not list its packages: {done.stderr.strip()[-300:]}")
+    sys.stdout.write(done.stdout)
+    return ExitStatus.OK
+
+
+def _make(arguments: argparse.Namespace) -> int:
+    from k3perf.engine.bundle.closure import LeaveOut
+
+    if bool(arguments.requirement) == bool(arguments.requirements_file):
+        raise UsageError("give either --requirement (dependencies are looked up) or --requirements-file (a complete list).")
+    leave_out, strip, keep = read_recipe(arguments.recipe)
+    leave_out += tuple(LeaveOut(pattern, "--leave-out") for pattern in arguments.leave_out)
+    requirements = tuple(arguments.requirement) or _requirement_lines(arguments.requirements_file)
+    plan = BundlePlan(requirements, arguments.part_size, leave_out, strip, keep, closed=arguments.requirements_file is not None)
+    downloads = arguments.downloads or arguments.output.with_name(arguments.output.name + "-wheels")
+    manifest = make_bundle(
+        read_inventory(arguments.inventory),
+        plan,
+        arguments.output,
+        download_folder=downloads,
+        say=lambda line: print(line, file=sys.stderr),
+    )
+    for conflict in manifest["conflicts"]:
+        print(f"warning: {conflict}", file=sys.stderr)
+    print(json.dumps({"output": str(arguments.output), "parts": manifest["parts"], "carried": len(manifest["carried"])}))
+    return ExitStatus.OK
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    if not arguments.folder.is_dir():
+        raise UsageError(f"{arguments.folder} is no folder. Name the folder that `k3perf bundle make` wrote.")
+    problems = archive.verify(arguments.folder)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if not problems:
+        print(f"{arguments.folder}: every file is whole")
+    return ExitStatus.INVALID if problems else ExitStatus.OK
+
+
+def _requirement_lines(path: Path) -> tuple[str, ...]:
+    try:
+        lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UsageError(f"--requirements-file {path}: {error}") from None
+    return tuple(line for line in lines if line)

@@ -1,0 +1,249 @@
+"""``k3perf ci ...`` and ``k3perf merge``: what workflows call. Reads result files as hostile input, renders, and ends with the outcome."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from k3perf.errors import ExitStatus, UsageError
+from k3perf.gate.merging import merge, retry_shards
+from k3perf.gate.outcome import exit_status
+from k3perf.gate.plan_file import PlanDocument
+from k3perf.gate.verdict_file import MAXIMUM_FILE_BYTES, VerdictDocument, parse_verdict
+
+_MAXIMUM_FILES = 600
+
+
+class RunnerRecord(BaseModel):
+    """``runner.json`` beside a shard's results: where they were measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shard: str = Field(max_length=200)
+    runner: str = Field(max_length=200)
+    pool: str = Field(max_length=20, pattern=r"^[a-z0-9]*$")
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``merge`` and ``ci``."""
+    _register_merge(subparsers)
+    commands = subparsers.add_parser("ci", help="render results for GitHub and guard its pull requests").add_subparsers(
+        dest="ci_command", metavar="COMMAND", required=True
+    )
+    for name, run, text in (
+        ("comment", run_comment, "the pull request's sticky comment"),
+        ("summary", run_summary, "the job summary"),
+        ("annotations", run_annotations, "annotations on the config files"),
+    ):
+        parser = commands.add_parser(name, help=text)
+        parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
+        parser.add_argument("--plan", type=Path, help="plan.json, to name what was left out")
+        parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of printing")
+        if name == "annotations":
+            parser.add_argument("--format", choices=("commands", "check-run"), default="commands", help="default: %(default)s")
+            parser.add_argument("--head-sha", default="", help="the commit that a check run belongs to")
+        parser.set_defaults(run=run)
+    _register_guards(commands)
+
+
+def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("merge", help="join the verdicts of a plan's shards; lost shards become INVALID cells")
+    parser.add_argument("results", nargs="*", type=Path, help="verdict files, or folders that hold them")
+    parser.add_argument("--plan", type=Path, required=True, help="plan.json that the shards were made from")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the joined verdict there")
+    parser.add_argument("--strict", action="store_true", help="INCONCLUSIVE fails (exit status 13)")
+    parser.set_defaults(run=run_merge)
+
+
+def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    retry = commands.add_parser("retry", help="the matrix that measures INVALID cells again on another runner")
+    retry.add_argument("verdict", type=Path, help="verdict.json of k3perf merge")
+    retry.add_argument("--plan", type=Path, required=True, help="plan.json of the first attempt")
+    retry.add_argument("--results", type=Path, help="folder of the first attempt's results, for their runner.json")
+    retry.add_argument("--pools", default="", metavar="A,B", help="names of the runner pools")
+    retry.add_argument("--github-output", type=Path, metavar="FILE", help="append the matrices there")
+    retry.set_defaults(run=run_retry)
+    record = commands.add_parser("record-runner", help="write runner.json: which runner measured a shard")
+    record.add_argument("--shard", required=True)
+    record.add_argument("--output", type=Path, required=True)
+    record.set_defaults(run=run_record_runner)
+    baselines = commands.add_parser("check-baselines", help="refuse baselines changed by hand, or with a loss and no reason")
+    baselines.add_argument("--base", required=True, metavar="REF", help="what the branch is compared with")
+    baselines.add_argument("--suite", type=Path, default=Path("perf_tests"), help="the suite's folder (default: %(default)s)")
+    baselines.set_defaults(run=run_check_baselines)
+
+
+def read_bounded(path: Path) -> bytes:
+    """A regular file's bytes, at most ``MAXIMUM_FILE_BYTES`` and one: links in artefacts could point anywhere. Raises UsageError."""
+    if path.is_symlink() or not path.is_file():
+        raise UsageError(f"{path}: no such regular file. Give the file that the run wrote.")
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAXIMUM_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def read_verdict(path: Path) -> VerdictDocument:
+    """Raises UsageError for whatever is no verdict."""
+    return parse_verdict(read_bounded(path), str(path))
+
+
+def read_plan(path: Path) -> PlanDocument:
+    """Raises UsageError for whatever is no plan."""
+    try:
+        return PlanDocument.model_validate_json(read_bounded(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UsageError(f"{path}: is no plan file: {first['type']}. Write it with k3perf plan --output.") from None
+
+
+def _emit(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+Renderer = Callable[[VerdictDocument, PlanDocument | None], str]
+
+
+def _render(arguments: argparse.Namespace, render: Renderer, refused: Callable[[str], str]) -> int:
+    """Unreadable results are shown as such: the reader must learn of them, and the poster's job is done."""
+    try:
+        verdict = read_verdict(arguments.verdict)
+        plan = read_plan(arguments.plan) if arguments.plan else None
+    except UsageError as error:
+        sys.stderr.write(f"k3perf: {error}\n")
+        _emit(refused(str(error)), arguments.output)
+    else:
+        _emit(render(verdict, plan), arguments.output)
+    return ExitStatus.OK
+
+
+def run_comment(arguments: argparse.Namespace) -> int:
+    """Status 0 even for unreadable results: then the comment says so."""
+    from k3perf.report.ci_markdown import comment, refusal_comment
+
+    return _render(arguments, comment, refusal_comment)
+
+
+def run_summary(arguments: argparse.Namespace) -> int:
+    """As ``run_comment``."""
+    from k3perf.report.ci_markdown import refusal_comment, summary
+
+    return _render(arguments, summary, refusal_comment)
+
+
+def run_annotations(arguments: argparse.Namespace) -> int:
+    """Workflow commands for the measuring workflow, or a check run's body for the reporting one."""
+    from k3perf.report.ci_markdown import check_run, refused_check_run, workflow_commands
+
+    if arguments.format == "commands":
+        return _render(arguments, lambda verdict, _: workflow_commands(verdict), lambda _: "")
+    if not arguments.head_sha:
+        raise UsageError("--format check-run needs --head-sha, the commit that was measured.")
+    return _render(
+        arguments,
+        lambda verdict, plan: json.dumps(check_run(verdict, plan, arguments.head_sha)) + "\n",
+        lambda reason: json.dumps(refused_check_run(reason, arguments.head_sha)) + "\n",
+    )
+
+
+def _verdict_files(paths: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        found += sorted(path.rglob("verdict.json")) if path.is_dir() else [path]
+    if len(found) > _MAXIMUM_FILES:
+        raise UsageError(f"{len(found)} verdict files; a plan has at most {_MAXIMUM_FILES} with retries. Give one run's results.")
+    return found
+
+
+def run_merge(arguments: argparse.Namespace) -> int:
+    """Ends with the joined verdict's exit status. A file that cannot be read counts as lost, and is named."""
+    plan = read_plan(arguments.plan)
+    verdicts, unreadable = [], []
+    for path in _verdict_files(arguments.results):
+        try:
+            verdicts.append(read_verdict(path))
+        except UsageError as error:
+            unreadable.append(str(error))
+            sys.stderr.write(f"k3perf: {error}\n")
+    merged = merge(plan, verdicts, lost="; ".join(unreadable)[:1_000])
+    if arguments.output:
+        arguments.output.write_text(json.dumps(merged.dump(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(f"{merged.outcome.value}: {len(merged.cells)} cells, {len(verdicts)} results, {len(unreadable)} unreadable")
+    return exit_status(merged.outcome, strict=arguments.strict)
+
+
+def run_retry(arguments: argparse.Namespace) -> int:
+    """Prints or appends the matrices of one retry; both are empty when no cell is INVALID."""
+    from k3perf.cli.plan import github_output
+
+    plan = read_plan(arguments.plan)
+    pools = tuple(name for name in arguments.pools.split(",") if name)
+    shards = retry_shards(plan, read_verdict(arguments.verdict), pools, _used_pools(arguments.results))
+    text = github_output(shards, plan.gated_metric_count)
+    if arguments.github_output:
+        with arguments.github_output.open("a", encoding="utf-8") as output:
+            output.write(text)
+    else:
+        sys.stdout.write(text)
+    return ExitStatus.OK
+
+
+def _used_pools(folder: Path | None) -> dict[str, str]:
+    used: dict[str, str] = {}
+    for path in sorted(folder.rglob("runner.json"))[:_MAXIMUM_FILES] if folder is not None else []:
+        try:
+            record = RunnerRecord.model_validate_json(read_bounded(path))
+        except (UsageError, ValidationError):
+            sys.stderr.write(f"k3perf: {path}: is no runner record; any runner may take the retry\n")
+            continue
+        used[record.shard] = record.pool
+    return used
+
+
+def run_record_runner(arguments: argparse.Namespace) -> int:
+    """Takes the runner's name and pool from the environment of the job."""
+    pool = os.environ.get("K3PERF_POOL", "")
+    try:
+        record = RunnerRecord(shard=arguments.shard, runner=os.environ.get("RUNNER_NAME", "unknown")[:200], pool=pool)
+    except ValidationError:
+        raise UsageError(f"K3PERF_POOL is {pool!r}: use lower-case letters and digits, at most 20.") from None
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(record.model_dump_json() + "\n", encoding="utf-8")
+    return ExitStatus.OK
+
+
+def run_check_baselines(arguments: argparse.Namespace) -> int:
+    """Status 0 when every changed baseline is one that ``accept`` wrote, with a reason for each loss."""
+    from k3perf.config.suite import load_suite
+    from k3perf.gate.baseline_changes import BaselineChange, check
+    from k3perf.report.escaping import command_data, command_property, visible
+    from k3perf.store.baselines import digest_of
+    from k3perf.store.repository import Repository
+
+    repository = Repository(Path.cwd())
+    base = repository.merge_base(arguments.base)
+    changed = [
+        change for change in repository.changed_since(base) if change.path.startswith("baselines/") and change.path.endswith(".json")
+    ]
+    changes = [
+        BaselineChange(change.path, repository.read_at(base, change.path), None if change.deleted else read_bounded(Path(change.path)))
+        for change in changed
+    ]
+    collected = frozenset((cell.target.name, cell.config.name) for cell in load_suite(arguments.suite).cells())
+    findings = check(changes, digest_of=digest_of, collected=collected)
+    for finding in findings:
+        told = f"{finding.problem}. {finding.next_step}"
+        on_github = f"::error file={command_property(finding.path)}::{command_data(told)}"
+        print(on_github if os.environ.get("GITHUB_ACTIONS") else f"{visible(finding.path, 300)}: {told}")
+    print(f"{len(changes)} baselines changed, {len(findings)} findings")
+    return ExitStatus.REGRESSED if findings else ExitStatus.OK

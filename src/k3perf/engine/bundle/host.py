@@ -1,0 +1,59 @@
+"""``host.json`` (written by ``k3perf_probe/inventory.py`` on the host) to a checked description of Python, platform and packages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from k3perf.config.models import Declared
+from k3perf.errors import ConfigFileError
+
+# Names that manylinux had before it counted glibc versions.
+_LEGACY_MANYLINUX = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
+_OLDEST_GLIBC_MINOR = 5
+
+
+class HostInventory(Declared):
+    """A host's Python and packages. ``installed`` maps normalised names to versions; ``markers`` are the PEP 508 variables."""
+
+    schema_version: Literal[1]
+    markers: dict[str, str] = Field(min_length=1)
+    libc: tuple[str, str]
+    installed: dict[str, str]
+
+    @property
+    def python_version(self) -> str:
+        """``3.12``."""
+        return self.markers["python_version"]
+
+    def platform_tags(self) -> tuple[str, ...]:
+        """Wheel platform tags that the host takes, newest glibc first; a host without glibc takes plain ``linux`` only."""
+        machine = self.markers["platform_machine"]
+        library, version = self.libc
+        tags = []
+        if library == "glibc":
+            major, minor = (int(part) for part in version.split(".")[:2])
+            for step in range(minor, _OLDEST_GLIBC_MINOR - 1, -1):
+                tags.append(f"manylinux_{major}_{step}_{machine}")
+                legacy = _LEGACY_MANYLINUX.get((major, step))
+                if legacy is not None:
+                    tags.append(f"{legacy}_{machine}")
+        return (*tags, f"linux_{machine}")
+
+
+def read_inventory(path: Path) -> HostInventory:
+    """The inventory in ``path``; ConfigFileError when it is missing, no JSON, or not what the inventory script writes."""
+    step = "Run `python3 inventory.py > host.json` on the host (k3perf bundle inventory --show-script prints the script)."
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return HostInventory.model_validate(data)
+    except FileNotFoundError:
+        raise ConfigFileError(path, "", None, "no such file", step) from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+        raise ConfigFileError(path, ".".join(map(str, problem["loc"])), None, problem["msg"], step) from None
+    except (OSError, ValueError) as error:
+        raise ConfigFileError(path, "", None, f"is no inventory: {error}", step) from None

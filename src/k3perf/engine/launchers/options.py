@@ -1,0 +1,78 @@
+"""What a launch needs beyond the engine's own arguments, checked against the target: hosts, ports, image, scheduler limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from k3perf.config.models import Declared, TargetSpec
+from k3perf.errors import UsageError
+
+
+class LaunchOptions(Declared):
+    """``launch.options`` of a target, overlaid with the command line's. Every value has a default; sizes and model follow the target."""
+
+    hosts: int = Field(ge=1)
+    devices_per_host: int = Field(ge=1)
+    model: str
+    serve_host: str = "127.0.0.1"
+    serve_port: int = Field(ge=1, le=65535, default=8000)
+    master_port: int = Field(ge=1, le=65535, default=29501)
+    interface: str = Field(pattern=r"^[A-Za-z0-9_.:@=-]*$", default="")
+    api_servers: int | None = Field(ge=1, default=None)
+    engine_command: tuple[str, ...] = ("vllm", "serve")
+    # Ray
+    ray_port: int = Field(ge=1, le=65535, default=6379)
+    wait_for_hosts_s: int = Field(ge=1, default=600)
+    # Slurm
+    time_limit: str = Field(pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$", default="04:00:00")
+    partition: str = Field(pattern=r"^[A-Za-z0-9_.,-]*$", default="")
+    account: str = Field(pattern=r"^[A-Za-z0-9_.-]*$", default="")
+    # Kubernetes
+    image: str = "vllm/vllm-openai:v0.33.0"
+    namespace: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", default="default")
+    model_claim: str = Field(pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$", default="")
+    shared_memory: str = Field(pattern=r"^\d+(Ki|Mi|Gi)$", default="64Gi")
+    host_network: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Devices of all hosts together."""
+        return self.hosts * self.devices_per_host
+
+
+def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
+    """The target's launch options overlaid with ``given``; sizes default to the target's hardware.
+
+    Raises UsageError naming the option and value when one is unknown or out of range, or when the ranks do not fill the devices.
+    """
+    hardware = target.hardware
+    defaults: dict[str, Any] = {
+        "hosts": hardware.host_count,
+        "devices_per_host": max(1, hardware.device_count // hardware.host_count),
+        "model": target.model.checkpoint or target.model.directory,
+    }
+    try:
+        options = LaunchOptions.model_validate({**defaults, **target.launch.options, **given})
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        known = ", ".join(LaunchOptions.model_fields)
+        message = "unknown option" if problem["type"] == "extra_forbidden" else problem["msg"]
+        raise UsageError(
+            f"launch option {name!r} of target {target.name!r}: {message} (value: {problem['input']!r}). Known: {known}."
+        ) from None
+    _check_sizes(target, options)
+    return options
+
+
+def _check_sizes(target: TargetSpec, options: LaunchOptions) -> None:
+    parallelism = target.parallelism
+    ranks = parallelism.tensor * parallelism.pipeline * parallelism.data
+    if ranks != options.devices:
+        raise UsageError(
+            f"target {target.name!r} runs {ranks} ranks (tensor {parallelism.tensor} x pipeline {parallelism.pipeline} x "
+            f"data {parallelism.data}) but its launch has {options.hosts} hosts x {options.devices_per_host} devices = "
+            f"{options.devices}. Change parallelism, hosts or devices_per_host so that they agree."
+        )

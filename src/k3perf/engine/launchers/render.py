@@ -1,0 +1,107 @@
+"""One entry for every launch kind: target, arguments and options to ``{file name: text}``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any, Final
+
+import yaml
+
+from k3perf.config.models import TargetSpec
+from k3perf.engine.launchers.kubernetes import kubernetes_documents
+from k3perf.engine.launchers.options import LaunchOptions, resolve_options
+from k3perf.errors import UnknownNameError, UsageError
+
+CONFIG_FILE: Final = "config.yaml"
+
+
+class _BlockTextDumper(yaml.SafeDumper):
+    """Safe dumper that writes text of several lines as a block, so that a person can read the configuration inside the ConfigMap."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_BlockTextDumper.add_representer(str, _represent_text)
+
+
+def render_launch(kind: str, engine_arguments: dict[str, Any], target: TargetSpec, options: dict[str, Any] | None = None) -> dict[str, str]:
+    """The files that start ``target`` with ``engine_arguments`` by ``kind``; names are stable, every text ends in a newline.
+
+    ``config.yaml`` is vLLM's native configuration and holds every engine argument; the other files only say where each rank runs.
+    Raises UnknownNameError for another kind and UsageError for options that do not fit the target.
+    """
+    renderer = _RENDERERS.get(kind)
+    if renderer is None:
+        raise UnknownNameError("launch kind", kind, LAUNCH_KINDS)
+    return renderer(engine_arguments, target, resolve_options(target, options or {}))
+
+
+def _single(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+    if options.hosts > 1:
+        raise UsageError(
+            f"target {target.name!r} needs {options.hosts} hosts, which one process tree cannot span. "
+            "Use --launch multi_node, ray, slurm or kubernetes."
+        )
+    return {CONFIG_FILE: _config_text(arguments, target, options), "serve.sh": _template("serve.sh.j2", target, options)}
+
+
+def _multi_node(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+    return {CONFIG_FILE: _config_text(arguments, target, options), "host.sh": _template("host.sh.j2", target, options)}
+
+
+def _slurm(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+    return {**_multi_node(arguments, target, options), "serve.sbatch": _template("serve.sbatch.j2", target, options)}
+
+
+def _ray(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+    by_ray = {**arguments, "distributed_executor_backend": "ray"}
+    if target.parallelism.data > 1:
+        by_ray["data_parallel_backend"] = "ray"
+    return {
+        CONFIG_FILE: _config_text(by_ray, target, options),
+        "ray-head.sh": _template("ray-head.sh.j2", target, options),
+        "ray-worker.sh": _template("ray-worker.sh.j2", target, options),
+    }
+
+
+def _kubernetes(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+    config = _config_text(arguments, target, options)
+    documents = kubernetes_documents(target, options, config)
+    return {CONFIG_FILE: config, "leaderworkerset.yaml": yaml.dump_all(documents, Dumper=_BlockTextDumper, sort_keys=False, width=140)}
+
+
+_RENDERERS: Final[dict[str, Callable[[dict[str, Any], TargetSpec, LaunchOptions], dict[str, str]]]] = {
+    "single": _single,
+    "multi_node": _multi_node,
+    "ray": _ray,
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+}
+LAUNCH_KINDS: Final = tuple(_RENDERERS)
+
+
+def _config_text(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> str:
+    own = dict(arguments)
+    if options.api_servers is not None:
+        own["api_server_count"] = options.api_servers
+    if target.model.weights == "dummy":
+        own["load_format"] = "dummy"
+    if target.model.trust_remote_code:
+        own["trust_remote_code"] = True
+    rendered = {"model": options.model} | {name.replace("_", "-"): value for name, value in sorted(own.items())}
+    return yaml.safe_dump(rendered, sort_keys=False, default_flow_style=False)
+
+
+def _template(name: str, target: TargetSpec, options: LaunchOptions) -> str:
+    import jinja2
+
+    loader = jinja2.PackageLoader("k3perf.engine.launchers")
+    # shell text, quoted by the ``sh`` filter where a value goes in
+    environment = jinja2.Environment(  # noqa: S701
+        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    return environment.get_template(name).render(target=target, options=options, environment=dict(sorted(target.environment.items())))

@@ -1,0 +1,139 @@
+"""A pull request's changes of committed baselines to the findings that must stop it. Pure.
+
+Stopped: a file that is no baseline, that ``accept`` did not write (its digest does not fit), that lies under another name than it
+declares, a loss or a vanished metric without a new reason, and a deleted baseline of a config that is still measured. Who may write a
+good digest is not decided here: that is what the reviewers in CODEOWNERS are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from statistics import median
+
+from pydantic import ValidationError
+
+from k3perf.gate.baseline import Baseline, MetricBaseline
+from k3perf.metrics.definitions import METRICS, Direction
+
+MAXIMUM_BASELINE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineChange:
+    """One file under ``baselines/`` before and after; None: not there."""
+
+    path: str
+    old: bytes | None
+    new: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a changed baseline is refused, and what to do."""
+
+    path: str
+    problem: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One metric's median session value before and after; ``loss_ratio`` is positive when it became worse."""
+
+    workload: str
+    metric: str
+    unit: str
+    old_value: float | None
+    new_value: float | None
+    loss_ratio: float | None
+
+
+def check(
+    changes: Iterable[BaselineChange], *, digest_of: Callable[[Baseline], str], collected: frozenset[tuple[str, str]]
+) -> tuple[Finding, ...]:
+    """All findings. ``collected`` holds the (target, config) pairs that the suite measures."""
+    found: list[Finding] = []
+    for change in changes:
+        found += _check_one(change, digest_of, collected)
+    return tuple(found)
+
+
+def _check_one(change: BaselineChange, digest_of: Callable[[Baseline], str], collected: frozenset[tuple[str, str]]) -> list[Finding]:
+    parts = PurePosixPath(change.path).parts
+    if len(parts) != 3 or not parts[2].endswith(".json"):
+        return [Finding(change.path, "is not of the form baselines/TARGET/CONFIG.json", "Baselines hold nothing else; move it away.")]
+    key = (parts[1], parts[2].removesuffix(".json"))
+    if change.new is None:
+        gone = f"was deleted, yet {key[0]} still measures {key[1]}"
+        return [Finding(change.path, gone, "Delete the config too, or bring the baseline back.")] if key in collected else []
+    new = _parse(change.new)
+    if isinstance(new, str):
+        return [Finding(change.path, new, "Write it with k3perf baseline accept.")]
+    found = []
+    if (new.target, new.config) != key:
+        found.append(Finding(change.path, f"declares itself {new.target}/{new.config}", "Write it with k3perf baseline accept."))
+    if digest_of(new) != new.digest:
+        by_hand = "its digest does not fit its content: it was edited by hand"
+        found.append(Finding(change.path, by_hand, "Write it with k3perf baseline accept."))
+    old = _parse(change.old) if change.old is not None else None
+    if isinstance(old, Baseline):
+        found += _check_reason(change.path, old, new)
+    return found
+
+
+def _parse(content: bytes) -> Baseline | str:
+    if len(content) > MAXIMUM_BASELINE_BYTES:
+        return f"has {len(content)} bytes, more than the {MAXIMUM_BASELINE_BYTES} a baseline may have"
+    try:
+        return Baseline.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"])[:200]
+        return f"is no baseline: {first['type']}{' at ' + key if key else ''}"
+
+
+def _check_reason(path: str, old: Baseline, new: Baseline) -> list[Finding]:
+    worse = [entry for entry in moved(old, new) if entry.new_value is None or (entry.loss_ratio is not None and entry.loss_ratio > 0)]
+    if not worse or new.acceptance.reason.strip() != old.acceptance.reason.strip():
+        return []
+    told = ", ".join(_told(entry) for entry in worse[:5]) + (f" and {len(worse) - 5} more" if len(worse) > 5 else "")
+    step = "Accept it with a reason of its own: k3perf baseline accept --reason."
+    return [Finding(path, f"takes losses without a new reason ({told})", step)]
+
+
+def _told(entry: Moved) -> str:
+    where = f"{entry.workload} {entry.metric}".strip()
+    return f"{where} gone" if entry.loss_ratio is None else f"{where} {entry.loss_ratio:+.2%}"
+
+
+def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
+    """Every metric whose median session value differs, appeared or vanished, in the old file's order."""
+    before, after = _values(old), _values(new)
+    found = []
+    for workload, metric in dict.fromkeys([*before, *after]):
+        was, now = before.get((workload, metric)), after.get((workload, metric))
+        old_value, new_value = _median(was), _median(now)
+        if old_value == new_value:
+            continue
+        unit = next(side.unit for side in (now, was) if side is not None)
+        found.append(Moved(workload, metric, unit, old_value, new_value, _loss_ratio(metric, old_value, new_value)))
+    return tuple(found)
+
+
+def _values(baseline: Baseline) -> dict[tuple[str, str], MetricBaseline]:
+    values = {("", entry.metric): entry for entry in baseline.exact}
+    return values | {(part.workload, entry.metric): entry for part in baseline.workloads for entry in part.metrics}
+
+
+def _median(entry: MetricBaseline | None) -> float | None:
+    return median(session.value for session in entry.sessions) if entry is not None else None
+
+
+def _loss_ratio(metric: str, old: float | None, new: float | None) -> float | None:
+    if old is None or new is None:
+        return None
+    known = METRICS.get(metric)
+    change = (new - old) / abs(old) if old else float(new > old) - float(new < old)
+    return -change if known is not None and known.direction is Direction.HIGHER_IS_BETTER else change

@@ -1,0 +1,205 @@
+"""The judge: (baseline, measurement, policy) to a cell's verdict. Pure and public; needs no pytest, no vLLM and no GPU.
+
+``baseline`` compares absolute session values with committed ones of the same hardware class, ``reference`` the candidate's ratios to
+the reference arm with committed ratios, ``ab`` the candidate's ratios to the base arm with 1. One code path: each mode only differs in
+how a series of losses is read and in what stands on the other side. Exact metrics are compared with committed numbers, in ``ab`` with
+the base arm's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from k3perf.config.models import Tolerance
+from k3perf.gate.baseline import Baseline, MetricBaseline, WorkloadBaseline
+from k3perf.gate.drift import config_differences
+from k3perf.gate.exact import judge_exact
+from k3perf.gate.outcome import Outcome
+from k3perf.gate.policy import Policy
+from k3perf.gate.readings import Readings, read_cell, read_metric
+from k3perf.gate.scale import scale_for
+from k3perf.gate.statistical import Judged, Subject, judge_statistical
+from k3perf.gate.verdict import Buy, CellVerdict, ConfigDifference, plain_verdict
+from k3perf.gate.waivers import apply_waivers
+from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.samples import InvalidReason
+
+
+def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Policy) -> CellVerdict:
+    """Judge one cell. Never raises for what was measured: whatever the numbers are, an outcome comes out.
+
+    Call it after ``minimum_rounds`` rounds of ``minimum_sessions`` sessions, then again after what ``buy`` asked for; calling it more
+    often does no harm, since only planned looks count. ``baseline`` may be None: NO_BASELINE, except in ``ab`` mode, which needs none.
+    """
+    verdict = CellVerdict(measurement.target, measurement.config, measurement.workload, measurement.mode, metrics=())
+    readings = read_cell(measurement)
+    invalid = measurement.invalid_reasons or _nothing_valid(measurement, readings)
+    if invalid:
+        return replace(verdict, invalid_reasons=invalid)
+    missing, notes = _usable(baseline, measurement)
+    if missing:
+        return replace(verdict, missing=missing)
+    differences, unread = _differences(baseline, measurement, readings)
+    if unread:
+        return replace(verdict, invalid_reasons=unread)
+    judged, unjudged = _judge_metrics(baseline, measurement, readings, policy)
+    metrics = []
+    for item in judged:
+        metric, waiver_notes = apply_waivers(
+            item.verdict,
+            (measurement.target, measurement.config, measurement.workload),
+            policy.waivers,
+            today=policy.today,
+            build=policy.build,
+        )
+        metrics.append(metric)
+        notes += [*waiver_notes, *item.outliers]
+    verdict = replace(verdict, metrics=tuple(metrics), differences=differences, notes=(*notes, *unjudged, *_left_out(readings)))
+    return _with_purchase(verdict, judged, len(readings.units))
+
+
+def _nothing_valid(measurement: CellMeasurement, readings: Readings) -> tuple[InvalidReason, ...]:
+    if readings.units:
+        return ()
+    broken = tuple(reason for session in measurement.sessions for reason in session.invalid_reasons)
+    if broken:
+        return broken
+    if readings.unpaired_session_count:
+        text = "no candidate session has a valid reference session of the same pair_id beside it"
+        return (InvalidReason("unpaired_session", text),)
+    return (InvalidReason("no_session", "nothing was measured: there is no candidate session"),)
+
+
+def _usable(baseline: Baseline | None, measurement: CellMeasurement) -> tuple[str, list[str]]:
+    """Why the baseline cannot be compared with (empty: it can), and what to note about it."""
+    if measurement.mode == "ab":
+        return "", []
+    problem = _mismatch(baseline, measurement)
+    if problem:
+        return f"{problem}; run k3perf baseline propose on this run's measurements.json and accept the proposal", []
+    if baseline is None or baseline.hardware_class == measurement.hardware_class:
+        return "", []
+    classes = f"recorded on hardware class {baseline.hardware_class!r}, measured on {measurement.hardware_class!r}"
+    return "", [f"{classes}: ratios are compared, exact metrics are not"]
+
+
+def _mismatch(baseline: Baseline | None, measurement: CellMeasurement) -> str:
+    cell = f"{measurement.target}/{measurement.config}"
+    if baseline is None:
+        return f"no baseline is committed for {cell}"
+    if (baseline.target, baseline.config) != (measurement.target, measurement.config):
+        return f"the baseline is of {baseline.target}/{baseline.config}, the measurement of {cell}"
+    workload = baseline.workload(measurement.workload)
+    if workload is None:
+        return f"the baseline of {cell} knows no workload {measurement.workload!r}"
+    if workload.plan_digest != measurement.plan_digest:
+        return f"the plan of {measurement.workload!r} changed: {workload.plan_digest} was recorded, {measurement.plan_digest} was measured"
+    if measurement.mode == "baseline" and baseline.hardware_class != measurement.hardware_class:
+        classes = f"recorded on hardware class {baseline.hardware_class!r}, measured on {measurement.hardware_class!r}"
+        return f"the baseline of {cell} was {classes}; absolute numbers do not carry over"
+    return ""
+
+
+def _differences(
+    baseline: Baseline | None, measurement: CellMeasurement, readings: Readings
+) -> tuple[tuple[ConfigDifference, ...], tuple[InvalidReason, ...]]:
+    """Every valid candidate session against the approved configuration; without a baseline (ab) against the base arm's."""
+    sessions = [unit.session for unit in readings.units]
+    if baseline is not None:
+        approved = baseline.resolved_config
+    else:
+        approved = next((unit.reference.resolved_config for unit in readings.units if unit.reference is not None), {})
+    found: dict[str, ConfigDifference] = {}
+    for session in sessions:
+        if approved and not session.resolved_config:
+            text = f"the resolved configuration of session {session.session_id} of {measurement.config} could not be read"
+            return (), (InvalidReason("resolved_config", text),)
+        for difference in config_differences(approved, session.resolved_config):
+            found.setdefault(difference.key, difference)
+    return tuple(found.values()), ()
+
+
+def _judge_metrics(
+    baseline: Baseline | None, measurement: CellMeasurement, readings: Readings, policy: Policy
+) -> tuple[list[Judged], list[str]]:
+    """Judged metrics, and a note for each gated metric that this cell has neither recorded nor measured."""
+    judged, notes = [], []
+    workload = baseline.workload(measurement.workload) if baseline is not None and measurement.mode != "ab" else None
+    foreign = baseline is not None and baseline.hardware_class != measurement.hardware_class
+    for name, tolerance in policy.tolerances.items():
+        metric = METRICS[name]
+        if metric.comparison is Comparison.EXACT:
+            item = None if foreign and workload else _judge_exact(metric, tolerance, baseline, workload, readings)
+        else:
+            item = _judge_statistical(metric, workload, measurement.mode, readings, policy)
+        if item is None:
+            notes.append(f"{name}: not judged, {'recorded on other hardware' if foreign else 'neither recorded nor measured in this cell'}")
+        else:
+            judged.append(item)
+    return judged, notes
+
+
+def _entry(entries: tuple[MetricBaseline, ...], name: str, basis: str) -> MetricBaseline | None:
+    return next((entry for entry in entries if entry.metric == name and entry.basis == basis), None)
+
+
+def _judge_exact(
+    metric: MetricDef, tolerance: Tolerance, baseline: Baseline | None, workload: WorkloadBaseline | None, readings: Readings
+) -> Judged | None:
+    measured = _session_values([unit.session for unit in readings.units], metric.name)
+    if workload is not None and baseline is not None:
+        entry = _entry((*workload.metrics, *baseline.exact), metric.name, "absolute")
+        recorded = [] if entry is None else [session.value for session in entry.sessions]
+    else:
+        recorded = _session_values([unit.reference for unit in readings.units if unit.reference is not None], metric.name)
+    if measured and recorded:
+        return Judged(judge_exact(metric, tolerance, recorded, measured))
+    return _one_sided(metric, tolerance, measured=bool(measured), recorded=bool(recorded))
+
+
+def _one_sided(metric: MetricDef, tolerance: Tolerance, *, measured: bool, recorded: bool) -> Judged | None:
+    if recorded:
+        return Judged(plain_verdict(metric, tolerance, Outcome.INVALID, "recorded in the baseline, but this run could not compute it"))
+    if measured:
+        text = "measured, but not in the baseline; run k3perf baseline propose to add it"
+        return Judged(plain_verdict(metric, tolerance, Outcome.NO_BASELINE, text))
+    return None
+
+
+def _session_values(sessions: list[SessionMetrics], name: str) -> list[float]:
+    found = [session.values[name].value for session in sessions if name in session.values]
+    return [value for value in found if value is not None]
+
+
+def _judge_statistical(
+    metric: MetricDef, workload: WorkloadBaseline | None, mode: str, readings: Readings, policy: Policy
+) -> Judged | None:
+    tolerance = policy.tolerances[metric.name]
+    scale = scale_for(metric, tolerance)
+    basis = scale.basis(mode)
+    series = read_metric(readings, metric, scale)
+    entry = None if workload is None else _entry(workload.metrics, metric.name, basis)
+    if series.empty or (entry is None and mode != "ab"):
+        return _one_sided(metric, tolerance, measured=not series.empty, recorded=entry is not None)
+    return judge_statistical(Subject(metric, tolerance, scale, basis), entry, series, policy, alternating=readings.alternating)
+
+
+def _left_out(readings: Readings) -> list[str]:
+    counts = (
+        (readings.invalid_round_count, "rounds left out as invalid"),
+        (readings.invalid_session_count, "sessions left out as invalid"),
+        (readings.unpaired_session_count, "sessions left out for want of a valid reference session beside them"),
+    )
+    return [f"{count} {text}" for count, text in counts if count]
+
+
+def _with_purchase(verdict: CellVerdict, judged: list[Judged], had: int) -> CellVerdict:
+    """A cell that fails for certain, or has no undecided metric, buys nothing."""
+    needs = [item for item in judged if item.need_sessions is not None and item.need_rounds is not None]
+    if not needs or verdict.outcome in (Outcome.REGRESSED, Outcome.CONFIG_DRIFT):
+        return verdict
+    sessions = min(item.need_sessions or 0 for item in needs)
+    rounds = max(item.need_rounds or 0 for item in needs if item.need_sessions == sessions)
+    buy = Buy.ROUNDS if sessions <= had else Buy.SESSIONS
+    return replace(verdict, buy=buy, buy_until_sessions=sessions, buy_until_rounds=rounds)

@@ -1,0 +1,45 @@
+"""Two resolved configurations to the list of their differences. Which keys count is decided where the configuration is read, not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from k3perf.gate.verdict import ConfigDifference
+
+ABSENT: Final = "(absent)"
+"""Stands for a key that one side does not have; None is a value like any other."""
+
+
+def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested mappings to dotted keys: ``{"cache": {"block_size": 16}}`` and ``{"cache.block_size": 16}`` give the same. Lists are
+    values."""
+    flat: dict[str, object] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{name}."))
+        else:
+            flat[name] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def config_differences(approved: Mapping[str, object], resolved: Mapping[str, object]) -> tuple[ConfigDifference, ...]:
+    """Every key whose value differs in value or type (1, 1.0 and True differ), sorted by key."""
+    if approved is resolved:
+        return ()
+    was, now = flatten(approved), flatten(resolved)
+    keys = sorted(was.keys() | now.keys())
+    return tuple(
+        ConfigDifference(key=key, was=was.get(key, ABSENT), now=now.get(key, ABSENT))
+        for key in keys
+        if key not in was or key not in now or not _same(was[key], now[key])
+    )
+
+
+def _same(was: object, now: object) -> bool:
+    if isinstance(was, list) and isinstance(now, list):
+        return len(was) == len(now) and all(map(_same, was, now))
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        return was.keys() == now.keys() and all(_same(was[key], now[key]) for key in was)
+    return type(was) is type(now) and (was == now or (was != was and now != now))  # noqa: PLR0124 - NaN stays NaN

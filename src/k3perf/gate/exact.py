@@ -1,0 +1,54 @@
+"""Metrics that do not vary: compared as they are, without statistics. One byte, one token or one changed value is seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from k3perf.config.models import Tolerance
+from k3perf.gate.outcome import Outcome
+from k3perf.gate.verdict import MetricVerdict, plain_verdict
+from k3perf.metrics.definitions import Direction, MetricDef
+
+
+def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[float], measured: Sequence[float]) -> MetricVerdict:
+    """Worst measured against worst recorded value.
+
+    REGRESSED if the loss exceeds the tolerance, IMPROVED if every measured value beats the best recorded one. ``recorded`` and
+    ``measured`` hold one value per session and at least one each.
+    """
+    sign = 1 if metric.direction is Direction.LOWER_IS_BETTER else -1
+    if not all(map(math.isfinite, measured)):
+        text = "a session holds a value that is not a finite number"
+        return replace(plain_verdict(metric, tolerance, Outcome.INVALID, text), session_count=len(measured))
+    worst_now = max(measured, key=lambda value: sign * value)
+    worst_was = max(recorded, key=lambda value: sign * value)
+    best_was = min(recorded, key=lambda value: sign * value)
+    loss = sign * (worst_now - worst_was)
+    allowed = allowed_loss(tolerance, worst_was)
+    changed = f"{_number(worst_was)} -> {_number(worst_now)} {metric.unit}"
+    outcome, text = Outcome.PASS, "equal" if loss == 0 else f"{changed}, within the allowed loss of {_number(allowed)}"
+    if loss > allowed:
+        outcome, text = Outcome.REGRESSED, f"{changed}, allowed loss {_number(allowed)}"
+    elif sign * (worst_now - best_was) < 0:
+        outcome, text = Outcome.IMPROVED, f"{changed}, better than every recorded value; run k3perf baseline propose to lift the baseline"
+    return replace(
+        plain_verdict(metric, tolerance, outcome, text + ("; sessions differ" if len(set(measured)) > 1 else "")),
+        baseline_value=worst_was,
+        now_value=worst_now,
+        loss_ratio=loss / abs(worst_was) if worst_was else None,
+        relevant=outcome is Outcome.REGRESSED,
+        session_count=len(measured),
+    )
+
+
+def allowed_loss(tolerance: Tolerance, baseline_value: float) -> float:
+    """The tolerance in the metric's unit."""
+    if tolerance.loss_absolute is not None:
+        return tolerance.loss_absolute
+    return (tolerance.loss_ratio or 0.0) * abs(baseline_value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value!r}"

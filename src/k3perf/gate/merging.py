@@ -1,0 +1,118 @@
+"""Verdicts of a plan's shards, and of their retries, to one verdict. Pure.
+
+A planned cell without a result becomes INVALID, never absent; a retry's result replaces an INVALID one and nothing else; the shares of
+the false-alarm budget that the chosen results were judged under must sum to at most the suite's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from k3perf.errors import UsageError
+from k3perf.gate.outcome import SEVERITY, Outcome
+from k3perf.gate.plan_file import PlanDocument, PlannedCell, PlannedShard
+from k3perf.gate.verdict_file import CellEntry, InvalidEntry, VerdictDocument
+
+LOST_RULE = "shard_lost"
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    cell: CellEntry
+    share: float
+
+
+def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = "") -> VerdictDocument:
+    """One verdict over all planned cells, in the plan's order; results for cells that nobody planned come last, with a note.
+
+    ``lost`` says what is known about results that could not be read. Raises UsageError when there is nothing to merge or when the
+    shards together spent more than the suite's false-alarm budget.
+    """
+    files = tuple(verdicts)
+    found: dict[str, _Judged] = {}
+    for document in files:
+        for judged in _judged(document):
+            known = found.get(judged.cell.cell_id)
+            found[judged.cell.cell_id] = judged if known is None else _choose(known, judged)
+    _check_budget(plan, found)
+    planned = {entry.cell for entry in plan.cells}
+    cells = [found[entry.cell].cell if entry.cell in found else _lost_cell(entry, lost) for entry in plan.cells]
+    cells += [_noted(judged.cell, "measured though no plan asked for it") for key, judged in found.items() if key not in planned]
+    first = files[0] if files else None
+    return VerdictDocument(
+        schema_version=1,
+        run_id=first.run_id if first else "none",
+        commit=_only(document.commit for document in files),
+        created_at_utc=max((document.created_at_utc for document in files), default=""),
+        vllm_version=_only(document.vllm_version for document in files),
+        false_alarm_budget=min(1.0, sum(judged.share for judged in found.values())),
+        gated_metric_count=sum(len(cell.metrics) for cell in cells),
+        cells=tuple(cells),
+    )
+
+
+def _judged(document: VerdictDocument) -> list[_Judged]:
+    """Each cell with its share of the budget that its file was judged under, by its number of metrics."""
+    count = max(document.gated_metric_count, sum(len(cell.metrics) for cell in document.cells), 1)
+    return [_Judged(cell, document.false_alarm_budget * len(cell.metrics) / count) for cell in document.cells]
+
+
+def _choose(first: _Judged, second: _Judged) -> _Judged:
+    """A usable result over an INVALID one; of two of a kind the worse, so that a repeat can never wash a loss away."""
+    if (first.cell.outcome is Outcome.INVALID) != (second.cell.outcome is Outcome.INVALID):
+        kept, dropped = (second, first) if first.cell.outcome is Outcome.INVALID else (first, second)
+        why = dropped.cell.invalid_reasons[0].rule if dropped.cell.invalid_reasons else "a metric"
+        return _Judged(_noted(kept.cell, f"measured again on another runner: the other result was INVALID ({why})"), kept.share)
+    if first.cell.outcome is Outcome.INVALID:
+        return _Judged(_noted(second.cell, "measured twice, INVALID both times"), second.share)
+    kept = max(first, second, key=lambda judged: SEVERITY[judged.cell.outcome])
+    return _Judged(_noted(kept.cell, "measured twice; the worse result counts"), first.share + second.share)
+
+
+def _noted(cell: CellEntry, note: str) -> CellEntry:
+    return cell.model_copy(update={"notes": (*cell.notes, note)})
+
+
+def _lost_cell(planned: PlannedCell, lost: str) -> CellEntry:
+    text = f"no result for this cell: its runner ended without one or never started{'; ' + lost if lost else ''}"
+    return CellEntry(
+        target=planned.target,
+        config=planned.config,
+        workload=planned.workload,
+        invalid_reasons=(InvalidEntry(rule=LOST_RULE, text=text[:2_000]),),
+    )
+
+
+def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:
+    spent = sum(judged.share for judged in found.values())
+    if spent > plan.false_alarm_budget * (1 + _ROUNDING) + _ROUNDING:
+        raise UsageError(
+            f"the shards were judged under false-alarm budgets of {spent:.4g} together, the suite has {plan.false_alarm_budget:.4g}. "
+            "Run each shard with --k3-gated-metric-count of the whole plan."
+        )
+
+
+def _only(values: Iterable[str]) -> str:
+    """The one value; all of them, joined, when they differ, so that a mixture shows."""
+    distinct = sorted({value for value in values if value})
+    return ", ".join(distinct)[:200]
+
+
+def retry_shards(plan: PlanDocument, merged: VerdictDocument, pools: tuple[str, ...], used: dict[str, str]) -> tuple[PlannedShard, ...]:
+    """Shards that hold the INVALID cells alone. ``used`` names the pool that measured a shard; the retry asks for another one of ``pools``.
+
+    A hosted runner is a new machine each time and needs no pool. With fewer than two pools any runner of the class may take the retry.
+    """
+    invalid = {cell.cell_id for cell in merged.cells if cell.outcome is Outcome.INVALID}
+    found = []
+    for shard in plan.shards:
+        cells = tuple(cell for cell in shard.cells if cell in invalid)
+        if not cells:
+            continue
+        other = next((pool for pool in pools if pool != used.get(shard.shard)), "") if len(pools) > 1 else ""
+        minutes = shard.minutes * len(cells) / len(shard.cells)
+        changes = {"cells": cells, "shard": f"{shard.shard}-retry", "minutes": minutes}
+        found.append(shard.model_copy(update={**changes, "pool": "" if shard.kind == "cpu" else other}))
+    return tuple(found)

@@ -1,0 +1,267 @@
+"""Measured cells to a proposed baseline, with the table a reviewer reads and the reasons why it must not be accepted as it is. Pure.
+
+Only ``accept`` makes a baseline of a proposal; nothing here writes a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from k3perf.config.models import Tolerance
+from k3perf.errors import UsageError
+from k3perf.gate.baseline import Acceptance, Baseline, MetricBaseline, SessionValue, WorkloadBaseline, digest_of
+from k3perf.gate.drift import config_differences
+from k3perf.gate.policy import Policy
+from k3perf.gate.readings import read_cell, read_metric
+from k3perf.gate.scale import Scale, scale_for
+from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.metrics.values import CellMeasurement
+from k3perf.stats.location import mean, median
+
+SERVING_EXACT: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
+"""Exact metrics that depend on what was served, and so belong to a workload; all others are settled when the engine starts."""
+
+SIGNIFICANT_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the proposal's table: a metric's value before (None: new) and now, on which sessions, and the loss (positive is
+    worse)."""
+
+    workload: str
+    metric: str
+    unit: str
+    old_value: float | None
+    new_value: float
+    session_count: int
+    loss_ratio: float | None
+    cumulative_loss_ratio: float | None
+
+
+def propose(
+    measurements: Sequence[CellMeasurement],
+    *,
+    versions: Mapping[str, str],
+    policy: Policy,
+    previous: Baseline | None,
+    acceptance: Acceptance,
+    new_anchor: bool = False,
+) -> Baseline:
+    """The baseline of one (target, config) from everything measured of it; several measurements of one workload add their sessions up.
+
+    Workloads that were not measured stay as they were while hardware class and resolved configuration stay the same. A metric's anchor
+    stays unless it is new, ``new_anchor`` is given, or the new value is better: an improvement lifts the anchor with it. Raises
+    ``UsageError`` where the measurements do not belong together, hold too few valid sessions, or a gated metric has a value that cannot
+    be recorded.
+    """
+    first = _agreeing(measurements, policy)
+    resolved = read_cell(first).units[0].session.resolved_config
+    same = (
+        previous is not None
+        and previous.hardware_class == first.hardware_class
+        and not config_differences(previous.resolved_config, resolved)
+    )
+    kept = previous if same else None
+    by_workload: dict[str, list[CellMeasurement]] = {}
+    for measurement in measurements:
+        by_workload.setdefault(measurement.workload, []).append(measurement)
+    recorded = {name: _record(cells, policy) for name, cells in sorted(by_workload.items())}
+    workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
+    for name, entries in recorded.items():
+        before = previous.workload(name) if previous is not None and not new_anchor else None
+        serving = tuple(_anchored(entry, before.metrics if before else ()) for entry in entries if not _at_start(entry))
+        workloads[name] = WorkloadBaseline(workload=name, plan_digest=by_workload[name][0].plan_digest, metrics=serving)
+    exact = _merge_exact(recorded.values())
+    anchors = previous.exact if previous is not None and not new_anchor else ()
+    anchor_acceptance = acceptance if previous is None or new_anchor else previous.anchor_acceptance
+    baseline = Baseline(
+        schema_version=1,
+        target=first.target,
+        config=first.config,
+        hardware_class=first.hardware_class,
+        versions=dict(versions),
+        resolved_config=dict(resolved),
+        exact=tuple(_anchored(entry, anchors) for entry in exact),
+        workloads=tuple(workloads[name] for name in sorted(workloads)),
+        acceptance=acceptance,
+        anchor_acceptance=anchor_acceptance,
+        digest="",
+    )
+    return baseline.model_copy(update={"digest": digest_of(baseline)})
+
+
+def changes(baseline: Baseline, previous: Baseline | None, tolerances: Mapping[str, Tolerance]) -> tuple[Change, ...]:
+    """The reviewer's table, every metric of the proposal."""
+    rows = [_change("", entry, previous.exact if previous else (), tolerances) for entry in baseline.exact]
+    for workload in baseline.workloads:
+        before = previous.workload(workload.workload) if previous else None
+        rows += [_change(workload.workload, entry, before.metrics if before else (), tolerances) for entry in workload.metrics]
+    return tuple(rows)
+
+
+def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
+    """Rows whose loss against the anchor exceeds the cumulative cap: only a reasoned new anchor can accept them."""
+    return tuple(
+        f"{row.metric}{f' of {row.workload}' if row.workload else ''} has lost {row.cumulative_loss_ratio:.1%} since its anchor, the cap is {cap_ratio:.1%}"
+        for row in rows
+        if row.cumulative_loss_ratio is not None and row.cumulative_loss_ratio > cap_ratio
+    )
+
+
+def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> CellMeasurement:
+    if not measurements:
+        raise UsageError("nothing to propose: no measurement was given.")
+    first = measurements[0]
+    keys = {(cell.target, cell.config, cell.hardware_class, cell.mode) for cell in measurements}
+    if len(keys) > 1:
+        listed = ", ".join("/".join(key) for key in sorted(keys))
+        raise UsageError(f"one baseline is of one target, config, hardware class and mode; these measurements are of {listed}.")
+    if first.mode == "ab":
+        raise UsageError("an ab run compares two environments and makes no baseline; run in the target's own mode.")
+    sessions = [unit.session for cell in measurements for unit in read_cell(cell).units]
+    for session in sessions[1:]:
+        differing = config_differences(sessions[0].resolved_config, session.resolved_config)
+        if differing:
+            names = ", ".join(difference.key for difference in differing[:5])
+            raise UsageError(
+                f"sessions {sessions[0].session_id} and {session.session_id} of {first.target}/{first.config} resolved different "
+                f"configurations ({names}); propose from runs of one engine version."
+            )
+    _enough(measurements, policy)
+    return first
+
+
+def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
+    needed = policy.plan.baseline_sessions
+    counts: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    for cell in measurements:
+        counts[cell.workload] = counts.get(cell.workload, 0) + (0 if cell.invalid_reasons else len(read_cell(cell).units))
+        if digests.setdefault(cell.workload, cell.plan_digest) != cell.plan_digest:
+            raise UsageError(f"the runs measured different plans of workload {cell.workload!r}; propose from runs of one plan.")
+    for workload, count in counts.items():
+        if count < needed:
+            raise UsageError(
+                f"{measurements[0].target}/{measurements[0].config}, workload {workload!r}: {count} valid sessions, a baseline needs {needed} "
+                "(baseline_sessions of the target); run more and give all their measurements.json."
+            )
+
+
+def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
+    """Entries of every gated metric that was measured, over all cells of one workload."""
+    entries = []
+    for name, tolerance in policy.tolerances.items():
+        metric = METRICS[name]
+        scale = scale_for(metric, tolerance)
+        exact = metric.comparison is Comparison.EXACT
+        sessions = [session for cell in cells for session in (_exact_sessions(cell, name) if exact else _sessions(cell, metric, scale))]
+        if sessions:
+            basis = "absolute" if exact else scale.basis(cells[0].mode)
+            entries.append(_entry(metric, basis, scale, sessions))
+    return entries
+
+
+def _entry(metric: MetricDef, basis: str, scale: Scale, sessions: list[SessionValue]) -> MetricBaseline:
+    exact = metric.comparison is Comparison.EXACT
+    value = worst_value(metric, [session.value for session in sessions]) if exact else typical_value(scale, sessions)
+    unit = "ratio" if basis == "ratio" else metric.unit
+    return MetricBaseline.model_validate(
+        {"metric": metric.name, "unit": unit, "basis": basis, "sessions": tuple(sessions), "anchor_value": value}
+    )
+
+
+def typical_value(scale: Scale, sessions: Sequence[SessionValue]) -> float:
+    """What a candidate is compared with: the mean on the loss scale, a geometric mean for relative tolerances."""
+    return scale.value(mean([scale.loss(session.value) for session in sessions]))
+
+
+def worst_value(metric: MetricDef, values: Sequence[float]) -> float:
+    """The value that an exact metric is compared with."""
+    return max(values) if metric.direction.value == "lower_is_better" else min(values)
+
+
+def _exact_sessions(cell: CellMeasurement, name: str) -> list[SessionValue]:
+    found = [(unit.session.session_id, unit.session.values[name].value) for unit in read_cell(cell).units if name in unit.session.values]
+    return [SessionValue(session_id=session_id, value=value) for session_id, value in found if value is not None]
+
+
+def _sessions(cell: CellMeasurement, metric: MetricDef, scale: Scale) -> list[SessionValue]:
+    series = read_metric(read_cell(cell), metric, scale)
+    if series.defect:
+        raise UsageError(f"{cell.target}/{cell.config}, {metric.name}: {series.defect}; only sound values enter a baseline.")
+    rounds = series.round_indices
+    return [
+        SessionValue(
+            session_id=session_id,
+            value=_digits(scale.value(median(losses))),
+            round_values=tuple(_digits(scale.value(loss)) for loss in losses) if indices else (),
+        )
+        for session_id, losses, indices in zip(series.session_ids, series.sessions, rounds, strict=True)
+    ]
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def _at_start(entry: MetricBaseline) -> bool:
+    return METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_EXACT
+
+
+def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaseline]:
+    """Exact metrics settled at the start, over the sessions of all workloads."""
+    merged: dict[str, MetricBaseline] = {}
+    for entries in recorded:
+        for entry in filter(_at_start, entries):
+            before = merged.get(entry.metric)
+            sessions = entry.sessions if before is None else before.sessions + entry.sessions
+            worst = worst_value(METRICS[entry.metric], [session.value for session in sessions])
+            merged[entry.metric] = entry.model_copy(update={"sessions": sessions, "anchor_value": worst})
+    return list(merged.values())
+
+
+def _anchored(entry: MetricBaseline, before: Iterable[MetricBaseline]) -> MetricBaseline:
+    """The old anchor, unless the new value is better."""
+    old = next((item for item in before if item.metric == entry.metric and item.basis == entry.basis), None)
+    if old is None:
+        return entry
+    return entry.model_copy(update={"anchor_value": _better(METRICS[entry.metric], old.anchor_value, entry.anchor_value)})
+
+
+def _better(metric: MetricDef, one: float, other: float) -> float:
+    return min(one, other) if metric.direction.value == "lower_is_better" else max(one, other)
+
+
+def _change(workload: str, entry: MetricBaseline, before: Iterable[MetricBaseline], tolerances: Mapping[str, Tolerance]) -> Change:
+    metric = METRICS[entry.metric]
+    tolerance = tolerances.get(entry.metric) or Tolerance(loss_ratio=0.0)
+    old = next((item for item in before if item.metric == entry.metric and item.basis == entry.basis), None)
+    now = _value_of(metric, tolerance, entry)
+    was = None if old is None else _value_of(metric, tolerance, old)
+    return Change(
+        workload=workload,
+        metric=entry.metric,
+        unit=entry.unit,
+        old_value=was,
+        new_value=now,
+        session_count=len(entry.sessions),
+        loss_ratio=None if was is None else _loss_ratio(metric, was, now),
+        cumulative_loss_ratio=_loss_ratio(metric, entry.anchor_value, now),
+    )
+
+
+def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:
+    if metric.comparison is Comparison.EXACT:
+        return worst_value(metric, [session.value for session in entry.sessions])
+    return typical_value(scale_for(metric, tolerance), entry.sessions)
+
+
+def _loss_ratio(metric: MetricDef, was: float, now: float) -> float | None:
+    if was == 0 or not math.isfinite(now):
+        return None
+    loss = (now - was) / abs(was)
+    return loss if metric.direction.value == "lower_is_better" else -loss

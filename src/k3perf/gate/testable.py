@@ -1,0 +1,140 @@
+"""Can the recorded noise test a tolerance within the planned budget? If not, what would do. Pure.
+
+A tolerance counts as testable when the plan's last look calls a true loss of one and a half tolerances REGRESSED with probability 97 %:
+95 % are promised, and at most 3 % may stay INCONCLUSIVE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from k3perf.config.models import Tolerance
+from k3perf.gate.baseline import Baseline, MetricBaseline
+from k3perf.gate.decision import Limits, Reference, smallest_detectable
+from k3perf.gate.looks import Look
+from k3perf.gate.policy import Policy
+from k3perf.gate.scale import scale_for
+from k3perf.gate.statistical import Subject, limits_of, looks_of, recorded_reference
+from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.stats.pooling import VariancePrior
+
+CATCH_FACTOR: Final = 1.5
+"""A true loss of this many tolerances must be caught."""
+
+CATCH_MISS: Final = 0.03
+"""With at most this probability of not being caught."""
+
+SESSIONS_CONSIDERED: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Untestable:
+    """A tolerance that the noise cannot test, with the smallest remedies found (None: none within 30 sessions)."""
+
+    workload: str
+    metric: str
+    tolerance_ratio: float | None
+    detectable_ratio: float | None
+    sessions_that_do: int | None
+    baseline_sessions_that_do: int | None
+    tolerance_that_does: float | None
+
+    def text(self) -> str:
+        """One sentence: what cannot be tested, and what would do."""
+        remedies = []
+        if self.sessions_that_do is not None:
+            remedies.append(f"maximum_sessions: {self.sessions_that_do} in the target's plan")
+        if self.baseline_sessions_that_do is not None:
+            remedies.append(f"baseline_sessions: {self.baseline_sessions_that_do} recorded in every cell")
+        if self.tolerance_that_does is not None:
+            remedies.append(f"a tolerance of {self.tolerance_that_does:.3g}")
+        could = "no loss at all" if self.detectable_ratio is None else f"a loss of {self.detectable_ratio:.1%} at best"
+        tolerance = "its tolerance" if self.tolerance_ratio is None else f"a tolerance of {self.tolerance_ratio:.1%}"
+        advice = " or ".join(remedies) or "quieter measuring (more rounds, pinning, reference mode)"
+        return (
+            f"{self.metric} of {self.workload}: the planned sessions see {could}, too little to test {tolerance}; what would do: {advice}."
+        )
+
+
+def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
+    """The statistical metrics of a proposed baseline whose tolerance cannot be tested. ``policy.noise`` must include the proposal
+    itself."""
+    found = []
+    for workload in baseline.workloads:
+        for entry in workload.metrics:
+            tolerance = policy.tolerances.get(entry.metric)
+            if tolerance is None or METRICS[entry.metric].comparison is Comparison.EXACT:
+                continue
+            problem = _judge(workload.workload, entry, tolerance, policy)
+            if problem is not None:
+                found.append(problem)
+    return tuple(found)
+
+
+testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
+
+
+def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: Policy) -> Untestable | None:
+    metric = METRICS[entry.metric]
+    scale = scale_for(metric, tolerance)
+    subject = Subject(metric, tolerance, scale, entry.basis)
+    reference = recorded_reference(subject, entry, policy, alternating=True)
+    if reference.variance == 0:
+        return None
+    limits = replace(limits_of(subject, policy), beta=CATCH_MISS)
+    looks = looks_of(subject, reference, policy)
+    detectable = smallest_detectable(reference, limits, looks[-1])
+    if detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance:
+        return None
+    return Untestable(
+        workload=workload,
+        metric=entry.metric,
+        tolerance_ratio=tolerance.loss_ratio,
+        detectable_ratio=None if detectable is None else scale.loss_ratio(detectable, scale.value(reference.mean)),
+        sessions_that_do=_first(lambda count: _with_sessions(subject, reference, limits, policy, count), policy.plan.maximum_sessions + 1),
+        baseline_sessions_that_do=_first(
+            lambda count: _with_baseline(reference, limits, looks[-1], policy, entry, count), len(entry.sessions) + 1
+        ),
+        tolerance_that_does=_wider(subject, reference, limits, looks[-1]),
+    )
+
+
+def _first(does: Callable[[int], bool], start: int) -> int | None:
+    return next((count for count in range(start, SESSIONS_CONSIDERED + 1) if does(count)), None)
+
+
+def _sees(reference: Reference, limits: Limits, look: Look) -> bool:
+    detectable = smallest_detectable(reference, limits, look)
+    return detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance
+
+
+def _with_sessions(subject: Subject, reference: Reference, limits: Limits, policy: Policy, count: int) -> bool:
+    plan = policy.plan.model_copy(update={"maximum_sessions": count})
+    return _sees(reference, limits, looks_of(subject, reference, replace(policy, plan=plan))[-1])
+
+
+def _with_baseline(reference: Reference, limits: Limits, look: Look, policy: Policy, entry: MetricBaseline, count: int) -> bool:
+    """More recorded sessions in every cell: less noise of the baseline's mean and more degrees of freedom."""
+    had = len(entry.sessions)
+    noise: VariancePrior = policy.noise_of(entry.metric, entry.basis).session
+    df = round(noise.total_df * (count - 1) / max(had - 1, 1)) if noise.pooled else reference.df + count - had
+    return _sees(replace(reference, session_count=count, df=df), limits, look)
+
+
+def _wider(subject: Subject, reference: Reference, limits: Limits, look: Look) -> float | None:
+    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or amount like the one given."""
+    if reference.df < 1:
+        return None
+    low, high = limits.tolerance, max(limits.tolerance, 1e-6)
+    while not _sees(reference, replace(limits, tolerance=high), look):
+        low, high = high, 2 * high
+        if subject.scale.logarithmic and high > 1:
+            return None
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _sees(reference, replace(limits, tolerance=middle), look) else (middle, high)
+    if not subject.scale.logarithmic:
+        return high
+    return subject.scale.loss_ratio(high, None)

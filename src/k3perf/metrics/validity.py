@@ -1,0 +1,250 @@
+"""Round and session records to the reasons why they cannot be trusted. Pure; the rules are data, their limits set per target.
+
+A rule compares one reading with one limit. A reading that was asked for and could not be taken (named, but None) breaks a rule that
+``requires`` it: lost sight is a reason, never silence. A reading that does not exist on this hardware is not judged. Limits that are None
+are off until a target sets them (``validity`` in ``perf_tests/targets/*.yaml``, keyed by rule name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import fmean, stdev
+from typing import Final
+
+from k3perf.errors import UnknownNameError
+from k3perf.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord
+from k3perf.units import MS_PER_S, ns_to_ms, ns_to_s
+
+# names of readings that the engine's own log and supervisor supply (the others are telemetry's)
+JIT_COMPILES_READING: Final = "jit_compiles_count"
+ENGINE_RESTARTS_READING: Final = "engine_restarts_count"
+ENGINE_DEATHS_READING: Final = "engine_deaths_count"
+
+# NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software thermal 0x20, hardware thermal 0x40, power
+# brake 0x80.
+# Idle 0x1, application clocks 0x2, the software power cap 0x4 and sync boost 0x10 are how a healthy device runs.
+HARMFUL_THROTTLE_BITS: Final = 0x8 | 0x20 | 0x40 | 0x80
+
+_TTFT_FLOOR_MS: Final = 10.0  # below this a difference between client and server is scheduling, not disagreement
+
+
+class Bound(StrEnum):
+    """Which side of the limit is wrong."""
+
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+
+
+class Unseen(Exception):
+    """The reading was asked for and could not be taken."""
+
+
+Reading = Callable[[RoundRecord], float | None]
+
+
+def telemetry(name: str, pick: Callable[[list[float]], float] = max) -> Reading:
+    """The telemetry reading of this name; None when this hardware has none. Raises Unseen when its source could not be read.
+
+    Several readings of one name (several devices): ``pick`` chooses the worst.
+    """
+
+    def read(record: RoundRecord) -> float | None:
+        found = [entry for entry in record.telemetry if entry.name == name]
+        if not found:
+            return None
+        if any(entry.value is None for entry in found):
+            raise Unseen(f"{name} could not be read from {found[0].source}")
+        return pick([entry.value for entry in found if entry.value is not None])
+
+    return read
+
+
+def _harmful_throttle(record: RoundRecord) -> float | None:
+    value = telemetry("throttle_reasons_bits")(record)
+    return None if value is None else float(int(value) & HARMFUL_THROTTLE_BITS)
+
+
+def _counter(name: str) -> Reading:
+    return lambda record: record.counters.get(name)
+
+
+def _count_of(*statuses: RequestStatus) -> Reading:
+    return lambda record: float(sum(sample.status in statuses for sample in record.samples))
+
+
+def _failed(record: RoundRecord) -> float:
+    kept = (RequestStatus.OK, RequestStatus.SHORT, RequestStatus.LONG)
+    return float(sum(sample.status not in kept for sample in record.samples))
+
+
+def _missing_samples(record: RoundRecord) -> float:
+    return 0.0 if record.samples else 1.0
+
+
+def _client_lag_ms(record: RoundRecord) -> float | None:
+    return None if record.client_lag_p99_ns is None else ns_to_ms(record.client_lag_p99_ns)
+
+
+def _server_ttft_mean_ms(record: RoundRecord) -> float | None:
+    total_s = record.counters.get("vllm:time_to_first_token_seconds_sum")
+    count = record.counters.get("vllm:time_to_first_token_seconds_count")
+    return None if total_s is None or not count else MS_PER_S * total_s / count
+
+
+def _ttft_disagreement(record: RoundRecord) -> float | None:
+    """How much longer the client's mean TTFT is than the server's own histogram says, as a share of the server's.
+
+    The client always sees a little more (network, its own event loop). Differences under 10 ms are none.
+    """
+    server_ms = _server_ttft_mean_ms(record)
+    seen_ms = [
+        ns_to_ms(sample.first_token_ns - sample.sent_ns)
+        for sample in record.samples
+        if sample.first_token_ns is not None and sample.sent_ns is not None
+    ]
+    if server_ms is None or server_ms <= 0 or not seen_ms:
+        return None
+    excess_ms = abs(fmean(seen_ms) - server_ms)
+    return 0.0 if excess_ms < _TTFT_FLOOR_MS else excess_ms / server_ms
+
+
+def _token_disagreement(record: RoundRecord) -> float | None:
+    """Output tokens counted by the server against those received, as a share of the received ones. Another client's traffic shows here."""
+    server = record.counters.get("vllm:generation_tokens_total")
+    received = sum(sample.output_token_count for sample in record.samples)
+    return None if server is None or received == 0 else abs(server - received) / received
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. ``text`` completes the sentence "The round is invalid because ..."; ``requires``: an unreadable source breaks the rule."""
+
+    name: str
+    read: Reading
+    unit: str
+    limit: float | None
+    text: str
+    bound: Bound = Bound.AT_MOST
+    requires: bool = False
+
+    def judge(self, record: RoundRecord) -> InvalidReason | None:
+        """The reason, or None: kept, off, or not judged on this hardware."""
+        if self.limit is None:
+            return None
+        try:
+            reading = self.read(record)
+        except Unseen as unseen:
+            return InvalidReason(self.name, str(unseen), None, self.limit) if self.requires else None
+        if reading is None:
+            return None
+        broken = reading > self.limit if self.bound is Bound.AT_MOST else reading < self.limit
+        if not broken:
+            return None
+        return InvalidReason(self.name, f"{self.text}: {reading:g} {self.unit}, {self.bound} {self.limit:g} allowed", reading, self.limit)
+
+
+ROUND_RULES: Final[tuple[Rule, ...]] = (
+    Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
+    Rule("failed_requests", _failed, "requests", 0, "requests failed"),
+    Rule(
+        "wrong_length",
+        _count_of(RequestStatus.SHORT, RequestStatus.LONG),
+        "requests",
+        0,
+        "requests ended with an unasked-for length",
+    ),
+    Rule("engine_died", telemetry(ENGINE_DEATHS_READING), "deaths", 0, "the engine died in the round", requires=True),
+    Rule("engine_restarted", telemetry(ENGINE_RESTARTS_READING), "restarts", 0, "an engine process was restarted", requires=True),
+    Rule("compile_in_window", telemetry(JIT_COMPILES_READING), "kernels", 0, "kernels were compiled inside the window", requires=True),
+    Rule("preemptions", _counter("vllm:num_preemptions_total"), "preemptions", 0, "requests were preempted"),
+    Rule("client_lag_p99_ms", _client_lag_ms, "ms", 20.0, "the load generator sent late"),
+    Rule("ttft_disagreement_ratio", _ttft_disagreement, "of the server's", 0.25, "client and server disagree on the time to first token"),
+    Rule(
+        "token_disagreement_ratio",
+        _token_disagreement,
+        "of those received",
+        0.0,
+        "client and server disagree on the token count",
+    ),
+    Rule("harmful_throttle_bits", _harmful_throttle, "(NVML bits)", 0, "the device throttled", requires=True),
+    Rule("sm_clock_min_mhz", telemetry("sm_clock_min_mhz", min), "MHz", None, "the device's clock fell", Bound.AT_LEAST, requires=True),
+    Rule("temperature_max_c", telemetry("temperature_max_c"), "degrees C", 87.0, "the device was too hot", requires=True),
+    Rule("power_mean_w", telemetry("power_mean_w"), "W", None, "the device drew more power than the target allows", requires=True),
+    Rule("ecc_errors_count", telemetry("ecc_errors_count"), "errors", 0, "uncorrected ECC errors", requires=True),
+    Rule(
+        "foreign_device_processes_count",
+        telemetry("foreign_device_processes_count"),
+        "processes",
+        0,
+        "other processes used the device",
+        requires=True,
+    ),
+    Rule("steal_ratio", telemetry("steal_ratio"), "of the time", 0.02, "the hypervisor took processor time away"),
+    Rule("psi_cpu_some_ratio", telemetry("psi_cpu_some_ratio"), "of the time", None, "tasks waited for a processor"),
+    Rule("foreign_cpu_ratio", telemetry("foreign_cpu_ratio"), "of the processors", 0.1, "other processes used the processors"),
+    Rule("swap_used_bytes", telemetry("swap_used_bytes"), "bytes", 0, "memory was swapped out"),
+    Rule("clock_jump_ms", telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
+)
+
+SESSION_RULES: Final[dict[str, float]] = {
+    "valid_rounds_count": 1,
+    "spread_over_noise_ratio": 3.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidityRules:
+    """The rules with one target's limits in place."""
+
+    rounds: tuple[Rule, ...] = ROUND_RULES
+    session_limits: Mapping[str, float] = field(default_factory=lambda: dict(SESSION_RULES))
+
+    @classmethod
+    def for_target(cls, overrides: Mapping[str, float]) -> ValidityRules:
+        """The default rules with ``TargetSpec.validity`` laid over them; UnknownNameError for a rule nobody defined."""
+        known = {rule.name for rule in ROUND_RULES} | set(SESSION_RULES)
+        for name in overrides:
+            if name not in known:
+                raise UnknownNameError("validity rule", name, tuple(sorted(known)))
+        rounds = tuple(replace(rule, limit=overrides.get(rule.name, rule.limit)) for rule in ROUND_RULES)
+        return cls(rounds, {name: overrides.get(name, limit) for name, limit in SESSION_RULES.items()})
+
+
+def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
+    """Every rule that the round breaks, in the table's order; empty for a valid round. Reasons the record has already are not repeated."""
+    return tuple(reason for rule in rules.rounds if (reason := rule.judge(record)) is not None)
+
+
+def _throughput_per_s(record: RoundRecord) -> float | None:
+    ends_ns = [sample.last_token_ns for sample in record.samples if sample.last_token_ns is not None]
+    sends_ns = [sample.sent_ns for sample in record.samples if sample.sent_ns is not None]
+    if not ends_ns or not sends_ns or max(ends_ns) <= min(sends_ns):
+        return None
+    return sum(sample.output_token_count for sample in record.samples) / ns_to_s(max(ends_ns) - min(sends_ns))
+
+
+def judge_session(record: SessionRecord, rules: ValidityRules, *, recorded_noise_ratio: float | None = None) -> tuple[InvalidReason, ...]:
+    """Reasons against the session as a whole.
+
+    ``recorded_noise_ratio`` is the coefficient of variation of the rounds' output throughput in the cell's baseline. The session's own
+    (sample standard deviation, ddof 1, over mean, valid measured rounds, at least three) may be ``spread_over_noise_ratio`` times that.
+    """
+    measured = [entry for entry in record.rounds if entry.kind is RoundKind.MEASURED]
+    valid = [entry for entry in measured if entry.valid]
+    reasons = []
+    needed = rules.session_limits["valid_rounds_count"]
+    if len(valid) < needed:
+        broken = sorted({reason.rule for entry in measured for reason in entry.invalid_reasons})
+        why = f" (broken: {', '.join(broken)})" if broken else ""
+        text = f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g} needed{why}"
+        reasons.append(InvalidReason("valid_rounds_count", text, float(len(valid)), needed))
+    rates = [rate for entry in valid if (rate := _throughput_per_s(entry)) is not None]
+    if recorded_noise_ratio and len(rates) >= 3:
+        spread = stdev(rates) / fmean(rates)
+        limit = rules.session_limits["spread_over_noise_ratio"] * recorded_noise_ratio
+        if spread > limit:
+            text = f"rounds spread by {spread:.2%}, the baseline's noise allows {limit:.2%}"
+            reasons.append(InvalidReason("spread_over_noise_ratio", text, spread / recorded_noise_ratio, limit / recorded_noise_ratio))
+    return tuple(reasons)

@@ -1,0 +1,97 @@
+"""Baselines and policies of a run: which numbers a cell is judged against, and the one call into the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from k3perf.config.suite import Cell
+from k3perf.gate.baseline import Baseline
+from k3perf.gate.compare import compare
+from k3perf.gate.noise import pool_noise
+from k3perf.gate.policy import Policy
+from k3perf.gate.verdict import CellVerdict
+from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.metrics.values import CellMeasurement
+from k3perf.run.settings import RunSettings
+from k3perf.store.baselines import read_baseline, read_target_baselines
+from k3perf.store.waivers import read_waivers
+
+
+class GateKeeper:
+    """Judges the cells of one run under one shared false-alarm budget. Reads baseline files; writes none."""
+
+    def __init__(self, settings: RunSettings, cells: Sequence[Cell]) -> None:
+        self._settings = settings
+        self._cells = tuple(cells)
+        self._policies: dict[str, Policy] = {}
+        self._baselines: dict[tuple[str, str], Baseline | None] = {}
+
+    @property
+    def gated_metric_count(self) -> int:
+        """Gated statistical metrics of all selected cells: the parts that the false-alarm budget is divided into (at least 1)."""
+        tolerances = self._settings.suite.tolerances
+        count = sum(
+            1
+            for cell in self._cells
+            for name in tolerances.for_target(cell.target.name)
+            if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
+        )
+        return max(count, 1)
+
+    def early_verdict(self, cell: Cell, plan_digest: str) -> CellVerdict | None:
+        """NO_BASELINE before anything is started, where the mode needs committed numbers and there are none; else None."""
+        mode = self._settings.mode_for(cell.target.name)
+        if mode == "ab" or self._settings.record:
+            return None
+        missing = self._missing(cell, plan_digest)
+        if not missing:
+            return None
+        return CellVerdict(cell.target.name, cell.config.name, cell.workload.name, mode, (), missing=missing)
+
+    def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
+        """The gate's verdict on what was measured so far."""
+        baseline = None if measurement.mode == "ab" else self._baseline(cell)
+        return compare(baseline, measurement, self.policy(cell))
+
+    def policy(self, cell: Cell) -> Policy:
+        """The target's policy in this run. Raises UnknownNameError for a tolerance of an unknown metric."""
+        name = cell.target.name
+        if name not in self._policies:
+            tolerances = self._settings.suite.tolerances
+            gated = tolerances.for_target(name)
+            noise = pool_noise(read_target_baselines(self._settings.baselines_directory, name), gated)
+            self._policies[name] = Policy(
+                tolerances=gated,
+                plan=cell.target.measurement,
+                gated_metric_count=self.gated_metric_count,
+                today=datetime.now(UTC).date(),
+                build=self._settings.build,
+                false_alarm_budget=tolerances.false_alarm_budget,
+                missed_loss_budget=tolerances.missed_loss_budget,
+                cumulative_loss_cap_ratio=tolerances.cumulative_loss_cap_ratio,
+                noise=noise,
+                waivers=read_waivers(self._settings.baselines_directory / "waivers.yaml"),
+            )
+        return self._policies[name]
+
+    def _baseline(self, cell: Cell) -> Baseline | None:
+        key = (cell.target.name, cell.config.name)
+        if key not in self._baselines:
+            self._baselines[key] = read_baseline(self._settings.baselines_directory, *key)
+        return self._baselines[key]
+
+    def _missing(self, cell: Cell, plan_digest: str) -> str:
+        baseline = self._baseline(cell)
+        how = (
+            f"record it with `pytest perf_tests -k {cell.config.name} --k3-target {cell.target.name} --k3-record`, then "
+            "`k3perf baseline propose` and `k3perf baseline accept`"
+        )
+        if baseline is None:
+            return f"baselines/{cell.target.name}/{cell.config.name}.json does not exist; {how}"
+        known = baseline.workload(cell.workload.name)
+        if known is None:
+            return f"the baseline of {cell.target.name}-{cell.config.name} has no workload {cell.workload.name}; {how}"
+        if known.plan_digest != plan_digest:
+            return f"workload {cell.workload.name} expands to another plan than the baseline's (digest {plan_digest[:12]}, was {known.plan_digest[:12]}); {how}"
+        return ""

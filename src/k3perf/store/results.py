@@ -1,0 +1,233 @@
+"""What a run saw, written as it comes to one append-only JSON-lines file, and read back after any end of the run.
+
+Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is ready), ``sample``, ``round`` (a RoundRecord without its
+samples), ``session_end`` (the session's final reasons), ``cell`` (done, needs no more measuring). All but ``sample`` are synced to disk.
+A line is whole or it is the file's last: a partly written last line is dropped by the reader and cut off by the next writer.
+Samples without their ``round`` line belong to a round that never ended, and are counted, never used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from k3perf.errors import ConfigFileError, MeasurementInvalid
+from k3perf.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
+
+RESULTS_SCHEMA_VERSION: Final = 1
+_NOT_A_RESULT: Final = "Give the results.jsonl of a run, or remove the file to start anew."
+
+
+@dataclass(frozen=True, slots=True)
+class CellKey:
+    """What makes two measurements of a cell the same work: names, mode and the plan's digest."""
+
+    target: str
+    config: str
+    workload: str
+    mode: str
+    plan_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCell:
+    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID cell is measured again by a resumed run."""
+
+    key: CellKey
+    outcome: str
+    session_ids: tuple[str, ...]
+    valid: bool
+
+
+class ResultWriter:
+    """Appends records to ``path``. A failing disk raises MeasurementInvalid: numbers that cannot be kept are no result."""
+
+    def __init__(self, path: Path, *, run_id: str) -> None:
+        self.path = path
+        self.run_id = run_id
+        self._streamed: dict[tuple[str, int], int] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cut_partial_line(path)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise MeasurementInvalid(f"results cannot be written to {path}: {error}. Name another --k3-results directory") from error
+        if os.fstat(self._descriptor).st_size == 0:
+            self._append("run", {"schema_version": RESULTS_SCHEMA_VERSION, "run_id": run_id}, sync=True)
+
+    def session(self, record: SessionRecord) -> None:
+        """A session began; its rounds follow."""
+        self._append("session", {**_shallow(record), "rounds": []}, sync=True)
+
+    def sample(self, session_id: str, round_index: int, sample: RequestSample) -> None:
+        """One request ended. Optional: ``round`` writes the samples that were not streamed."""
+        key = (session_id, round_index)
+        self._streamed[key] = self._streamed.get(key, 0) + 1
+        self._append("sample", {"session_id": session_id, "round_index": round_index, "sample": sample}, sync=False)
+
+    def round(self, session_id: str, record: RoundRecord) -> None:
+        """A round ended: its remaining samples and the record, then fsync."""
+        streamed = self._streamed.pop((session_id, record.round_index), 0)
+        if streamed not in (0, len(record.samples)):
+            raise ValueError(f"{streamed} of {len(record.samples)} samples of round {record.round_index} were streamed: all or none")
+        if not streamed:
+            for sample in record.samples:
+                self._append("sample", {"session_id": session_id, "round_index": record.round_index, "sample": sample}, sync=False)
+        self._append(
+            "round",
+            {"session_id": session_id, "sample_count": len(record.samples), "round": {**_shallow(record), "samples": []}},
+            sync=True,
+        )
+
+    def session_end(self, session_id: str, invalid_reasons: tuple[InvalidReason, ...]) -> None:
+        """The engine was stopped; what was found about the whole session."""
+        self._append("session_end", {"session_id": session_id, "invalid_reasons": invalid_reasons}, sync=True)
+
+    def cell(self, cell: FinishedCell) -> None:
+        """A cell is done."""
+        self._append("cell", cell, sync=True)
+
+    def close(self) -> None:
+        """Sync and close."""
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, kind: str, content: object, *, sync: bool) -> None:
+        line = orjson.dumps({"kind": kind, "content": content}, option=orjson.OPT_APPEND_NEWLINE)
+        size_before = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, f"{written} of {len(line)} bytes were written")
+            if sync:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, size_before)  # no half line in front of a later one
+            raise MeasurementInvalid(f"results cannot be written to {self.path}: {error}. What was measured can be resumed") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(slots=True)
+class RunResults:
+    """All of a results file. ``unfinished_sample_counts``: samples of rounds that never ended, by (session id, round index)."""
+
+    path: Path
+    run_id: str
+    sessions: dict[str, SessionRecord] = field(default_factory=dict)
+    ended_sessions: set[str] = field(default_factory=set)
+    cells: dict[CellKey, FinishedCell] = field(default_factory=dict)
+    unfinished_sample_counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    partial_last_line: bool = False
+
+    def finished(self, key: CellKey) -> FinishedCell | None:
+        """The valid result of this very cell and plan, which a resumed run need not measure again; None otherwise."""
+        cell = self.cells.get(key)
+        return cell if cell is not None and cell.valid else None
+
+    def cell_sessions(self, key: CellKey) -> tuple[SessionRecord, ...]:
+        """The sessions that a finished cell's result rests on, in order of time."""
+        cell = self.cells.get(key)
+        return () if cell is None else tuple(self.sessions[name] for name in cell.session_ids if name in self.sessions)
+
+
+def read_results(path: Path) -> RunResults:
+    """Read a results file, of a finished or of a killed run. ConfigFileError names the line that is no record."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigFileError(path, "", None, f"results cannot be read: {error}", _NOT_A_RESULT) from error
+    results = RunResults(path=path, run_id="", partial_last_line=bool(data) and not data.endswith(b"\n"))
+    pending: dict[tuple[str, int], list[RequestSample]] = {}
+    for number, (kind, content) in _lines(path, data):
+        try:
+            _take(results, pending, kind, content)
+        except (ValidationError, KeyError, TypeError, ValueError) as error:
+            problem = str(error).splitlines()[0]
+            raise ConfigFileError(path, f"line {number}", kind, f"not a record of this kind ({problem})", _NOT_A_RESULT) from error
+    results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
+    return results
+
+
+def _lines(path: Path, data: bytes) -> Iterator[tuple[int, tuple[str, Any]]]:
+    whole = data[: data.rfind(b"\n") + 1]
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            entry = orjson.loads(line)
+            yield number, (str(entry["kind"]), entry["content"])
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise ConfigFileError(path, f"line {number}", None, f"not a JSON record ({error})", _NOT_A_RESULT) from error
+
+
+def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], kind: str, content: Any) -> None:
+    if kind == "run":
+        if content["schema_version"] != RESULTS_SCHEMA_VERSION:
+            raise ValueError(f"schema_version {content['schema_version']}, this release reads {RESULTS_SCHEMA_VERSION}")
+        results.run_id = content["run_id"]
+    elif kind == "session":
+        session = _adapter(SessionRecord).validate_python(content)
+        before = results.sessions.get(session.session_id)  # a later line holds the readings at the end, not the rounds again
+        results.sessions[session.session_id] = session if before is None else replace(session, rounds=before.rounds)
+    elif kind == "sample":
+        pending.setdefault((content["session_id"], content["round_index"]), []).append(
+            _adapter(RequestSample).validate_python(content["sample"])
+        )
+    elif kind == "round":
+        _take_round(results, pending, content)
+    elif kind == "session_end":
+        reasons = _adapter(tuple[InvalidReason, ...]).validate_python(content["invalid_reasons"])
+        results.sessions[content["session_id"]] = replace(results.sessions[content["session_id"]], invalid_reasons=reasons)
+        results.ended_sessions.add(content["session_id"])
+    elif kind == "cell":
+        cell = _adapter(FinishedCell).validate_python(content)
+        results.cells[cell.key] = cell
+    else:
+        raise ValueError("unknown kind")
+
+
+def _take_round(results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], content: Any) -> None:
+    record = _adapter(RoundRecord).validate_python(content["round"])
+    samples = tuple(pending.pop((content["session_id"], record.round_index), ()))
+    # a resumed run may have streamed samples of a round that a killed one had begun under the same index: the last ones are this round's
+    samples = samples[len(samples) - content["sample_count"] :] if len(samples) > content["sample_count"] else samples
+    if len(samples) != content["sample_count"]:
+        raise ValueError(f"round {record.round_index} has {len(samples)} samples, its record says {content['sample_count']}")
+    session = results.sessions[content["session_id"]]
+    results.sessions[session.session_id] = replace(session, rounds=(*session.rounds, replace(record, samples=samples)))
+
+
+def cut_partial_line(path: Path) -> bool:
+    """Cut a partly written last line off; True when there was one."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    data = path.read_bytes()
+    if data.endswith(b"\n"):
+        return False
+    os.truncate(path, data.rfind(b"\n") + 1)
+    return True
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    return {part.name: getattr(record, part.name) for part in fields(record)}
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -1,0 +1,160 @@
+"""The fault matrix: every fault, where it strikes, how it is injected, what must come of it. One row per fault; the tests and the table in
+docs/operating.md are made from the same rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from k3perf.errors import ExitStatus
+from k3perf.gate.outcome import Outcome
+
+
+class Kind(StrEnum):
+    """Which test module injects the fault."""
+
+    START = "start"  # the engine never gets ready (or does, in spite of it)
+    SERVICE = "service"  # the engine is ready, then dies
+    STOP = "stop"  # the engine's end
+    HARNESS = "harness"  # something happens to pytest itself
+    MACHINE = "machine"  # pre-flight and locks
+    ROUND = "round"  # a spoiled round
+    STORE = "store"  # the results file
+    SUITE = "suite"  # a whole `pytest perf_tests` run
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``outcome`` None: the run is not spoiled by it (PASS stays possible). ``shows`` is a pattern that the message must match."""
+
+    name: str
+    kind: Kind
+    stage: str
+    injection: str
+    outcome: Outcome | None
+    exit_status: ExitStatus | None  # None: pytest was killed and has none
+    shows: str = ""
+    flags: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> str:
+        """The outcome in the table's words."""
+        if self.exit_status is ExitStatus.INTERRUPTED:
+            return "interrupted"
+        if self.exit_status is None:
+            return "ended by itself"
+        return "not spoiled" if self.outcome is None else self.outcome.value
+
+
+def _invalid(name: str, kind: Kind, stage: str, injection: str, shows: str, *flags: str) -> Fault:
+    return Fault(name, kind, stage, injection, Outcome.INVALID, ExitStatus.INVALID, shows, flags)
+
+
+def _hung(name: str, stage: str, injection: str, flag: str) -> Fault:
+    return _invalid(name, Kind.START, stage, injection, f"engine hung in stage {stage}: no progress", flag)
+
+
+def _harmless(name: str, kind: Kind, stage: str, injection: str, shows: str, *flags: str) -> Fault:
+    return Fault(name, kind, stage, injection, None, ExitStatus.OK, shows, flags)
+
+
+def _interrupted(name: str, stage: str, injection: str, *flags: str) -> Fault:
+    return Fault(name, Kind.HARNESS, stage, injection, None, ExitStatus.INTERRUPTED, "", flags)
+
+
+def _dies(stage: str, process: str, where: str) -> Fault:
+    text = f"root cause: RuntimeError: injected death in {process} at {stage}"
+    return _invalid(f"dies_at_{stage}", Kind.START, stage, f"{where} raises and exits", text, f"die:{stage}:{process}")
+
+
+def _hangs(stage: str, where: str) -> Fault:
+    return _invalid(
+        f"hangs_at_{stage}", Kind.START, stage, f"{where} sleeps for ever", f"engine hung in stage {stage}: no progress", f"hang:{stage}"
+    )
+
+
+_START = (
+    _dies("import", "api", "the API server"),
+    _dies("load", "worker", "the worker"),
+    _dies("profile", "worker", "the worker"),
+    _dies("compile", "worker", "the worker"),
+    _dies("capture", "worker", "the worker"),
+    _dies("ready", "core", "EngineCore"),
+    _invalid("killed_at_load", Kind.START, "load", "the worker gets SIGKILL", "WorkerProc initialization failed", "killed:load"),
+    _invalid("segfault_at_capture", Kind.START, "capture", "the worker gets SIGSEGV", "engine ended in stage capture", "segfault:capture"),
+    _hangs("import", "the API server"),
+    _hangs("load", "the worker"),
+    _hangs("profile", "the worker"),
+    _hangs("compile", "the worker"),
+    _hangs("capture", "the worker"),
+    _hangs("ready", "EngineCore"),
+    _hung("heartbeats_only", "load", "the worker hangs, the log grows by heartbeats", "heartbeat:load"),
+    _invalid(
+        "never_listens", Kind.START, "ready", "the API server binds and never listens", "engine hung in stage ready", "hang_before_listen"
+    ),
+    _hung("never_healthy", "ready", "/health answers 503", "unhealthy"),
+    _invalid("serves_another_model", Kind.START, "ready", "/v1/models lists another name", "serves other, not", "wrong_model:other"),
+    _invalid("no_executable", Kind.START, "spawn", "argv names a file that is not there", "could not be started"),
+    _harmless("slow_but_moving", Kind.START, "load", "loading takes longer than its deadline, with progress in the log", "", "slow:load"),
+    _harmless("port_in_use_once", Kind.START, "import", "the first bind fails with EADDRINUSE", "", "port_taken:{work}/once"),
+    _harmless("port_stolen_once", Kind.START, "import", "a stranger listens on the reserved port, the next one is free", ""),
+    _invalid("port_stolen_always", Kind.START, "import", "a stranger listens on every reserved port", "no port was to be had"),
+)
+
+
+def _dead(name: str, injection: str, shows: str, *flags: str) -> Fault:
+    return _invalid(name, Kind.SERVICE, "serving", injection, shows, *flags)
+
+
+_SERVICE = (
+    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:0.3"),
+    _dead(
+        "api_server_dies_late",
+        "the API server exits 7",
+        "ended with exit status 7",
+        "api_dies_late:0.3",
+        "orphans",
+    ),
+    _dead("worker_killed", "SIGKILL to the worker", "VLLM::Worker"),
+    _dead("core_killed", "SIGKILL to EngineCore", "VLLM::EngineCore"),
+    _dead("api_server_killed", "SIGKILL to the API server; its children live on", "signal SIGKILL", "orphans"),
+    _dead(
+        "worker_dead_core_alive",
+        "SIGKILL to the worker, the rest serves on",
+        "VLLM::Worker",
+        "core_survives_worker",
+    ),
+    _dead("dies_mid_stream", "the API server exits while it streams", "ended with exit status 9", "die_mid_stream"),
+    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory"),
+)
+
+_STOP = (
+    _harmless("ignores_sigterm", Kind.STOP, "stop", "every process ignores SIGTERM", "", "ignore_sigterm"),
+    _harmless("leaves_orphans", Kind.STOP, "stop", "the API server exits on SIGTERM and leaves its children", "", "orphans"),
+    _harmless("process_escapes", Kind.STOP, "stop", "a process with a session of its own, no parent and no mark", "", "escape"),
+    _harmless("shared_memory_left", Kind.STOP, "stop", "SIGKILL leaves a file in /dev/shm", "", "shared_memory", "ignore_sigterm"),
+    _harmless("frozen_at_stop", Kind.STOP, "stop", "the whole tree is stopped by SIGSTOP", ""),
+    _harmless("dead_before_stop", Kind.STOP, "stop", "SIGKILL to the API server just before", "", "orphans"),
+    _invalid("device_memory_kept", Kind.STOP, "stop", "the device's used memory stays up after the end", "device memory did not come back"),
+)
+
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_HARNESS = (
+    *(
+        _interrupted(f"{number.lower()}_at_{stage}", stage, f"{number} to pytest", *(() if stage == "serving" else (f"hang:{stage}",)))
+        for number in _SIGNALS
+        for stage in ("import", "load", "profile", "compile", "capture", "ready", "serving")
+    ),
+    _interrupted("sigint_twice_in_stop", "stop", "SIGINT, and again while an engine that ignores SIGTERM is ended", "ignore_sigterm"),
+    Fault("sigkill_at_load", Kind.HARNESS, "load", "SIGKILL to pytest", None, None, "", ("hang:load",)),
+    Fault("sigkill_at_serving", Kind.HARNESS, "serving", "SIGKILL to pytest", None, None, "", ("shared_memory", "orphans")),
+    Fault("sigkill_of_the_group", Kind.HARNESS, "serving", "SIGKILL to pytest's process group", None, None, ""),
+)
+
+FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS)
+
+
+def of(kind: Kind) -> list[Fault]:
+    """The rows of one kind."""
+    return [fault for fault in FAULTS if fault.kind is kind]

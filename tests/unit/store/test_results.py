@@ -1,0 +1,181 @@
+"""Results survive any end of a run: written as they come, read back whole, a partly written last line cut off."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k3perf.errors import ConfigFileError, MeasurementInvalid
+from k3perf.samples import (
+    Arm,
+    ChunkRecord,
+    EngineIdentity,
+    InvalidReason,
+    RankMemory,
+    RequestSample,
+    RequestStatus,
+    RoundKind,
+    RoundRecord,
+    SessionRecord,
+    StageTiming,
+    TelemetryReading,
+)
+from k3perf.store.results import CellKey, FinishedCell, ResultWriter, read_results
+
+KEY = CellKey("cpu", "default", "burst", "reference", "d1")
+
+
+def sample(index: int) -> RequestSample:
+    return RequestSample(index, RequestStatus.OK, 10, 11, 99, (ChunkRecord(20, 1), ChunkRecord(30, 2)), 4, 3, 3, detail="é\u2028x")
+
+
+def round_record(index: int, count: int = 3) -> RoundRecord:
+    return RoundRecord(
+        round_index=index,
+        kind=RoundKind.MEASURED,
+        start_ns=1,
+        end_ns=2,
+        samples=tuple(sample(number) for number in range(count)),
+        counters={"vllm:num_preemptions_total": 1.0},
+        telemetry=(TelemetryReading("steal_ratio", None, "/proc/stat"),),
+        invalid_reasons=(InvalidReason("preemptions", "text", 1.0, 0.0),),
+    )
+
+
+def session_record(name: str, rounds: tuple[RoundRecord, ...] = ()) -> SessionRecord:
+    return SessionRecord(
+        session_id=name,
+        target="cpu",
+        config="default",
+        workload="burst",
+        plan_digest="d1",
+        arm=Arm.REFERENCE,
+        started_at_utc="2026-01-01T00:00:00+00:00",
+        identity=EngineIdentity("0.32.0", "3.11", "2.13", "cpu-2", (), None, "host"),
+        resolved_config={"block_size": 32, "nested": {"x": None}},
+        stages=(StageTiming("load", 1.5),),
+        memory=(RankMemory(0, weights_bytes=5, absent=("graph_pool_bytes",)),),
+        rounds=rounds,
+    )
+
+
+def test_everything_written_is_read_back_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "results.jsonl"
+    rounds = (round_record(0), round_record(1))
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.session(session_record("s1"))
+        for entry in rounds:
+            writer.round("s1", entry)
+        writer.session_end("s1", (InvalidReason("valid_rounds_count", "few"),))
+        writer.cell(FinishedCell(KEY, "PASS", ("s1",), valid=True))
+    results = read_results(path)
+    assert results.run_id == "r1"
+    assert results.sessions["s1"] == replace(session_record("s1", rounds), invalid_reasons=(InvalidReason("valid_rounds_count", "few"),))
+    assert results.ended_sessions == {"s1"}
+    assert results.cell_sessions(KEY) == (results.sessions["s1"],)
+    assert results.unfinished_sample_counts == {}
+    assert not results.partial_last_line
+
+
+def test_streamed_samples_are_not_written_twice(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    record = round_record(0)
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.session(session_record("s1"))
+        for entry in record.samples:
+            writer.sample("s1", 0, entry)
+        writer.round("s1", record)
+    assert path.read_text().count('"kind":"sample"') == len(record.samples)
+    assert read_results(path).sessions["s1"].rounds == (record,)
+
+
+def test_a_partly_streamed_round_is_refused(tmp_path: Path) -> None:
+    with ResultWriter(tmp_path / "r.jsonl", run_id="r1") as writer:
+        writer.sample("s1", 0, sample(0))
+        with pytest.raises(ValueError, match="1 of 3 samples"):
+            writer.round("s1", round_record(0))
+
+
+def test_samples_of_a_round_that_never_ended_are_counted_and_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.session(session_record("s1"))
+        writer.sample("s1", 0, sample(0))
+        writer.sample("s1", 0, sample(1))
+    results = read_results(path)
+    assert results.sessions["s1"].rounds == ()
+    assert results.unfinished_sample_counts == {("s1", 0): 2}
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(min_value=0, max_value=4000))
+def test_a_file_cut_anywhere_is_readable_and_can_be_continued(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("cut") / "results.jsonl"
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.session(session_record("s1"))
+        writer.round("s1", round_record(0))
+        writer.round("s1", round_record(1))
+    whole = path.read_bytes()
+    os.truncate(path, min(cut, len(whole)))
+    before = read_results(path)
+    assert before.partial_last_line == (0 < cut < len(whole) and whole[cut - 1 : cut] != b"\n")
+    known = before.sessions["s1"].rounds if "s1" in before.sessions else ()
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.session(session_record("s2"))
+        writer.round("s2", round_record(0))
+    after = read_results(path)
+    assert after.sessions["s2"].rounds == (round_record(0),)
+    assert (after.sessions["s1"].rounds if "s1" in after.sessions else ()) == known
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.session(session_record("s1"))
+    path.write_bytes(path.read_bytes() + b'{"kind":"round"}\n')
+    with pytest.raises(ConfigFileError, match="line 3"):
+        read_results(path)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"kind":"surprise","content":{}}', '{"kind":"run","content":{"schema_version":99,"run_id":"x"}}', "[]", "nonsense"]
+)
+def test_lines_that_are_no_records_are_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ConfigFileError, match="line 1"):
+        read_results(path)
+
+
+def test_only_a_valid_cell_of_the_same_plan_counts_as_finished(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    invalid = replace(KEY, workload="other")
+    with ResultWriter(path, run_id="r1") as writer:
+        writer.cell(FinishedCell(KEY, "PASS", ("s1",), valid=True))
+        writer.cell(FinishedCell(invalid, "INVALID", ("s2",), valid=False))
+    results = read_results(path)
+    assert results.finished(KEY) is not None
+    assert results.finished(invalid) is None
+    assert results.finished(replace(KEY, plan_digest="d2")) is None
+
+
+def test_a_full_disk_is_invalid_and_leaves_a_readable_file() -> None:
+    with pytest.raises(MeasurementInvalid, match="cannot be written"):
+        ResultWriter(Path("/dev/full"), run_id="r1")
+
+
+def test_a_directory_in_the_way_is_invalid(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(MeasurementInvalid, match="cannot be written"):
+        ResultWriter(blocked / "results.jsonl", run_id="r1")
+
+
+def test_missing_results_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="cannot be read"):
+        read_results(tmp_path / "none.jsonl")
