@@ -10,9 +10,9 @@ IDLE_MEMORY_MIB = 1024
 TIMEOUT_S = 30
 
 
-def findings(kind: str, *, proc: Path = Path("/proc")) -> list[str]:
+def findings(kind: str) -> list[str]:
     """Empty when the device is clean. A device that cannot be read is not clean."""
-    found = _leftovers(proc)
+    found = _leftovers(Path(os.environ.get("K3PERF_PROC", "/proc")))
     return found + (_nvidia() if kind == "nvidia" else [])
 
 
@@ -51,10 +51,12 @@ def _smi(query: str) -> str:
 
 
 def _leftovers(proc: Path) -> list[str]:
-    """Engine processes that outlived their job, seen from inside this container."""
+    """Engine processes of this user that outlived their job; inside a container every process belongs to it."""
     found = []
     for entry in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
+            if entry.stat().st_uid != os.getuid():
+                continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
         except OSError:
             continue  # it ended while we looked
