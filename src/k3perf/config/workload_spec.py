@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,30 +24,40 @@ class ClosedLoop(Declared):
     concurrency: int = Field(ge=1)
 
 
-class Constant(Declared):
-    """Equal gaps of ``1 / rate_per_s``."""
+class OpenLoop(Declared):
+    """Arrivals that do not wait for replies: an absolute rate, or a share of the rate that ``k3perf load find-rate`` found."""
+
+    rate_per_s: PositiveFloat | None = None
+    found_rate_share_ratio: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Self:
+        if (self.rate_per_s is None) == (self.found_rate_share_ratio is None):
+            raise ValueError("give exactly one of rate_per_s and found_rate_share_ratio")
+        return self
+
+
+class Constant(OpenLoop):
+    """Equal gaps of ``1 / rate``."""
 
     kind: Literal["constant"]
-    rate_per_s: PositiveFloat
 
 
-class Poisson(Declared):
+class Poisson(OpenLoop):
     """Exponential gaps."""
 
     kind: Literal["poisson"]
-    rate_per_s: PositiveFloat
 
 
-class Gamma(Declared):
-    """Gamma gaps with mean ``1 / rate_per_s``; ``shape`` 1 is Poisson, below 1 burstier, CV of a gap is ``shape ** -0.5``."""
+class Gamma(OpenLoop):
+    """Gamma gaps with mean ``1 / rate``; ``shape`` 1 is Poisson, below 1 burstier, CV of a gap is ``shape ** -0.5``."""
 
     kind: Literal["gamma"]
-    rate_per_s: PositiveFloat
     shape: PositiveFloat
 
 
 class Ramp(Declared):
-    """A Poisson process whose rate goes linearly from one rate to another over the requests' span."""
+    """A Poisson process whose rate goes linearly from one rate to another within ``duration_s`` and stays there afterwards."""
 
     kind: Literal["ramp"]
     start_rate_per_s: PositiveFloat
@@ -59,16 +69,17 @@ class TraceReplay(Declared):
     """Arrivals, lengths and prefix sharing come from a trace file (Mooncake's JSONL form).
 
     ``window_start_s``/``window_duration_s`` cut the trace, ``time_scale`` divides gaps (2.0 is twice as fast),
-    ``length_scale`` multiplies lengths (0.125 makes 512-token blocks 64 tokens long).
+    ``length_scale`` multiplies lengths (0.125 makes 512-token blocks 64 tokens long). Requests whose scaled prompt and output together
+    exceed ``longest_request_tokens`` are left out and counted. ``concurrency_limit`` holds back arrivals beyond that many in flight.
     """
 
     kind: Literal["trace"]
-    file: str
-    window_start_s: float = Field(ge=0, default=0)
+    file: str = Field(min_length=1)
+    window_start_s: float = Field(ge=0, default=0, allow_inf_nan=False)
     window_duration_s: PositiveFloat | None = None
-    maximum_requests: int | None = Field(ge=1, default=None)
     time_scale: PositiveFloat = 1.0
     length_scale: PositiveFloat = 1.0
+    longest_request_tokens: int | None = Field(ge=2, default=None)
     concurrency_limit: int | None = Field(ge=1, default=None)
 
 
@@ -119,8 +130,20 @@ class EmpiricalLength(Declared):
 Length = Annotated[FixedLength | UniformLength | LogNormalLength | EmpiricalLength, Field(discriminator="kind")]
 
 
+def shortest_tokens(length: FixedLength | UniformLength | LogNormalLength | EmpiricalLength) -> int:
+    """The smallest token count that a length distribution can give."""
+    if isinstance(length, FixedLength):
+        return length.tokens
+    if isinstance(length, EmpiricalLength):
+        return min(length.values)
+    return length.low
+
+
 class PrefixSharing(Declared):
-    """``share_ratio`` of the requests begin with one of ``groups`` prefixes of ``shared_tokens`` tokens."""
+    """``share_ratio`` of the requests begin with one of ``groups`` prefixes of ``shared_tokens`` tokens.
+
+    The prefix counts into the prompt's declared length, so every prompt must be longer than it.
+    """
 
     groups: int = Field(ge=1)
     shared_tokens: TokenCount
@@ -128,16 +151,20 @@ class PrefixSharing(Declared):
 
 
 class Conversation(Declared):
-    """Requests form conversations of ``turns``: each prompt holds the earlier turns, ``think_time_s`` after the last reply."""
+    """Requests form conversations of ``turns``: each prompt holds the earlier turns, ``think_time_s`` after the last reply.
+
+    ``prompt_tokens`` of the workload is what each turn adds; an arrival process paces the conversations' first turns. In a closed loop
+    one of the ``concurrency`` slots is one user, who plays a conversation to its end before starting the next.
+    """
 
     turns: int = Field(ge=2)
-    think_time_s: float = Field(ge=0, default=0.0)
+    think_time_s: float = Field(ge=0, default=0.0, allow_inf_nan=False)
 
 
 class Sampling(Declared):
     """Sampling parameters; greedy by default so that the work is the same every time."""
 
-    temperature: float = Field(ge=0, default=0.0)
+    temperature: float = Field(ge=0, default=0.0, allow_inf_nan=False)
     sequences: int = Field(ge=1, default=1)
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 
@@ -150,19 +177,48 @@ class ServiceLevel(Declared):
 
 
 class WorkloadSpec(Declared):
-    """The requests of a cell. Seeded; expands to a plan with a digest."""
+    """The requests of a cell. Seeded; expands to a plan with a digest.
+
+    A trace brings its own lengths and prefixes: with ``arrival: {kind: trace}`` leave ``prompt_tokens``, ``output_tokens``, ``prefix`` and
+    ``conversation`` out; ``requests`` then is an upper limit. ``repeat_prompts``: send the very same prompts in every round of a
+    session (they hit the prefix cache then); by default every round has prompts of its own.
+    """
 
     schema_version: Literal[1]
     name: Name
     description: str = Field(min_length=8)
     seed: int = Field(ge=0)
-    requests: int = Field(ge=1)
+    requests: int | None = Field(ge=1, default=None)
     arrival: Arrival
-    prompt_tokens: Length
-    output_tokens: Length
+    prompt_tokens: Length | None = None
+    output_tokens: Length | None = None
     prefix: PrefixSharing | None = None
     conversation: Conversation | None = None
     sampling: Sampling = Sampling()
     service_level: ServiceLevel | None = None
+    repeat_prompts: bool = False
     request_timeout_s: PositiveFloat = 120
     stall_timeout_s: PositiveFloat = 60
+
+    @model_validator(mode="after")
+    def _lengths_where_needed(self) -> Self:
+        is_trace = isinstance(self.arrival, TraceReplay)
+        for field in ("requests", "prompt_tokens", "output_tokens"):
+            if not is_trace and getattr(self, field) is None:
+                raise ValueError(f"{field} is missing; only a trace brings its own")
+        if is_trace:
+            for field in ("prompt_tokens", "output_tokens", "prefix", "conversation"):
+                if getattr(self, field) is not None:
+                    raise ValueError(f"{field} cannot be set beside a trace, which brings its own")
+        return self
+
+    @model_validator(mode="after")
+    def _prefix_fits(self) -> Self:
+        if self.prefix and self.prompt_tokens and shortest_tokens(self.prompt_tokens) <= self.prefix.shared_tokens:
+            raise ValueError(
+                f"prompt_tokens can be as short as {shortest_tokens(self.prompt_tokens)} tokens, which does not hold the prefix of "
+                f"{self.prefix.shared_tokens} shared tokens and one of its own; lengthen the prompts or shorten the prefix"
+            )
+        if self.prefix and self.conversation:
+            raise ValueError("prefix and conversation cannot be combined; the turns of a conversation already share their beginning")
+        return self

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from k3perf.config.suite import Cell
 from k3perf.engine.running import Engine
-from k3perf.load.generator import RoundSamples, run_round
+from k3perf.load.generator import run_round
+from k3perf.load.round_samples import RoundSamples
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.run.settings import Injection
 from k3perf.samples import Arm, EngineIdentity, InvalidReason, RankMemory, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.counters import CounterDifference, counter_difference
+from k3perf.telemetry.resident import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
@@ -73,13 +79,19 @@ class SessionLog:
     cell: Cell
     plan: Plan
     live: LiveEngine
+    pair_id: str | None
+    session_id: str = ""
     rounds: list[RoundRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # One engine may serve several cells (a resident reference does), each with a session of its own in the results.
+        self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
 
     def record(self) -> SessionRecord:
         """The session so far as a frozen record; memory is read now, so call it before the engine stops."""
         live = self.live
         return SessionRecord(
-            session_id=live.session_id,
+            session_id=self.session_id,
             target=self.cell.target.name,
             config=self.cell.config.name,
             workload=self.cell.workload.name,
@@ -93,8 +105,10 @@ class SessionLog:
             rounds=tuple(self.rounds),
             kv_capacity_tokens=live.kv_capacity_tokens,
             kv_max_concurrency_ratio=live.kv_max_concurrency_ratio,
+            engine_peak_resident_bytes=peak_resident_bytes(live.engine.pids()),
             compile_cache_warm=live.engine.compile_cache_warm,
             injected=live.injected,
+            pair_id=self.pair_id,
         )
 
     def _memory(self) -> tuple[RankMemory, ...]:
@@ -109,12 +123,13 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     live = log.live
     live.require_alive()
     counters_before = live.probe.counters()
-    seen = run_round(
-        log.plan.for_round(place.round_index),
-        base_url=live.engine.base_url,
-        model_name=live.engine.model_name,
-        stop=live.engine.death_event,
-    )
+    with _client_on(log.cell.target.pinning.client_cpus):
+        seen = run_round(
+            log.plan.for_round(place.round_index),
+            base_url=live.engine.base_url,
+            model_name=live.engine.model_name,
+            stop=live.engine.death_event,
+        )
     live.require_alive()
     counters_after = live.probe.counters()
     counted = counter_difference(counters_before, counters_after)
@@ -124,6 +139,19 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
         record = replace(record, invalid_reasons=reasons)
     log.rounds.append(record)
     return record
+
+
+@contextlib.contextmanager
+def _client_on(cpus: tuple[int, ...]) -> Iterator[None]:
+    """Keep the client's thread on ``cpus`` for the round, so that it does not take the workers' processor; nothing where none are named."""
+    before = os.sched_getaffinity(0)
+    wanted = before & set(cpus)
+    if wanted:
+        os.sched_setaffinity(0, wanted)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], sampler: Sampler) -> RoundRecord:

@@ -22,7 +22,7 @@ from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
-from k3perf.store.atomic import replace_text
+from k3perf.store.files import replace_text
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import ResultWriter
 from k3perf.telemetry.sampler import Sampler
@@ -163,7 +163,7 @@ class SuiteRun:
         )
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
-        self._ensure_writer().round(session_id, cell.cell_id, arm, record)
+        self._ensure_writer().round(session_id, record)
         if arm is Arm.CANDIDATE and record.kind is RoundKind.MEASURED and record.valid:
             self._durations_s.setdefault(cell.cell_id, []).append(ns_to_s(record.end_ns - record.start_ns))
 
@@ -187,7 +187,9 @@ class SuiteRun:
 
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:
-            self._writer = self._exit.enter_context(ResultWriter(self.settings.results_directory, run_id=self.settings.run_id))
+            self._writer = self._exit.enter_context(
+                ResultWriter(self.settings.results_directory / "results.jsonl", run_id=self.settings.run_id)
+            )
         return self._writer
 
     def _empty(self, cell: Cell, reasons: tuple[InvalidReason, ...]) -> CellMeasurement:

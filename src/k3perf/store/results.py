@@ -183,7 +183,8 @@ def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample
         results.run_id = content["run_id"]
     elif kind == "session":
         session = _adapter(SessionRecord).validate_python(content)
-        results.sessions[session.session_id] = session
+        before = results.sessions.get(session.session_id)  # a later line holds the readings at the end, not the rounds again
+        results.sessions[session.session_id] = session if before is None else replace(session, rounds=before.rounds)
     elif kind == "sample":
         pending.setdefault((content["session_id"], content["round_index"]), []).append(
             _adapter(RequestSample).validate_python(content["sample"])

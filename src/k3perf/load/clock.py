@@ -1,0 +1,93 @@
+"""The load layer's clock and its precise timer.
+
+Every time of a round is an int of nanoseconds from ``monotonic_ns``. On Linux that clock is one for all processes of a machine, so the
+times of several client processes, and of the mock server, can be compared directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from k3perf.units import NS_PER_S
+
+Clock = Callable[[], int]
+monotonic_ns: Final[Clock] = time.monotonic_ns
+
+_TFD_TIMER_ABSTIME: Final = 1
+_TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+
+
+class PreciseTimer:
+    """One re-armable alarm on an event loop, ``callback()`` at or just after an absolute ``due_ns``.
+
+    Event loops round their timers to whole milliseconds (asyncio's epoll and libuv both do), which would show as schedule lag. On Linux
+    this waits on a timerfd, which wakes the loop exactly as a readable socket does; elsewhere it falls back to ``loop.call_later``.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], clock: Clock = monotonic_ns) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._clock = clock
+        self._handle: asyncio.TimerHandle | None = None
+        self._fd = _open_timerfd()
+        if self._fd is not None:
+            loop.add_reader(self._fd, self._on_readable)
+
+    def arm(self, due_ns: int) -> None:
+        """Ring at ``due_ns`` instead of whenever was set before; a time already past rings at once."""
+        if self._fd is not None:
+            _set_timerfd(self._fd, max(due_ns, 1))
+            return
+        self.disarm()
+        delay_s = max(due_ns - self._clock(), 0) / NS_PER_S
+        self._handle = self._loop.call_later(delay_s, self._callback)
+
+    def disarm(self) -> None:
+        """Forget the alarm."""
+        if self._fd is not None:
+            _set_timerfd(self._fd, 0)
+        elif self._handle is not None:
+            self._handle.cancel()
+
+    def close(self) -> None:
+        """Give the descriptor back; the timer never rings again."""
+        self.disarm()
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = None
+
+    def _on_readable(self) -> None:
+        assert self._fd is not None  # noqa: S101 - the reader is removed before the descriptor is closed
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return  # re-armed between the wake-up and here
+        self._callback()
+
+
+def _open_timerfd() -> int | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.timerfd_create(time.CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
+    return None if fd < 0 else int(fd)
+
+
+def _set_timerfd(fd: int, due_ns: int) -> None:
+    """``due_ns`` 0 disarms (timerfd_settime(2))."""
+    seconds, nanoseconds = divmod(due_ns, NS_PER_S)
+    specification = struct.pack("@qqqq", 0, 0, seconds, nanoseconds)
+    if _libc().timerfd_settime(fd, _TFD_TIMER_ABSTIME, specification, None) != 0:
+        raise OSError(ctypes.get_errno(), "timerfd_settime failed")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,194 @@
+"""One request on its connection: bytes out, timed reads in. Parses no more HTTP than it takes to see where a response ends.
+
+A read costs one clock call and one list append; JSON, server-sent events and counts are ``k3perf.load.decode``'s work, after the
+round. That is what keeps 1,024 streams on one core punctual (docs/load.md has the measurements).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Final, cast
+
+from k3perf.load.clock import Clock
+from k3perf.samples import RequestStatus
+
+_HEAD_END: Final = b"\r\n\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
+_CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
+_CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
+
+
+class Exchange:
+    """What was sent and read for the request at ``position`` of the plan. ``reads`` are (nanoseconds, bytes) in order; ``failure`` is None while all is well."""
+
+    __slots__ = ("connection_closes", "end_ns", "endpoint_index", "failure", "position", "reads", "scheduled_ns", "sent_ns")  # fmt: skip
+
+    def __init__(self, position: int, scheduled_ns: int, endpoint_index: int) -> None:
+        self.position = position
+        self.scheduled_ns = scheduled_ns
+        self.endpoint_index = endpoint_index
+        self.sent_ns: int | None = None
+        self.end_ns: int | None = None
+        self.reads: list[tuple[int, bytes]] = []
+        self.failure: tuple[RequestStatus, str] | None = None
+        self.connection_closes = False
+
+
+class Connection(asyncio.Protocol):
+    """A kept-open connection that carries one exchange at a time.
+
+    ``on_finished(connection, exchange)`` is called once per exchange, at its end of whatever kind; ``on_idle_lost(connection)`` when the
+    peer closes the connection between exchanges.
+    """
+
+    __slots__ = ("_body_left", "_chunked", "_clock", "_exchange", "_on_finished", "_on_idle_lost", "_reads", "_tail",
+                 "endpoint_index", "free_since_ns", "served_count", "transport")  # fmt: skip
+
+    def __init__(
+        self,
+        endpoint_index: int,
+        clock: Clock,
+        on_finished: Callable[[Connection, Exchange], None],
+        on_idle_lost: Callable[[Connection], None],
+    ) -> None:
+        self.endpoint_index = endpoint_index
+        self.transport: asyncio.Transport | None = None
+        self.served_count = 0
+        self.free_since_ns = clock()
+        self._clock = clock
+        self._on_finished = on_finished
+        self._on_idle_lost = on_idle_lost
+        self._exchange: Exchange | None = None
+        self._reads: list[tuple[int, bytes]] = []
+        self._chunked = False
+        self._body_left: int | None = None
+        self._tail = b""
+
+    @property
+    def usable(self) -> bool:
+        """Open and without an exchange."""
+        return self.transport is not None and not self.transport.is_closing() and self._exchange is None
+
+    def send(self, exchange: Exchange, request_bytes: bytes) -> None:
+        """Hand one whole HTTP request to the socket and note when."""
+        assert self.transport is not None  # noqa: S101 - a connection is handed out after connection_made
+        self._exchange = exchange
+        self._reads = exchange.reads
+        self._chunked = False
+        self._body_left = None
+        self._tail = b""
+        exchange.sent_ns = self._clock()
+        self.transport.write(request_bytes)
+
+    def abort(self) -> None:
+        """Close at once, without waiting for anything."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def fail(self, status: RequestStatus, detail: str) -> None:
+        """End the current exchange as failed, and the connection with it."""
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.failure = (status, detail)
+            self._finish(self._clock())
+        self.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its base class
+
+    def data_received(self, data: bytes) -> None:
+        """Note the time, keep the bytes, and look only for the end."""
+        now_ns = self._clock()
+        self._reads.append((now_ns, data))
+        if self._chunked:
+            if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
+                self._look_for_last_chunk(now_ns)
+        else:
+            self._read_outside_chunks(data, now_ns)
+
+    def eof_received(self) -> None:
+        """The peer will send nothing more; connection_lost follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of a body without a length; a failure in the middle of an exchange; nothing much between two."""
+        exchange = self._exchange
+        if exchange is None:
+            self._on_idle_lost(self)
+            return
+        exchange.connection_closes = True
+        if exc is not None:
+            exchange.failure = (RequestStatus.RESET, f"connection lost: {exc.__class__.__name__}")
+        self._finish(self._clock())
+
+    def _read_outside_chunks(self, data: bytes, now_ns: int) -> None:
+        """The slow path: the response's head, and bodies that are not chunked."""
+        exchange = self._exchange
+        if exchange is None:
+            self.abort()  # bytes nobody asked for; the stream cannot be trusted any more
+            return
+        if self._body_left is not None:
+            self._body_left -= len(data)
+        else:
+            received = b"".join(part for _, part in self._reads)
+            head, separator, body = received.partition(_HEAD_END)
+            if not separator:
+                return
+            exchange.connection_closes = _CLOSING.search(head) is not None
+            if _CHUNKED.search(head):
+                self._chunked = True
+                self._look_for_last_chunk(now_ns)
+                return
+            length = _CONTENT_LENGTH.search(head)
+            if length is None:
+                return  # the body ends with the connection
+            self._body_left = int(length.group(1)) - len(body)
+        if self._body_left <= 0:
+            self._finish(now_ns)
+
+    def _look_for_last_chunk(self, now_ns: int) -> None:
+        """Finish if the chunked body is complete. A tail that only looks like the last chunk is told apart by walking the chunks."""
+        if self._exchange is None:
+            return
+        tail = b""
+        for _, part in reversed(self._reads):
+            tail = part[-len(_LAST_CHUNK) :] + tail
+            if len(tail) >= len(_LAST_CHUNK):
+                break
+        if tail.endswith(_LAST_CHUNK) and _chunks_are_complete(b"".join(part for _, part in self._reads)):
+            self._finish(now_ns)
+
+    def _finish(self, now_ns: int) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        exchange.end_ns = now_ns
+        self._exchange = None
+        self._reads = []
+        self._chunked = False
+        self.served_count += 1
+        self.free_since_ns = now_ns
+        self._on_finished(self, exchange)
+
+
+def _chunks_are_complete(response: bytes) -> bool:
+    """Whether a chunked response ends exactly with its zero-length chunk; malformed framing counts as not complete."""
+    position = response.find(_HEAD_END) + len(_HEAD_END)
+    while True:
+        line_end = response.find(b"\r\n", position)
+        if line_end < 0:
+            return False
+        try:
+            size = int(response[position:line_end].split(b";", 1)[0], 16)
+        except ValueError:
+            return False
+        if size == 0:
+            return True
+        position = line_end + 2 + size + 2
+        if position > len(response):
+            return False

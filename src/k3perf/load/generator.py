@@ -1,0 +1,124 @@
+"""Plays one round of a plan against one or several endpoints and returns what was seen. Synchronous to its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from k3perf.load.clock import Clock, monotonic_ns
+from k3perf.load.decode import Expected, decode_exchange
+from k3perf.load.exchange import Exchange
+from k3perf.load.round_loop import RoundLoop
+from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
+from k3perf.load.wire import Endpoint
+from k3perf.samples import RequestSample, RequestStatus
+from k3perf.workload.plan import Plan, PlannedRequest
+
+_SPARE_FILES = 64
+
+
+def run_round(
+    plan: Plan,
+    *,
+    base_url: str | Sequence[str],
+    model_name: str,
+    clock: Clock = monotonic_ns,
+    stop: threading.Event | Callable[[], bool] | None = None,
+    start_at_ns: Callable[[], int] | None = None,
+) -> RoundSamples:
+    """Play the plan once; a sample for every planned request, whatever happened to it.
+
+    Time-outs are the plan's. ``stop`` ends the round within 0.1 s once it is set (or true): what is in flight or was not sent yet comes
+    back as ABANDONED. ``start_at_ns`` is asked for the start time when everything is encoded and connected; by default that is now.
+    Connections are opened and bodies encoded before the round's clock starts. Must not be called from a running event loop.
+    """
+    base_urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
+    endpoints = tuple(Endpoint.parse(url) for url in base_urls)
+    _allow_open_files(len(plan.requests) if plan.concurrency is None else plan.concurrency)
+    round_loop = RoundLoop(plan, endpoints, model_name=model_name, clock=clock, should_stop=_as_question(stop))
+    with _no_collector_pauses():
+        cpu_before_ns = time.thread_time_ns()
+        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+            runner.run(round_loop.run(start_at_ns or clock))
+        samples = _decode_all(plan, round_loop)
+        cpu_ns = time.thread_time_ns() - cpu_before_ns
+    all_lags_ns, first_lags_ns = schedule_lags_ns(samples) if plan.requests else ([], [])
+    return RoundSamples(
+        samples=samples,
+        start_ns=round_loop.start_ns,
+        end_ns=round_loop.end_ns,
+        client_lag_p99_ns=max(percentile_ns(round_loop.lags_ns, 0.99), percentile_ns(first_lags_ns, 0.99)),
+        client_cpu_ns=cpu_ns,
+        schedule_lag_p99_ns=percentile_ns(all_lags_ns, 0.99),
+        endpoints=_endpoint_loads(base_urls, round_loop.exchanges, samples),
+        stopped=round_loop.stopped,
+    )
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def _as_question(stop: threading.Event | Callable[[], bool] | None) -> Callable[[], bool]:
+    if stop is None:
+        return lambda: False
+    return stop.is_set if isinstance(stop, threading.Event) else stop
+
+
+@contextmanager
+def _no_collector_pauses() -> Iterator[None]:
+    """A full collection pauses the reader for milliseconds; a round makes no cycles worth collecting."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _allow_open_files(connection_count: int) -> None:
+    """Raise the soft limit of open files to what the round needs, as far as the hard limit lets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connection_count + soft // 2 + _SPARE_FILES
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def _decode_all(plan: Plan, round_loop: RoundLoop) -> tuple[RequestSample, ...]:
+    samples = []
+    for request, exchange in zip(plan.requests, round_loop.exchanges, strict=True):
+        samples.append(_sample(plan, request, exchange, round_loop.end_ns))
+        if exchange is not None:
+            exchange.reads.clear()
+    return tuple(samples)
+
+
+def _sample(plan: Plan, request: PlannedRequest, exchange: Exchange | None, end_ns: int) -> RequestSample:
+    expected = Expected(request.prompt_token_count, request.output_token_count, plan.spec.sampling.sequences)
+    if exchange is None:
+        exchange = Exchange(request.index, end_ns, 0)
+    if exchange.end_ns is None:
+        exchange.failure = (RequestStatus.ABANDONED, "the round was stopped before this request was done")
+    return decode_exchange(exchange, expected, request_index=request.index, round_end_ns=end_ns)
+
+
+def _endpoint_loads(
+    base_urls: Sequence[str], exchanges: Sequence[Exchange | None], samples: Sequence[RequestSample]
+) -> tuple[EndpointLoad, ...]:
+    requests = [0] * len(base_urls)
+    tokens = [0] * len(base_urls)
+    for exchange, sample in zip(exchanges, samples, strict=True):
+        if exchange is not None:
+            requests[exchange.endpoint_index] += 1
+            tokens[exchange.endpoint_index] += sample.output_token_count
+    return tuple(EndpointLoad(url, *counts) for url, *counts in zip(base_urls, requests, tokens, strict=True))

@@ -1,0 +1,209 @@
+"""One pass of a plan over open connections: what is sent when, what follows what, and what ends late ones.
+
+Runs on one event loop in one thread. Makes exchanges, never samples; decoding is done afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from k3perf.load.clock import Clock
+from k3perf.load.decode import reply_token_ids
+from k3perf.load.encoded import EncodedRequests
+from k3perf.load.exchange import Connection, Exchange
+from k3perf.load.pacing import LagProbe, Pacer
+from k3perf.load.pool import ConnectionPool
+from k3perf.load.wire import Endpoint
+from k3perf.samples import RequestStatus
+from k3perf.units import NS_PER_S, s_to_ns
+from k3perf.workload.plan import Plan
+
+_SWEEP_S: Final = 0.05
+_SENDS_PER_TURN: Final = 16  # then the loop reads what has come in, so that a burst's replies are not timed late
+_SPARE_CONNECTIONS: Final = 8
+_PEAK_WINDOW_NS: Final = 2 * NS_PER_S
+
+
+class RoundLoop:
+    """The mutable state of one round. ``exchanges[i]`` belongs to ``plan.requests[i]``; None was never begun."""
+
+    def __init__(
+        self, plan: Plan, endpoints: Sequence[Endpoint], *, model_name: str, clock: Clock, should_stop: Callable[[], bool]
+    ) -> None:
+        self.exchanges: list[Exchange | None] = [None] * len(plan.requests)
+        self.start_ns = 0
+        self.end_ns = 0
+        self.stopped = False
+        self.lags_ns: list[int] = []
+        self._plan = plan
+        self._endpoints = endpoints
+        self._clock = clock
+        self._should_stop = should_stop
+        self._encoded = EncodedRequests(plan, endpoints, model_name)
+        self._waiting: deque[tuple[int, int]] = deque()  # (position, due_ns), held back by the concurrency only
+        self._user_count = 0  # requests in flight, plus conversations whose user is thinking
+        self._active: dict[int, Connection] = {}
+        self._unfinished = len(plan.requests)
+        self._turn_is_booked = False
+        self._request_timeout_ns = s_to_ns(plan.spec.request_timeout_s)
+        self._stall_timeout_ns = s_to_ns(plan.spec.stall_timeout_s)
+
+    async def run(self, start_at_ns: Callable[[], int]) -> None:
+        """Open connections, ask ``start_at_ns()`` when to begin (it may block), play the plan, close everything."""
+        self._loop = asyncio.get_running_loop()
+        self._finished: asyncio.Future[None] = self._loop.create_future()
+        self._pacer = Pacer(self._loop, self._on_due, self._clock)
+        self._pools = [
+            ConnectionPool(
+                endpoint, index, clock=self._clock, on_finished=self._on_finished, on_crash=self._crash, spare=_SPARE_CONNECTIONS
+            )
+            for index, endpoint in enumerate(self._endpoints)
+        ]
+        self._loop.set_exception_handler(lambda _, context: self._crash(context.get("exception") or RuntimeError(context["message"])))
+        probe = LagProbe(self._loop, self._clock)
+        sweeper: asyncio.Task[None] | None = None
+        try:
+            wanted = -(-_connections_wanted(self._plan) // len(self._pools))
+            await asyncio.gather(*(pool.open(wanted) for pool in self._pools))
+            self.start_ns = start_at_ns()
+            sweeper = self._loop.create_task(self._sweep())
+            probe.start()
+            self._schedule_all()
+            await self._finished
+        finally:
+            self.end_ns = self._clock()
+            self.lags_ns = probe.lags_ns
+            probe.close()
+            self._pacer.close()
+            if sweeper is not None:
+                sweeper.cancel()
+            await asyncio.gather(*(pool.close() for pool in self._pools))
+
+    # what is sent when
+
+    def _schedule_all(self) -> None:
+        first_turns = [(position, request) for position, request in enumerate(self._plan.requests) if request.previous_index is None]
+        self._pacer.fill([(self.start_ns + (request.offset_ns or 0), position) for position, request in first_turns])
+
+    def _on_due(self, position: int, due_ns: int) -> None:
+        if self._plan.requests[position].previous_index is not None:
+            self._send(position, due_ns)  # this user's slot has been held while they were thinking
+            return
+        self._waiting.append((position, due_ns))
+        self._book_turn()
+
+    def _book_turn(self) -> None:
+        if not self._turn_is_booked:
+            self._turn_is_booked = True
+            self._loop.call_soon(self._send_waiting, self.start_ns)
+
+    def _send_waiting(self, slot_free_ns: int) -> None:
+        """Send what waits while there are free slots. A request held back by the concurrency is due when its slot became free."""
+        self._turn_is_booked = False
+        limit = self._plan.concurrency
+        for _ in range(_SENDS_PER_TURN):
+            if not self._waiting or (limit is not None and self._user_count >= limit):
+                return
+            position, due_ns = self._waiting.popleft()
+            self._user_count += 1
+            self._send(position, max(due_ns, slot_free_ns))
+        self._book_turn()
+
+    def _send(self, position: int, scheduled_ns: int) -> None:
+        endpoint_index = self._encoded.endpoint_of[position]
+        exchange = Exchange(position, scheduled_ns, endpoint_index)
+        self.exchanges[position] = exchange
+        pool = self._pools[endpoint_index]
+        connection = pool.take()
+        if connection is not None:
+            self._send_on(connection, exchange)
+        else:
+            pool.connect_for(lambda opened: self._send_on(opened, exchange), lambda error: self._refused(exchange, error))
+
+    def _send_on(self, connection: Connection, exchange: Exchange) -> None:
+        self._active[exchange.position] = connection
+        connection.send(exchange, self._encoded.bytes_of(exchange.position))
+
+    def _refused(self, exchange: Exchange, error: OSError) -> None:
+        exchange.failure = (RequestStatus.REFUSED, f"cannot connect: {error.strerror or error.__class__.__name__}")
+        exchange.end_ns = self._clock()
+        self._after(exchange)
+
+    # what follows what
+
+    def _on_finished(self, connection: Connection, exchange: Exchange) -> None:
+        self._active.pop(exchange.position, None)
+        pool = self._pools[connection.endpoint_index]
+        if exchange.failure is None and not exchange.connection_closes and connection.usable:
+            pool.give(connection)
+        else:
+            pool.discard(connection)
+        self._after(exchange)
+
+    def _after(self, exchange: Exchange) -> None:
+        assert exchange.end_ns is not None  # noqa: S101 - called at the end only
+        self._unfinished -= 1
+        if self._unfinished == 0 and not self._finished.done():
+            self._finished.set_result(None)
+        if self.stopped:
+            return
+        follower = self._encoded.follower_of.get(exchange.position)
+        if follower is not None:
+            self._encoded.take_reply(exchange.position, reply_token_ids(exchange))
+            self._pacer.add(exchange.end_ns + self._plan.requests[follower].think_time_ns, follower)
+            return
+        self._user_count -= 1
+        if self._waiting:
+            self._send_waiting(exchange.end_ns)
+
+    # what ends late ones
+
+    async def _sweep(self) -> None:
+        while not self._finished.done():
+            if self._should_stop():
+                self._stop()
+                return
+            now_ns = self._clock()
+            for position, connection in tuple(self._active.items()):
+                exchange = self.exchanges[position]
+                if exchange is not None:
+                    self._end_if_late(connection, exchange, now_ns)
+            await asyncio.sleep(_SWEEP_S)
+
+    def _end_if_late(self, connection: Connection, exchange: Exchange, now_ns: int) -> None:
+        sent_ns = exchange.sent_ns if exchange.sent_ns is not None else now_ns
+        last_ns = exchange.reads[-1][0] if exchange.reads else sent_ns
+        if now_ns - sent_ns > self._request_timeout_ns:
+            connection.fail(RequestStatus.TIMED_OUT, f"not finished within {self._plan.spec.request_timeout_s:g} s")
+        elif now_ns - last_ns > self._stall_timeout_ns:
+            connection.fail(RequestStatus.STALLED, f"no byte for {self._plan.spec.stall_timeout_s:g} s")
+
+    def _crash(self, error: BaseException) -> None:
+        """A mistake in this code must end the round loudly; without this an exception in a callback would leave it waiting for ever."""
+        if not self._finished.done():
+            self._finished.set_exception(error)
+
+    def _stop(self) -> None:
+        self.stopped = True
+        self._waiting.clear()
+        self._pacer.clear()
+        for connection in tuple(self._active.values()):
+            connection.fail(RequestStatus.ABANDONED, "the round was stopped")
+        if not self._finished.done():
+            self._finished.set_result(None)
+
+
+def _connections_wanted(plan: Plan) -> int:
+    """The most requests that can be due at about one time: the concurrency, or the largest number within two seconds."""
+    first_turns = [request.offset_ns or 0 for request in plan.requests if request.previous_index is None]
+    if plan.concurrency is not None:
+        return min(plan.concurrency, len(first_turns))
+    peak = start = 0
+    for end, offset_ns in enumerate(first_turns):
+        while offset_ns - first_turns[start] > _PEAK_WINDOW_NS:
+            start += 1
+        peak = max(peak, end - start + 1)
+    return min(peak + _SPARE_CONNECTIONS, len(plan.requests))
