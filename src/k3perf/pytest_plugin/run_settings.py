@@ -23,6 +23,8 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     option = config.getoption
     state_directory = config.rootpath / ".k3perf"
     cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).resolve()
+    if option("--k3-resume") and not option("--k3-results"):
+        raise UsageError("--k3-resume goes on with a run's results: name their directory with --k3-results")
     results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
     base = _ab_base(config, option("--k3-ab-base"), cache_directory)
     return RunSettings(

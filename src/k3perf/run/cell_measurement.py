@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid
 from k3perf.gate.verdict import Buy, CellVerdict
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.validity import ValidityRules
+from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.pool import EnginePool, Wanted
@@ -167,7 +167,9 @@ class CellRun:
         return log
 
     def _metrics(self, log: SessionLog) -> SessionMetrics:
-        return session_metrics(log.record(), service_level=self.cell.workload.service_level)
+        record = log.record()
+        reasons = judge_session(record, self.rules)
+        return session_metrics(replace(record, invalid_reasons=reasons), service_level=self.cell.workload.service_level)
 
     def _measurement(self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
         return CellMeasurement(

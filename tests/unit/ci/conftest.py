@@ -55,7 +55,8 @@ def workload(name: str, **changes: Any) -> WorkloadSpec:
         "prompt_tokens": {"kind": "fixed", "tokens": 8},
         "output_tokens": {"kind": "fixed", "tokens": 8},
     }
-    return WorkloadSpec.model_validate(declared | changes)
+    merged = {key: value for key, value in (declared | changes).items() if value is not None}
+    return WorkloadSpec.model_validate(merged)
 
 
 def suite_of(configs: list[ConfigSpec], targets: list[TargetSpec], workloads: list[WorkloadSpec]) -> Suite:
