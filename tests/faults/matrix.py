@@ -117,12 +117,12 @@ def _dead(name: str, injection: str, shows: str, *flags: str) -> Fault:
 
 
 _SERVICE = (
-    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:0.3"),
+    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:{work}/now"),
     _dead(
         "api_server_dies_late",
         "the API server exits 7",
         "ended with exit status 7",
-        "api_dies_late:0.3",
+        "api_dies_late:{work}/now",
         "orphans",
     ),
     _dead("worker_killed", "SIGKILL to the worker", "VLLM::Worker"),
@@ -135,7 +135,7 @@ _SERVICE = (
         "core_survives_worker",
     ),
     _dead("dies_mid_stream", "the API server exits while it streams", "ended with exit status 9", "die_mid_stream"),
-    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory"),
+    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory:{work}/now"),
 )
 
 _STOP = (
