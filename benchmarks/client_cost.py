@@ -70,7 +70,7 @@ def cpu_s(command, cpu):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
-            ["taskset", "-c", str(cpu), *map(str, command)], stdout=output, stderr=subprocess.STDOUT, env=environment
+            ["/usr/bin/env", "taskset", "-c", str(cpu), *map(str, command)], stdout=output, stderr=subprocess.STDOUT, env=environment
         )
         _, status, usage = os.wait4(process.pid, 0)
         output.seek(0)
