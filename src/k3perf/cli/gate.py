@@ -10,7 +10,7 @@ from typing import Final
 from k3perf.config.models import MeasurementPlan
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
-from k3perf.gate.selftest import Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
+from k3perf.gate.selftest import GATED, Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
 from k3perf.gate.simulation import SHAPES
 from k3perf.metrics.values import CellMeasurement
 from k3perf.samples import Arm
@@ -104,7 +104,7 @@ def _cost_text(cost: Cost) -> str:
     fixed = f"{cost.fixed_sessions} sessions x {cost.fixed_rounds} rounds" if cost.fixed_sessions else "none within six sessions"
     return (
         "### Measured cost\n\n"
-        "Normal noise, a quarter of the tolerance between sessions, 20 cells x 3 metrics; a cell ends when all three are decided.\n\n"
+        "Normal noise, a quarter of the tolerance between sessions, 60 cells of one gated metric.\n\n"
         "| | rounds per cell |\n| --- | --- |\n"
         f"| sequential, no change | {cost.clean_rounds:.1f} |\n"
         f"| sequential, 1.5 x tolerance | {cost.lost_rounds:.1f} |\n"

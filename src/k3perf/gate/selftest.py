@@ -106,7 +106,7 @@ def _loss(name: str, value: float | None) -> float:
 
 
 def simulated_setting(
-    shape: str, *, tolerance: float = 0.05, noise_share: float = 0.25, plan: MeasurementPlan, cell_count: int = 20
+    shape: str, *, tolerance: float = 0.05, noise_share: float = 0.25, plan: MeasurementPlan, metrics: tuple[str, ...] = GATED
 ) -> Setting:
     """60 gated metrics over cells whose session values have a standard deviation of ``noise_share`` of the tolerance, at all 12 rounds.
 
@@ -114,8 +114,8 @@ def simulated_setting(
     """
     total = noise_share * math.log1p(tolerance)
     session_sigma = total / math.sqrt(1 + MEDIAN_VARIANCE_FACTOR / RECORDED_ROUNDS)
-    source = simulated_source(Noise(shape, session_sigma, session_sigma), GATED, paired=plan.mode == "reference")
-    return Setting((source,) * cell_count, GATED, Tolerance(loss_ratio=tolerance), plan)
+    source = simulated_source(Noise(shape, session_sigma, session_sigma), metrics, paired=plan.mode == "reference")
+    return Setting((source,) * (SUITE_METRICS // len(metrics)), metrics, Tolerance(loss_ratio=tolerance), plan)
 
 
 def recorded_setting(measurements: Sequence[CellMeasurement], *, tolerance: float, plan: MeasurementPlan) -> Setting:
