@@ -101,8 +101,11 @@ def run_worker(options: argparse.Namespace) -> None:
             env={},
         )
         time.sleep(0.3)
+    config = options.faults.get("die_with")  # only where the configuration file holds this text
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)
+        if config and config in Path(options.config).read_text():
+            fail("worker", stage)
     Path(options.ready_file).write_text("ready")
     late = options.faults.get("die_late")
     eat = options.faults.get("eat_memory")
@@ -202,6 +205,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.answer(404, b"{}")
 
+    def wait_at_gate(self) -> None:
+        faults = self.options.faults
+        say("api", "serving a request")
+        gate, wanted = faults.get("wait_for"), faults.get("wait_with")
+        if wanted and wanted not in Path(self.options.config).read_text():
+            return
+        while gate and not Path(gate).exists():
+            say("api", "waiting at the gate")
+            time.sleep(0.02)
+
     def do_POST(self) -> None:
         faults = self.options.faults
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
@@ -218,6 +231,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
+        self.wait_at_gate()
         for index in range(count):
             if faults.get("compile_in_service") is not None and index == 1:
                 say(
@@ -312,7 +326,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, default=0)
     options, _vllm_arguments = parser.parse_known_args()
     options.faults = Faults(options.fault)
-    arguments = ["--port", str(options.port), "--model", options.model, "--stage-s", str(options.stage_s)]
+    arguments = ["--port", str(options.port), "--model", options.model, "--stage-s", str(options.stage_s), "--config", options.config]
     arguments += [part for fault in options.fault for part in ("--fault", fault)]
     if options.role == "core":
         # what the core and its worker print goes straight to the log; only the ready mark goes to the API server
