@@ -84,6 +84,26 @@ def test_the_h200_proxies_agree(
     assert (seen.block_size_tokens, seen.kv_block_count, seen.kv_tokens) == (block, blocks, tokens)
 
 
+@pytest.mark.parametrize(
+    ("target", "cache_dtype", "weights", "blocks", "cache_bytes", "tokens"),
+    [
+        ("h200-k3", "auto", 55_135_228_424, 14_440, 76_653_527_040, 8_449_462),
+        ("h200-k2", "fp8", 11_072_456_320, 130_278, 38_420_545_536, 8_337_792),
+    ],
+)
+def test_the_probe_on_an_h200_agrees(target: str, cache_dtype: str, weights: int, blocks: int, cache_bytes: int, tokens: int) -> None:
+    """Read by this project's probe from vLLM 0.33.0 on an H200, at the declared targets' arguments."""
+    seen = plan(
+        shipped(target),
+        "nvidia",
+        kv_cache_dtype=cache_dtype,
+        max_model_len=8192,
+        enable_prefix_caching=False,
+        kv_cache_memory_bytes=cache_bytes,
+    )
+    assert (seen.weights_bytes, seen.kv_block_count, seen.kv_cache_bytes, seen.kv_tokens) == (weights, blocks, cache_bytes, tokens)
+
+
 @pytest.mark.parametrize(("tensor", "cache_dtype", "block"), [(8, "fp8", 1536), (8, "auto", 768), (16, "fp8", 768), (16, "auto", 384)])
 def test_kimi_k3_forces_the_block(tensor: int, cache_dtype: str, block: int) -> None:
     seen = plan(kimi_k3(), "nvidia", ranks=Ranks(tensor=tensor), kv_cache_dtype=cache_dtype, block_size=64)
