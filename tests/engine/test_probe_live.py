@@ -93,19 +93,20 @@ def test_cache_use_grows_as_planned(planned: Live, repository: Path) -> None:
 
 
 def use_point(live: Live, layout: CacheLayout, context_tokens: int) -> UsePoint:
-    """Blocks that one decoding sequence of ``context_tokens`` holds: the middle one of all readings taken while it ran."""
+    """Blocks that one sequence of ``context_tokens`` holds: the middle one of all readings taken while it was decoding."""
     cache = live.probe.server_info()["vllm_config"]["cache_config"]
     usable = cache["num_gpu_blocks"] - 1  # the null block is never given out
     prompt = [10 + index % 4000 for index in range(context_tokens)]
     sending = threading.Thread(target=live.complete, args=(prompt, min(40, layout.block_size_tokens // 2 - 1)))
+    decoded_before = live.probe.counters()["vllm:generation_tokens_total"]
     sending.start()
     readings = []
     while sending.is_alive():
         counters = live.probe.counters()
-        if counters["vllm:num_requests_running"] and counters["vllm:kv_cache_usage_perc"]:
+        if counters["vllm:num_requests_running"] and counters["vllm:generation_tokens_total"] >= decoded_before + 2:
             readings.append(counters["vllm:kv_cache_usage_perc"] * usable)
     sending.join()
-    assert readings, "no reading was taken while the sequence ran"
+    assert readings, "no reading was taken while the sequence was decoding"
     return UsePoint(context_tokens, 1, median(readings))
 
 
