@@ -72,7 +72,10 @@ def engine_python_path(cache_directory: Path) -> str:
 
 
 def commit_of(directory: Path) -> str:
-    """The checked-out commit, ``unknown`` outside a repository; ``-dirty`` when tracked files differ from it."""
+    """The checked-out commit; ``-dirty`` when tracked files differ from it.
+
+    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it, else it is ``unknown``.
+    """
     try:
         run = subprocess.run(
             ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],  # noqa: S607 (git as everywhere)
@@ -82,7 +85,7 @@ def commit_of(directory: Path) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return os.environ.get("K3PERF_COMMIT", "unknown")
     return run.stdout.strip()
 
 

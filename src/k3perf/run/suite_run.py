@@ -24,7 +24,7 @@ from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
-from k3perf.store.files import replace_text
+from k3perf.store.atomic import replace_file
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import CellKey, FinishedCell, ResultWriter, read_results
 from k3perf.telemetry.sampler import Sampler
@@ -251,7 +251,7 @@ class SuiteRun:
             identity=self._identity,
             cells=tuple(result.measurement for result in self._results.values()),
         )
-        replace_text(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
+        replace_file(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
 
     def _verdict_document(self) -> dict[str, Any]:
         verdict = self.verdict()

@@ -55,8 +55,7 @@ def workload(name: str, **changes: Any) -> WorkloadSpec:
         "prompt_tokens": {"kind": "fixed", "tokens": 8},
         "output_tokens": {"kind": "fixed", "tokens": 8},
     }
-    merged = {key: value for key, value in (declared | changes).items() if value is not None}
-    return WorkloadSpec.model_validate(merged)
+    return WorkloadSpec.model_validate({key: value for key, value in (declared | changes).items() if value is not None})
 
 
 def suite_of(configs: list[ConfigSpec], targets: list[TargetSpec], workloads: list[WorkloadSpec]) -> Suite:
