@@ -9,6 +9,7 @@ import json
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +25,7 @@ from k3perf.capacity.shape import model_shape
 from k3perf.engine.process_tree import command_of
 from k3perf.metrics.resolved import describe, difference
 from k3perf.pytest_plugin.run_settings import engine_python, engine_python_path
+from k3perf.telemetry.counters import counter_difference
 from tests.engine.live_engine import CONTEXT_TOKENS, Live, StartLive
 
 pytestmark = pytest.mark.engine
@@ -196,3 +198,21 @@ def test_a_capacity_of_single_tokens_is_read_to_the_token(start_live: StartLive)
     less = start_live("cpu-gqa", kv_cache_dtype="auto", max_model_len=1, num_gpu_blocks_override=63)
     assert (capacity, less.probe.kv_capacity_tokens) == (64, 63)
     assert CONTEXT_TOKENS > 1
+
+
+def test_requests_held_before_the_first_preemption(start_live: StartLive, repository: Path) -> None:
+    """Prompts fill one block each and grow into a second: as many as are planned to fit run through, more are preempted."""
+    blocks, context = 25, 256
+    live = start_live("cpu-gqa", kv_cache_dtype="auto", max_model_len=context, num_gpu_blocks_override=blocks, enable_prefix_caching=False)
+    shape = model_shape(model_config(repository, "cpu-gqa"))
+    held = cache_layout(shape, cache_request(shape, live.arguments), Ranks(), CPU).requests_held(blocks, context)
+    assert held == 12
+    assert preempted(live, held) == 0
+    assert preempted(live, held + 4) > 0
+
+
+def preempted(live: Live, requests: int) -> float:
+    before = live.probe.counters()
+    with ThreadPoolExecutor(max_workers=requests) as pool:
+        list(pool.map(lambda start: live.complete(list(range(start, start + 120)), 100), range(10, 10 + requests)))
+    return counter_difference(before, live.probe.counters()).values["vllm:num_preemptions_total"]

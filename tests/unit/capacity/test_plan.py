@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from k3perf.capacity.cache_layout import CacheRequest, cache_layout
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Ranks, stage_layers
 from k3perf.capacity.rules import platform_rules
+from k3perf.capacity.shape import model_shape
 from k3perf.errors import K3PerfError, UsageError
 from tests.unit.capacity.proxies import k2_slice, k3_slice, kimi_k3, shipped
 
@@ -214,3 +216,13 @@ def test_what_is_not_covered_is_refused(config: dict[str, Any], arguments: dict[
 def test_an_unknown_platform_is_refused() -> None:
     with pytest.raises(K3PerfError, match="unknown platform 'tpu'"):
         platform_rules("tpu")
+
+
+def test_requests_held_before_the_first_preemption() -> None:
+    request = CacheRequest(maximum_context_tokens=4096)
+    layout = cache_layout(model_shape(shipped("cpu-hybrid")), request, Ranks(), platform_rules("cpu"))
+    assert layout.block_size_tokens == 384
+    assert layout.requests_held(1365, 4096) == 1364 // 17
+    assert layout.requests_held(1365, 385) == 1364 // (2 + 6)
+    assert layout.requests_held(1365, 384) == 1364 // (1 + 6)
+    assert layout.requests_held(0, 100) == 0
