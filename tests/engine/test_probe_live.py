@@ -168,7 +168,11 @@ def test_identity(start_live: StartLive) -> None:
     seen = live.probe.identity()
     assert seen["vllm_version"]
     assert seen["torch_version"]
-    assert live.probe.resolved_config()["version.vllm"] == seen["vllm_version"]
+    resolved = live.probe.resolved_config()
+    assert resolved["version.vllm"] == seen["vllm_version"]
+    assert resolved["backend.attention"] == "CPU_ATTN"
+    assert "MoE" in resolved["backend.moe"]
+    assert resolved["backend.sampling"]
     assert any("vllm" in command_of(pid).lower() for pid in live.engine.pids())
 
 
