@@ -8,7 +8,8 @@ from typing import Any
 
 from k3perf.config.suite import Cell
 from k3perf.engine.running import Engine
-from k3perf.load.generator import RoundSamples, run_round
+from k3perf.load.generator import run_round
+from k3perf.load.round_samples import RoundSamples
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.run.settings import Injection
 from k3perf.samples import Arm, EngineIdentity, InvalidReason, RankMemory, RoundKind, RoundRecord, SessionRecord
