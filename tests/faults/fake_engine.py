@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's server that fails on request: same process tree, same kind of log lines, the routes a harness needs. Standard library only.
+"""A stand-in for vLLM's server that fails on request: same process tree, log lines and routes. Standard library only.
 
     fake_engine.py --port P --model NAME [--fault KIND[:ARGUMENT[:PROCESS]]]...
 
@@ -29,6 +29,7 @@ STAGE_LINES = {
     "capture": "INFO 01-01 00:00:00 [kv_cache_utils.py:2327] CPU KV cache size: 1,024 tokens, Maximum concurrency for 64 tokens: 16.00x",
     "ready": "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model) took 0.10 s",
 }
+PYTHON = str(Path("/proc/self/exe").resolve())  # sys.executable is empty under a made-up argv[0]
 WORKER_STAGES = ("load", "profile", "compile", "capture")
 NAMES = {"api": "APIServer", "core": "EngineCore", "worker": "Worker"}
 
@@ -81,32 +82,39 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
 
 def spawn(role: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     command = [f"VLLM::{NAMES[role]}", "-S", "-E", __file__, *arguments, "--role", role]
-    return subprocess.Popen(command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL
+    )
 
 
 def run_worker(options: argparse.Namespace) -> None:
     if options.faults.get("ignore_sigterm") is not None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.faults.get("shared_memory") is not None:
-        handle = os.open(f"/dev/shm/psm_{os.environ['K3PERF_ENGINE_ID'][-8:]}", os.O_CREAT | os.O_RDWR)
+        handle = os.open(f"/dev/shm/psm_{options.model}", os.O_CREAT | os.O_RDWR)
         os.ftruncate(handle, 4096)
         options.keep = mmap.mmap(handle, 4096)
     if options.faults.get("escape") is not None:  # a process that leaves session, parent and mark behind
-        subprocess.Popen([os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model], start_new_session=True, env={})
+        subprocess.Popen(
+            [os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model],
+            start_new_session=True,
+            env={},
+        )
         time.sleep(0.3)
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)
     Path(options.ready_file).write_text("ready")
     late = options.faults.get("die_late")
-    if late:
-        time.sleep(float(late))
-        fail("worker", "serving")
     eat = options.faults.get("eat_memory")
     hoard = []
+    while eat is not None and not Path(eat).exists():  # only once the test has put the limit in place
+        time.sleep(0.02)
     while eat is not None:
         hoard.append(bytearray(b"x") * (1 << 20))
         time.sleep(0.001)
     while os.getppid() == options.parent or options.faults.get("orphans") is not None:
+        if late and Path(late).exists():
+            fail("worker", "serving")
         time.sleep(0.05)
 
 
@@ -172,7 +180,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         for index in range(count):
             if faults.get("compile_in_service") is not None and index == 1:
-                say("worker", "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider")
+                say(
+                    "worker",
+                    "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider",
+                )
             if faults.get("die_mid_stream") is not None and index == count // 2:
                 os._exit(9)
             if faults.get("stall_mid_stream") is not None and index == count // 2:
@@ -233,9 +244,8 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
     say("api", f"INFO 01-01 00:00:00 [entry.py:140] Starting vLLM server on http://127.0.0.1:{options.port}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     late = options.faults.get("api_dies_late")
-    end_s = time.monotonic() + float(late) if late else None
     while core.poll() is None:
-        if end_s is not None and time.monotonic() > end_s:
+        if late and Path(late).exists():
             os._exit(7)
         time.sleep(0.05)
     say("api", "ERROR 01-01 00:00:00 [async_llm.py:1] EngineDeadError: EngineCore encountered an issue. See stack trace (above).")

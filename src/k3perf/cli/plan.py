@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -38,6 +39,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--shards", type=_count, default=1, metavar="N", help="runners for each hardware class (default: %(default)s)")
     parser.add_argument("--target", action="append", metavar="NAME", help="only this target; can be repeated")
     parser.add_argument("--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware")
+    parser.add_argument(
+        "--hardware-classes", metavar="A,B", help="only these, because no other has a runner; what that leaves out is noted"
+    )
     parser.add_argument("--whole-model", choices=("only", "never"), help="only, or never, the targets that serve a checkpoint")
     parser.add_argument("--costs", type=Path, help="recorded seconds (default: costs.json in the suite's folder, where there is one)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -68,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
+    selection = _with_notes(selection, arguments.hardware_classes)
     costs = CostModel(_recorded(arguments.costs, arguments.suite))
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
@@ -95,9 +100,24 @@ def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
     def fits(name: str) -> bool:
         target = suite.targets[name]
         whole = target.model.weights == "checkpoint"
+        if arguments.hardware_classes is not None and target.hardware.hardware_class not in arguments.hardware_classes.split(","):
+            return False
         return (arguments.kind in (None, target.hardware.kind)) and arguments.whole_model in (None, "only" if whole else "never")
 
     return {name for name in named if fits(name)}
+
+
+def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
+    """A touched cell that has no runner must show somewhere."""
+    if hardware_classes is None:
+        return selection
+    absent = Counter(selected.cell.target.hardware.hardware_class for selected in selection.cells)
+    notes = tuple(
+        f"{count} touched cells on {name} are not measured: no runner of this class"
+        for name, count in absent.items()
+        if name not in hardware_classes.split(",")
+    )
+    return Selection(selection.cells, (*selection.notes, *notes))
 
 
 def _recorded(path: Path | None, suite: Path) -> RecordedCosts:

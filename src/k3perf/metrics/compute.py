@@ -16,7 +16,7 @@ from k3perf.samples import RequestSample, RequestStatus, RoundKind, RoundRecord,
 from k3perf.units import NS_PER_MS, ns_to_s
 
 
-def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None = None, pair_id: str | None = None) -> SessionMetrics:
+def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None = None) -> SessionMetrics:
     """The session's SESSION metrics and the ROUND metrics of its measured rounds, in order of time; warm-up rounds are left out.
 
     ``service_level`` is the workload's; without one there is no goodput (None, not 0).
@@ -25,7 +25,7 @@ def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None
     return SessionMetrics(
         session_id=record.session_id,
         arm=record.arm,
-        pair_id=pair_id,
+        pair_id=record.pair_id,
         rounds=tuple(round_metrics(entry, service_level=service_level) for entry in measured),
         values=session_values(record),
         resolved_config=dict(record.resolved_config),

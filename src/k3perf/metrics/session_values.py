@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from k3perf.metrics.values import MetricValue
-from k3perf.samples import RankMemory, RoundKind, SessionRecord
+from k3perf.samples import RankMemory, SessionRecord
 
 _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
     "weights_bytes": lambda rank: rank.weights_bytes,
@@ -23,7 +23,7 @@ _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
 def session_values(record: SessionRecord) -> dict[str, MetricValue]:
     """Every SESSION metric by name; None where it was not offered or not seen, with the reason counted."""
     values = {name: _worst_rank(record.memory, part) for name, part in _RANK_PARTS.items()}
-    values["engine_peak_rss_bytes"] = _peak_resident(record)
+    values["engine_peak_rss_bytes"] = _single(record.engine_peak_resident_bytes)
     values["kv_capacity_tokens"] = _single(record.kv_capacity_tokens)
     values["kv_bytes_per_token"] = _bytes_per_token(values["kv_cache_bytes"], record.kv_capacity_tokens)
     values["max_concurrency_ratio"] = _single(record.kv_max_concurrency_ratio)
@@ -47,15 +47,6 @@ def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> Metr
     if kv_cache.value is None or not capacity_tokens:
         return MetricValue(None, 0, {"not_offered": 1})
     return MetricValue(kv_cache.value / capacity_tokens, 1)
-
-
-def _peak_resident(record: SessionRecord) -> MetricValue:
-    """The largest of the measured rounds' readings of the whole process tree."""
-    measured = [entry for entry in record.rounds if entry.kind is RoundKind.MEASURED]
-    readings = [reading.value for entry in measured for reading in entry.telemetry if reading.name == "engine_rss_max_bytes"]
-    seen = [value for value in readings if value is not None]
-    excluded = {"unreadable": len(readings) - len(seen)} if len(readings) > len(seen) else {}
-    return MetricValue(max(seen), len(seen), excluded) if seen else MetricValue(None, 0, excluded or {"not_offered": 1})
 
 
 def _start_up(record: SessionRecord) -> dict[str, MetricValue]:

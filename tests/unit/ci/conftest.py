@@ -55,7 +55,7 @@ def workload(name: str, **changes: Any) -> WorkloadSpec:
         "prompt_tokens": {"kind": "fixed", "tokens": 8},
         "output_tokens": {"kind": "fixed", "tokens": 8},
     }
-    return WorkloadSpec.model_validate(declared | changes)
+    return WorkloadSpec.model_validate({key: value for key, value in (declared | changes).items() if value is not None})
 
 
 def suite_of(configs: list[ConfigSpec], targets: list[TargetSpec], workloads: list[WorkloadSpec]) -> Suite:

@@ -95,7 +95,9 @@ def test_target_workload_and_model_select_their_cells(sixty_cells: Suite) -> Non
 
 
 def test_trace_selects_the_workloads_that_replay_it() -> None:
-    replay = workload("replay", arrival={"kind": "trace", "file": "traces/mooncake.jsonl"})
+    replay = workload(
+        "replay", arrival={"kind": "trace", "file": "traces/mooncake.jsonl"}, requests=None, prompt_tokens=None, output_tokens=None
+    )
     suite = suite_of([config("default", extends=None)], [target("alpha", workloads=("chat", "replay"))], [workload("chat"), replay])
     assert {name for *_, name in selected(change(suite, "perf_tests/traces/mooncake.jsonl"))} == {"replay"}
     assert change(suite, "perf_tests/traces/other.jsonl").notes == ("perf_tests/traces/other.jsonl is used by no workload",)

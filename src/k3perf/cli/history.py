@@ -1,0 +1,127 @@
+"""``k3perf history``: nightly results to the history file, and the history to slides, an issue's text and a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from k3perf.errors import ConfigFileError, ExitStatus
+from k3perf.gate.history import HistoryEntry, Slide, entries_of, series_of, slides
+
+_NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``history``."""
+    parser = subparsers.add_parser("history", help="keep the nightly numbers and find slides in them")
+    commands = parser.add_subparsers(dest="history_command", metavar="COMMAND", required=True)
+    append = commands.add_parser("append", help="add a night's measurements; a run that is already there is not added twice")
+    append.add_argument("results", nargs="+", type=Path, help="measurements.json files, or folders that hold them")
+    append.set_defaults(run=run_append)
+    changes = commands.add_parser("changes", help="find changes for the worse that later nights confirm")
+    changes.add_argument("--json", action="store_true", help="print the slides as JSON")
+    changes.add_argument("--issue", type=Path, metavar="FILE", help="write the text of an issue there when there is a slide")
+    changes.add_argument("--github-output", type=Path, metavar="FILE", help="append slides=true or slides=false for a workflow")
+    changes.set_defaults(run=run_changes)
+    page = commands.add_parser("page", help="write the history as one HTML page")
+    page.add_argument("--output", type=Path, required=True, metavar="FILE")
+    page.set_defaults(run=run_page)
+    for command in (append, changes, page):
+        command.add_argument("--history", type=Path, required=True, metavar="FILE", help="history.jsonl")
+
+
+def read_history(path: Path) -> tuple[HistoryEntry, ...]:
+    """Every line. Raises ConfigFileError naming the first line that is no entry; a missing file is an empty history."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigFileError(path, "", None, f"cannot be read: {error}", _NEXT_STEP) from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(HistoryEntry.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ConfigFileError(path, f"line {number}", None, f"is no history entry: {first['msg']} {key}".rstrip(), _NEXT_STEP) from None
+    return tuple(found)
+
+
+def run_append(arguments: argparse.Namespace) -> int:
+    """Appends what is new."""
+    from k3perf.store.measurements import read_measurement_file
+
+    known = {(entry.run_id, entry.target, entry.config, entry.workload, entry.metric) for entry in read_history(arguments.history)}
+    fresh: list[HistoryEntry] = []
+    for path in [file for given in arguments.results for file in (sorted(given.rglob("measurements.json")) if given.is_dir() else [given])]:
+        measured = read_measurement_file(path)
+        fresh += entries_of(
+            measured.measurements(),
+            run_id=measured.run_id,
+            commit=measured.commit,
+            created_at_utc=measured.created_at_utc,
+            vllm_version=measured.identity.get("vllm", "absent"),
+        )
+    fresh = [entry for entry in fresh if (entry.run_id, entry.target, entry.config, entry.workload, entry.metric) not in known]
+    arguments.history.parent.mkdir(parents=True, exist_ok=True)
+    with arguments.history.open("a", encoding="utf-8") as stream:
+        stream.writelines(entry.model_dump_json() + "\n" for entry in fresh)
+    print(f"{len(fresh)} entries added to {arguments.history}")
+    return ExitStatus.OK
+
+
+def run_changes(arguments: argparse.Namespace) -> int:
+    """Status 0 with and without slides: an old loss is news for a person, and no failure of tonight's run."""
+    from k3perf.report.history_page import issue
+
+    found = slides(series_of(read_history(arguments.history)))
+    if found and arguments.issue:
+        arguments.issue.write_text(issue(found), encoding="utf-8")
+    if arguments.github_output:
+        with arguments.github_output.open("a", encoding="utf-8") as output:
+            output.write(f"slides={json.dumps(bool(found))}\n")
+    sys.stdout.write(json.dumps([_plain(slide) for slide in found], indent=1) + "\n" if arguments.json else _lines(found))
+    return ExitStatus.OK
+
+
+def _plain(slide: Slide) -> dict[str, object]:
+    series = slide.series
+    return {
+        "target": series.target,
+        "config": series.config,
+        "workload": series.workload,
+        "metric": series.metric,
+        "first_run_id": slide.first.run_id,
+        "first_commit": slide.first.commit,
+        "before_value": slide.before_value,
+        "after_value": slide.after_value,
+        "loss_ratio": slide.loss_ratio,
+        "p_value": slide.p_value,
+        "nights_since": slide.nights_since,
+    }
+
+
+def _lines(found: tuple[Slide, ...]) -> str:
+    if not found:
+        return "no confirmed slide\n"
+    return "".join(
+        f"{slide.series.target}-{slide.series.config}-{slide.series.workload} {slide.series.metric}: {slide.loss_ratio:+.1%} since "
+        f"{slide.first.created_at_utc} ({slide.nights_since} nights, p {slide.p_value:.1e})\n"
+        for slide in found
+    )
+
+
+def run_page(arguments: argparse.Namespace) -> int:
+    """Writes the page, and its folder where there is none."""
+    from k3perf.report.history_page import page
+
+    all_series = series_of(read_history(arguments.history))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(page(all_series, slides(all_series)), encoding="utf-8")
+    return ExitStatus.OK

@@ -1,0 +1,182 @@
+"""Nightly numbers over time: measured cells to entries, entries to series, series to confirmed slides. Pure.
+
+One entry is one night's value of one metric: the median over its valid sessions of each session's median valid round (SESSION metrics: of
+the sessions' values). A night without a valid session leaves no entry; ``missing_nights`` counts it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from k3perf.metrics.definitions import METRICS, Comparison, Direction
+from k3perf.metrics.values import CellMeasurement
+from k3perf.samples import Arm
+from k3perf.stats.change_point import ChangePoint, change_points
+
+Text = Annotated[str, Field(max_length=300)]
+
+
+class HistoryEntry(BaseModel):
+    """One line of ``history.jsonl`` on the ``perf-history`` branch. ``value`` None: measured, but no valid session."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    run_id: Text
+    commit: Text
+    created_at_utc: Text
+    vllm_version: Text
+    hardware_class: Text
+    target: Text
+    config: Text
+    workload: Text
+    plan_digest: Text
+    metric: Text
+    value: Annotated[float, Field(allow_inf_nan=False)] | None
+    session_count: int = Field(ge=0)
+
+
+SeriesKey = tuple[str, str, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The values of one metric in order of time, on one hardware class and one workload plan; other numbers are not comparable."""
+
+    target: str
+    config: str
+    workload: str
+    metric: str
+    entries: tuple[HistoryEntry, ...]
+    missing_nights: int
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The nights that have one."""
+        return tuple(entry.value for entry in self.entries if entry.value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """A change for the worse that later nights confirm. ``loss_ratio`` compares the levels before and after, positive is worse."""
+
+    series: Series
+    first: HistoryEntry
+    before_value: float
+    after_value: float
+    loss_ratio: float
+    p_value: float
+    nights_since: int
+
+
+def entries_of(
+    cells: Iterable[CellMeasurement], *, run_id: str, commit: str, created_at_utc: str, vllm_version: str
+) -> tuple[HistoryEntry, ...]:
+    """One entry per cell and metric that the candidate's sessions speak of."""
+    return tuple(
+        HistoryEntry(
+            run_id=run_id,
+            commit=commit,
+            created_at_utc=created_at_utc,
+            vllm_version=vllm_version,
+            hardware_class=cell.hardware_class,
+            target=cell.target,
+            config=cell.config,
+            workload=cell.workload,
+            plan_digest=cell.plan_digest,
+            metric=metric,
+            value=median(values) if values else None,
+            session_count=len(values),
+        )
+        for cell in cells
+        for metric, values in _session_values(cell).items()
+    )
+
+
+def _session_values(cell: CellMeasurement) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for session in cell.arm(Arm.CANDIDATE):
+        usable = not session.invalid_reasons and not cell.invalid_reasons
+        rounds: dict[str, list[float]] = {}
+        for measured in session.rounds:
+            for metric, value in measured.values.items():
+                known = rounds.setdefault(metric, [])
+                if value.value is not None and not measured.invalid_reasons:
+                    known.append(value.value)
+        for metric, values in rounds.items():
+            found.setdefault(metric, []).extend([median(values)] if values and usable else [])
+        for metric, value in session.values.items():
+            found.setdefault(metric, []).extend([value.value] if value.value is not None and usable else [])
+    return found
+
+
+def series_of(entries: Iterable[HistoryEntry]) -> tuple[Series, ...]:
+    """Entries grouped by cell, metric, hardware class and plan, each in order of time; one run counts once."""
+    groups: dict[SeriesKey, dict[str, HistoryEntry]] = {}
+    for entry in entries:
+        key = (entry.target, entry.config, entry.workload, entry.metric, entry.hardware_class, entry.plan_digest)
+        groups.setdefault(key, {}).setdefault(entry.run_id, entry)
+    found = []
+    for (target, config, workload, metric, *_), runs in groups.items():
+        ordered = tuple(sorted(runs.values(), key=lambda entry: (entry.created_at_utc, entry.run_id)))
+        valued = tuple(entry for entry in ordered if entry.value is not None)
+        found.append(Series(target, config, workload, metric, valued, len(ordered) - len(valued)))
+    return tuple(found)
+
+
+def slides(
+    all_series: Iterable[Series],
+    *,
+    false_alarm_budget: float = 0.01,
+    relevant_loss_ratio: float = 0.01,
+    window_nights: int = 60,
+    minimum_nights: int = 4,
+) -> tuple[Slide, ...]:
+    """The newest change of each series, where it is for the worse and ``minimum_nights`` nights or more confirm it, worst first.
+
+    One night's budget is spent over all series in equal parts. Positive series are tested on the log scale. A statistical metric's loss
+    below ``relevant_loss_ratio`` is no slide; of an exact metric every loss is.
+    """
+    usable = [series for series in all_series if len(series.values) >= 2 * minimum_nights and series.metric in METRICS]
+    if not usable:
+        return ()
+    alpha = false_alarm_budget / len(usable)
+    found = [slide for series in usable if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None]
+    found = [slide for slide in found if _relevant(slide, relevant_loss_ratio)]
+    return tuple(sorted(found, key=lambda slide: -slide.loss_ratio))
+
+
+def _relevant(slide: Slide, relevant_loss_ratio: float) -> bool:
+    exact = METRICS[slide.series.metric].comparison is Comparison.EXACT
+    return slide.loss_ratio > 0 if exact else slide.loss_ratio >= relevant_loss_ratio
+
+
+def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int) -> Slide | None:
+    entries = series.entries[-window_nights:]
+    values = series.values[-window_nights:]
+    on_log_scale = min(values) > 0
+    data = [math.log(value) for value in values] if on_log_scale else list(values)
+    changes = change_points(data, alpha=alpha, permutation_count=math.ceil(10 / alpha), minimum_segment=minimum_nights)
+    if not changes:
+        return None
+    last = changes[-1]
+    before, after = _levels(last, on_log_scale=on_log_scale)
+    loss_ratio = _loss_ratio(series.metric, before, after)
+    return Slide(series, entries[last.index], before, after, loss_ratio, last.p_value, len(values) - last.index)
+
+
+def _levels(change: ChangePoint, *, on_log_scale: bool) -> tuple[float, float]:
+    if on_log_scale:
+        return math.exp(change.mean_before), math.exp(change.mean_after)
+    return change.mean_before, change.mean_after
+
+
+def _loss_ratio(metric: str, before: float, after: float) -> float:
+    change = (after - before) / abs(before) if before else float(after > before) - float(after < before)
+    return -change if METRICS[metric].direction is Direction.HIGHER_IS_BETTER else change
