@@ -185,14 +185,10 @@ def test_start_up_goes_under_the_cache_state_it_had(warm, cold_s, warm_s):
     assert (found["startup_cold_s"].value, found["startup_warm_s"].value) == (cold_s, warm_s)
 
 
-def test_peak_resident_memory_is_the_largest_measured_reading():
-    def entry(kind, value):
-        return replace(record(sample(), telemetry=(TelemetryReading("engine_rss_max_bytes", value, "/proc"),)), kind=kind)
-
-    rounds = (entry(RoundKind.WARM_UP, 900.0), entry(RoundKind.MEASURED, 500.0), entry(RoundKind.MEASURED, 700.0))
-    assert session_metrics(session(rounds=rounds)).values["engine_peak_rss_bytes"].value == 700
-    blind = session_metrics(session(rounds=(entry(RoundKind.MEASURED, None),))).values["engine_peak_rss_bytes"]
-    assert (blind.value, blind.excluded) == (None, {"unreadable": 1})
+def test_peak_resident_memory_is_the_sessions_and_unknown_when_it_was_not_seen():
+    assert session_metrics(session(engine_peak_resident_bytes=700)).values["engine_peak_rss_bytes"].value == 700
+    blind = session_metrics(session()).values["engine_peak_rss_bytes"]
+    assert (blind.value, blind.excluded) == (None, {"not_offered": 1})
 
 
 def test_only_measured_rounds_are_kept_in_order_with_their_reasons():
@@ -202,7 +198,7 @@ def test_only_measured_rounds_are_kept_in_order_with_their_reasons():
         replace(record(sample()), round_index=1, start_ns=200),
         replace(record(sample()), round_index=0, start_ns=100, kind=RoundKind.WARM_UP),
     )
-    found = session_metrics(session(rounds=rounds), pair_id="p")
+    found = session_metrics(session(rounds=rounds, pair_id="p"))
     assert [entry.round_index for entry in found.rounds] == [1, 2]
     assert found.rounds[1].invalid_reasons == (reason,)
     assert found.rounds[1].values["ttft_mean_ms"].value == 20
