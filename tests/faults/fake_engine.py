@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's server that fails on request: same process tree, same kind of log lines, the routes a harness needs. Standard library only.
+"""A stand-in for vLLM's server that fails on request: same process tree, log lines and routes. Standard library only.
 
     fake_engine.py --port P --model NAME [--fault KIND[:ARGUMENT[:PROCESS]]]...
 
@@ -29,6 +29,7 @@ STAGE_LINES = {
     "capture": "INFO 01-01 00:00:00 [kv_cache_utils.py:2327] CPU KV cache size: 1,024 tokens, Maximum concurrency for 64 tokens: 16.00x",
     "ready": "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model) took 0.10 s",
 }
+PYTHON = str(Path("/proc/self/exe").resolve())  # sys.executable is empty under a made-up argv[0]
 WORKER_STAGES = ("load", "profile", "compile", "capture")
 NAMES = {"api": "APIServer", "core": "EngineCore", "worker": "Worker"}
 
@@ -81,18 +82,24 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
 
 def spawn(role: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     command = [f"VLLM::{NAMES[role]}", "-S", "-E", __file__, *arguments, "--role", role]
-    return subprocess.Popen(command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL
+    )
 
 
 def run_worker(options: argparse.Namespace) -> None:
     if options.faults.get("ignore_sigterm") is not None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.faults.get("shared_memory") is not None:
-        handle = os.open(f"/dev/shm/psm_{os.environ['K3PERF_ENGINE_ID'][-8:]}", os.O_CREAT | os.O_RDWR)
+        handle = os.open(f"/dev/shm/psm_{options.model}", os.O_CREAT | os.O_RDWR)
         os.ftruncate(handle, 4096)
         options.keep = mmap.mmap(handle, 4096)
     if options.faults.get("escape") is not None:  # a process that leaves session, parent and mark behind
-        subprocess.Popen([os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model], start_new_session=True, env={})
+        subprocess.Popen(
+            [os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model],
+            start_new_session=True,
+            env={},
+        )
         time.sleep(0.3)
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)
@@ -172,7 +179,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         for index in range(count):
             if faults.get("compile_in_service") is not None and index == 1:
-                say("worker", "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider")
+                say(
+                    "worker",
+                    "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider",
+                )
             if faults.get("die_mid_stream") is not None and index == count // 2:
                 os._exit(9)
             if faults.get("stall_mid_stream") is not None and index == count // 2:

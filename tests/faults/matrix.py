@@ -33,7 +33,7 @@ class Fault:
     stage: str
     injection: str
     outcome: Outcome | None
-    exit_status: ExitStatus
+    exit_status: ExitStatus | None  # None: pytest was killed and has none
     shows: str = ""
     flags: tuple[str, ...] = ()
 
@@ -42,11 +42,17 @@ class Fault:
         """The outcome in the table's words."""
         if self.exit_status is ExitStatus.INTERRUPTED:
             return "interrupted"
+        if self.exit_status is None:
+            return "ended by itself"
         return "not spoiled" if self.outcome is None else self.outcome.value
 
 
 def _invalid(name: str, kind: Kind, stage: str, injection: str, shows: str, *flags: str) -> Fault:
     return Fault(name, kind, stage, injection, Outcome.INVALID, ExitStatus.INVALID, shows, flags)
+
+
+def _hung(name: str, stage: str, injection: str, flag: str) -> Fault:
+    return _invalid(name, Kind.START, stage, injection, f"engine hung in stage {stage}: no progress", flag)
 
 
 def _harmless(name: str, kind: Kind, stage: str, injection: str, shows: str, *flags: str) -> Fault:
@@ -63,7 +69,9 @@ def _dies(stage: str, process: str, where: str) -> Fault:
 
 
 def _hangs(stage: str, where: str) -> Fault:
-    return _invalid(f"hangs_at_{stage}", Kind.START, stage, f"{where} sleeps for ever", f"engine hung in stage {stage}: no progress", f"hang:{stage}")
+    return _invalid(
+        f"hangs_at_{stage}", Kind.START, stage, f"{where} sleeps for ever", f"engine hung in stage {stage}: no progress", f"hang:{stage}"
+    )
 
 
 _START = (
@@ -81,12 +89,12 @@ _START = (
     _hangs("compile", "the worker"),
     _hangs("capture", "the worker"),
     _hangs("ready", "EngineCore"),
+    _hung("heartbeats_only", "load", "the worker hangs, the log grows by heartbeats", "heartbeat:load"),
     _invalid(
-        "heartbeats_only", Kind.START, "load", "the worker hangs, the log grows by heartbeats", "engine hung in stage load", "heartbeat:load"
+        "never_listens", Kind.START, "ready", "the API server binds and never listens", "engine hung in stage ready", "hang_before_listen"
     ),
-    _invalid("never_listens", Kind.START, "ready", "the API server binds and never listens", "engine hung in stage ready", "hang_before_listen"),
-    _invalid("never_healthy", Kind.START, "ready", "/health answers 503", "engine hung in stage ready", "unhealthy"),
-    _invalid("serves_another_model", Kind.START, "ready", "/v1/models lists another name", "serves someone-else, not", "wrong_model:someone-else"),
+    _hung("never_healthy", "ready", "/health answers 503", "unhealthy"),
+    _invalid("serves_another_model", Kind.START, "ready", "/v1/models lists another name", "serves other, not", "wrong_model:other"),
     _invalid("no_executable", Kind.START, "spawn", "argv names a file that is not there", "could not be started"),
     _harmless("slow_but_moving", Kind.START, "load", "loading takes longer than its deadline, with progress in the log", "", "slow:load"),
     _harmless("port_in_use_once", Kind.START, "import", "the first bind fails with EADDRINUSE", "", "port_taken:{work}/once"),
@@ -94,17 +102,31 @@ _START = (
     _invalid("port_stolen_always", Kind.START, "import", "a stranger listens on every reserved port", "no port was to be had"),
 )
 
+
+def _dead(name: str, injection: str, shows: str, *flags: str) -> Fault:
+    return _invalid(name, Kind.SERVICE, "serving", injection, shows, *flags)
+
+
 _SERVICE = (
-    _invalid("worker_dies_late", Kind.SERVICE, "serving", "the worker raises after ready", "injected death in worker at serving", "die_late:0.3"),
-    _invalid("api_server_dies_late", Kind.SERVICE, "serving", "the API server exits 7", "ended with exit status 7", "api_dies_late:0.3", "orphans"),
-    _invalid("worker_killed", Kind.SERVICE, "serving", "SIGKILL to the worker", "VLLM::Worker"),
-    _invalid("core_killed", Kind.SERVICE, "serving", "SIGKILL to EngineCore", "VLLM::EngineCore"),
-    _invalid("api_server_killed", Kind.SERVICE, "serving", "SIGKILL to the API server; its children live on", "signal SIGKILL", "orphans"),
-    _invalid(
-        "worker_dead_core_alive", Kind.SERVICE, "serving", "SIGKILL to the worker, the rest serves on", "VLLM::Worker", "core_survives_worker"
+    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:0.3"),
+    _dead(
+        "api_server_dies_late",
+        "the API server exits 7",
+        "ended with exit status 7",
+        "api_dies_late:0.3",
+        "orphans",
     ),
-    _invalid("dies_mid_stream", Kind.SERVICE, "serving", "the API server exits while it streams", "ended with exit status 9", "die_mid_stream"),
-    _invalid("out_of_memory", Kind.SERVICE, "serving", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory"),
+    _dead("worker_killed", "SIGKILL to the worker", "VLLM::Worker"),
+    _dead("core_killed", "SIGKILL to EngineCore", "VLLM::EngineCore"),
+    _dead("api_server_killed", "SIGKILL to the API server; its children live on", "signal SIGKILL", "orphans"),
+    _dead(
+        "worker_dead_core_alive",
+        "SIGKILL to the worker, the rest serves on",
+        "VLLM::Worker",
+        "core_survives_worker",
+    ),
+    _dead("dies_mid_stream", "the API server exits while it streams", "ended with exit status 9", "die_mid_stream"),
+    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory"),
 )
 
 _STOP = (
@@ -125,12 +147,77 @@ _HARNESS = (
         for stage in ("import", "load", "profile", "compile", "capture", "ready", "serving")
     ),
     _interrupted("sigint_twice_in_stop", "stop", "SIGINT, and again while an engine that ignores SIGTERM is ended", "ignore_sigterm"),
-    Fault("sigkill_at_load", Kind.HARNESS, "load", "SIGKILL to pytest", None, ExitStatus.OK, "", ("hang:load",)),
-    Fault("sigkill_at_serving", Kind.HARNESS, "serving", "SIGKILL to pytest", None, ExitStatus.OK, "", ("shared_memory", "orphans")),
-    Fault("sigkill_of_the_group", Kind.HARNESS, "serving", "SIGKILL to pytest's process group", None, ExitStatus.OK, ""),
+    Fault("sigkill_at_load", Kind.HARNESS, "load", "SIGKILL to pytest", None, None, "", ("hang:load",)),
+    Fault("sigkill_at_serving", Kind.HARNESS, "serving", "SIGKILL to pytest", None, None, "", ("shared_memory", "orphans")),
+    Fault("sigkill_of_the_group", Kind.HARNESS, "serving", "SIGKILL to pytest's process group", None, None, ""),
 )
 
-FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS)
+
+def _machine(name: str, injection: str, shows: str) -> Fault:
+    return _invalid(name, Kind.MACHINE, "pre-flight", injection, shows)
+
+
+_MACHINE = (
+    _machine("second_suite", "another process holds the device's lock", "in use by another suite: pid"),
+    _harmless("stale_lock", Kind.MACHINE, "pre-flight", "the lock file names a pid that is gone", ""),
+    _harmless("reused_pid_in_lock", Kind.MACHINE, "pre-flight", "the lock file names a pid that another process has now", ""),
+    _machine("memory_held", "another process holds the memory past the deadline", "pid 4242 .train.py. holds 60.0 GiB"),
+    _harmless("memory_given_back_late", Kind.MACHINE, "pre-flight", "memory becomes free before the deadline", ""),
+    _machine("no_nvml", "NVML cannot be loaded", "NVML is not to be had"),
+    _machine("device_silent", "a device does not answer NVML", "does not answer NVML"),
+    _machine("wrong_class", "another device than the target's", "NVIDIA L4"),
+    _machine("too_few_devices", "one device, the target wants two", "1 found, needed 2"),
+    _machine("old_driver", "a driver below the target's minimum", "driver: 550.1, needed 580"),
+    _machine("sick_memory", "an uncorrected ECC error, a row remapping pending", "uncorrected ECC errors 3"),
+    _machine("foreign_process", "another process computes on the device", "processes: 1, needed none"),
+    _machine("disk_full_before", "less free disk than a run needs", "disk: 1.0 MiB free"),
+    _machine("results_read_only", "the results directory cannot be written", "is read-only"),
+    _machine("no_such_processor", "the target pins to a processor that is not there", r"Processors \(97,\)"),
+    _machine("no_engine_python", "--k3-engine-python names no executable", "engine python: "),
+)
+
+
+def _round(name: str, injection: str, rule: str) -> Fault:
+    return _invalid(name, Kind.ROUND, "mid-round", injection, rule)
+
+
+_ROUND = (
+    _round("requests_fail", "one request ends with a reset connection", "failed_requests"),
+    _round("answers_short", "one answer has fewer tokens than asked for", "wrong_length"),
+    _round("no_answer_at_all", "the round holds no request", "no_requests"),
+    _round("engine_dies_mid_round", "the engine dies inside the window", "engine_died"),
+    _round("engine_restarts", "an engine process was restarted", "engine_restarted"),
+    _round("compile_in_window", "the log reports a kernel compiled inside the window", "compile_in_window"),
+    _round("preempted", "the server counts preemptions", "preemptions"),
+    _round("client_late", "the load generator lags 40 ms", "client_lag_p99_ms"),
+    _round("clocks_disagree", "the client's TTFT is twice the server's", "ttft_disagreement_ratio"),
+    _round("strangers_traffic", "the server made more tokens than came back", "token_disagreement_ratio"),
+    _round("throttled", "NVML reports a hardware thermal slowdown", "harmful_throttle_bits"),
+    _round("clock_low", "the SM clock falls under the target's limit", "sm_clock_min_mhz"),
+    _round("too_hot", "95 degrees", "temperature_max_c"),
+    _round("ecc_error_in_round", "an uncorrected ECC error inside the window", "ecc_errors_count"),
+    _round("nvml_lost", "NVML stops answering mid-run", "harmful_throttle_bits"),
+    _round("process_joins_device", "another process appears on the device", "foreign_device_processes_count"),
+    _round("cpu_stolen", "the hypervisor takes 10 % of the time", "steal_ratio"),
+    _round("cpu_used_by_others", "other processes use half a processor", "foreign_cpu_ratio"),
+    _round("swapped", "memory is swapped out", "swap_used_bytes"),
+    _round("clock_jumps", "the wall clock jumps by two seconds", "clock_jump_ms"),
+    _round("spread_too_wide", "rounds vary ten times as much as the baseline's", "spread_over_noise_ratio"),
+)
+
+
+def _store(name: str, injection: str, shows: str) -> Fault:
+    return _invalid(name, Kind.STORE, "recording", injection, shows)
+
+
+_STORE = (
+    _store("disk_full", "the file system of the results fills up", "No space left on device"),
+    _store("results_directory_blocked", "a file is where the directory should be", "results cannot be written"),
+    _harmless("killed_in_a_line", Kind.STORE, "recording", "SIGKILL to pytest in the middle of a record", ""),
+    _harmless("killed_in_a_replacement", Kind.STORE, "recording", "SIGKILL while a baseline file is replaced", ""),
+)
+
+FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS, *_MACHINE, *_ROUND, *_STORE)
 
 
 def of(kind: Kind) -> list[Fault]:

@@ -156,6 +156,8 @@ def _notes(
         notes.append("the device's memory is not known: KV tokens, concurrency and fit are not predicted")
     elif not explicit and rules.assumed_reserve_bytes and reserve == rules.assumed_reserve_bytes:
         notes.append(f"{reserve} bytes are assumed for activations, graphs and libraries; give the measured figure to be exact")
+    if not rules.measured:
+        notes.append(f"the rules of {rules.name} are read from vLLM's sources and were never compared with a device")
     if shape.has_vision:
         notes.append("the vision tower's weights are not counted")
     return tuple(notes)
@@ -167,3 +169,7 @@ def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
         value = given.get(key)
         if value not in (None, 0, 1):
             raise UsageError(f"{key} {value!r} is not covered by the memory plan; leave it out to plan without it.")
+    if given.get("quantization") is not None:
+        raise UsageError(
+            f"quantization {given['quantization']!r} at load time is not covered by the memory plan; plan the checkpoint's own format."
+        )

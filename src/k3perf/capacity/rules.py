@@ -30,8 +30,9 @@ class PlatformRules:
     ``latent_block_forced``; ``quantised_latent_block_tokens``: with an FP8 cache; ``kernel_block_tokens``: the attention kernel's
     smallest block. ``latent_hybrid_alignment_tokens``: what a hybrid's latent block is a multiple of. ``kda_checkpoint_blocks``: state
     blocks that a KDA prefill adds per sequence with prefix caching. ``packs_vocabulary``: embedding and output head are kept in a
-    second, packed copy. ``gated_delta_conv_bytes`` and ``kda_conv_bytes``: element size of the convolution weights.
-    ``fused_kda_buffers``: KDA layers keep width-major copies for the fused decode kernel.
+    second, packed copy.
+    ``fused_kda_buffers``: KDA layers keep width-major copies for the fused decode kernel. ``assumed_reserve_bytes``: what activations,
+    graphs and libraries take where nobody measured it. ``measured``: the row was compared with an engine on such a device.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PlatformRules:
     packs_vocabulary: bool
     fused_kda_buffers: bool
     assumed_reserve_bytes: int
+    measured: bool
 
 
 PLATFORMS: Final[tuple[PlatformRules, ...]] = (
@@ -60,6 +62,7 @@ PLATFORMS: Final[tuple[PlatformRules, ...]] = (
         packs_vocabulary=True,  # layers/utils.py, dispatch_cpu_unquantized_gemm(remove_weight=False) of vocab_parallel_embedding.py
         fused_kda_buffers=False,
         assumed_reserve_bytes=0,  # the CPU cache is sized by VLLM_CPU_KVCACHE_SPACE alone
+        measured=True,
     ),
     PlatformRules(
         name="nvidia",
@@ -73,6 +76,21 @@ PLATFORMS: Final[tuple[PlatformRules, ...]] = (
         packs_vocabulary=False,
         fused_kda_buffers=True,  # models/kimi_k3/nvidia/kda.py, decode_conv1d_weight and decode_norm_weight
         assumed_reserve_bytes=4_000_000_000,  # activations, graphs and libraries: 2.8 to 3.9 GB on an H200 with three proxy models
+        measured=True,
+    ),
+    PlatformRules(
+        name="amd",
+        default_block_tokens=16,
+        kernel_block_tokens=16,
+        latent_block_tokens=16,
+        latent_block_forced=False,
+        quantised_latent_block_tokens=16,
+        latent_hybrid_alignment_tokens=128,  # platforms/interface.py, shared by all platforms
+        kda_checkpoint_blocks=1,  # models/kimi_k3/amd/kda.py, get_kv_cache_spec with the fused prefill
+        packs_vocabulary=False,
+        fused_kda_buffers=True,  # models/kimi_k3/amd/kda.py, decode_conv1d_weight and decode_norm_weight
+        assumed_reserve_bytes=4_000_000_000,  # NVIDIA's figure; none was read on an AMD device
+        measured=False,
     ),
 )
 
@@ -88,7 +106,7 @@ BACKEND_BLOCK_TOKENS: Final[dict[str, int]] = {
 
 
 def platform_rules(name: str) -> PlatformRules:
-    """The row of a platform; AMD and unknown names are refused rather than planned with another platform's rules."""
+    """The row of a platform; an unknown name is refused rather than planned with another platform's rules."""
     for row in PLATFORMS:
         if row.name == name:
             return row

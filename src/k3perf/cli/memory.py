@@ -7,13 +7,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Parallelism, Ranks
 from k3perf.capacity.rules import PLATFORMS, platform_rules
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.units import GIB
+
+if TYPE_CHECKING:
+    from k3perf.config.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +123,46 @@ def _inputs(arguments: argparse.Namespace) -> PlanInputs:
 
 
 def _declared_inputs(suite_root: Path, config: str, target: str) -> PlanInputs:
-    raise UsageError(
-        f"the declarations in {suite_root} cannot be read yet ({config}, {target}); give --model-config FILE and --set KEY=VALUE"
+    """Arguments, parallelism and hardware of a declared cell; its model's config.json lies in the suite's ``models`` folder."""
+    suite = _narrow_suite(suite_root.resolve(), config, target)
+    spec = suite.target(target)
+    model = spec.model
+    # A checkpoint's config.json is kept beside the shipped models, under the last part of its name.
+    directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
+    return PlanInputs(
+        model_config=read_model_config(suite.root / directory / "config.json"),
+        arguments=suite.engine_arguments(spec, suite.config(config)),
+        environment=spec.environment,
+        parallelism=spec.parallelism,
+        platform=spec.hardware.kind,
+        device_memory_bytes=spec.hardware.device_memory_bytes,
     )
+
+
+def _narrow_suite(root: Path, config: str, target: str) -> Suite:
+    """Only the target and the config with its parents: the plan is asked for often and must answer at once.
+
+    Falls back to the whole suite, with its own messages, when a document is not in the file of its name.
+    """
+    from k3perf.config.load import load_document
+    from k3perf.config.models import ConfigSpec, TargetSpec, Tolerance, ToleranceFile
+    from k3perf.config.suite import Suite, load_suite
+
+    configs: dict[str, ConfigSpec] = {}
+    wanted = [config]
+    while wanted:
+        name = wanted.pop()
+        path = root / "configs" / f"{name}.yaml"
+        if name in configs or not path.is_file():
+            return load_suite(root)
+        configs[name] = load_document(ConfigSpec, path)
+        parents = (configs[name].extends, *configs[name].combines)
+        wanted += [parent for parent in parents if parent is not None and parent not in configs and parent not in wanted]
+    path = root / "targets" / f"{target}.yaml"
+    if not path.is_file():
+        return load_suite(root)
+    tolerances = ToleranceFile(schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)})  # not read by the plan
+    return Suite(root, configs, {target: load_document(TargetSpec, path)}, {}, tolerances)
 
 
 def read_model_config(path: Path) -> dict[str, Any]:

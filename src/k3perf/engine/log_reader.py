@@ -99,6 +99,10 @@ class LogReader:
         ends = [at_ns for _, at_ns in self._marks[1:]] + [ready_ns]
         return tuple(StageTiming(stage, ns_to_s(max(end_ns - at_ns, 0))) for (stage, at_ns), end_ns in zip(self._marks, ends, strict=True))
 
+    def now_ns(self) -> int:
+        """The clock that the lines are stamped with."""
+        return self._clock_ns()
+
     def lines(self) -> tuple[str, ...]:
         """The last lines seen (at most 20,000)."""
         with self._lock:

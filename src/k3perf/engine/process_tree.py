@@ -78,6 +78,18 @@ def _is_marked(pid: int, mark: bytes) -> bool:
         return False
 
 
+def marked_processes() -> dict[int, str]:
+    """Every process on the machine that carries an engine's mark, with the identity (``pid-start_ticks``) of the harness that started it."""
+    mark = f"{ENGINE_ID_VARIABLE}=".encode()
+    found = {}
+    for pid, row in process_list().items():
+        with suppress(OSError):
+            for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(mark) and row.state != "Z":
+                    found[pid] = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
+    return found
+
+
 def find_members(engine_id: str, root_pid: int | None) -> dict[int, ProcessRow]:
     """The engine's processes by pid, zombies included; never this process itself."""
     mark = f"{ENGINE_ID_VARIABLE}={engine_id}".encode()

@@ -25,9 +25,10 @@ from k3perf.engine.port import PortReservation, listener_inodes, own_process_lis
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
 from k3perf.errors import EngineError
-from k3perf.units import ns_to_s
+from k3perf.units import ns_to_s, s_to_ns
 
 _POLL_S: Final = 0.1
+_LISTENER_LOOK_S: Final = 2.0  # before the log says "ready": a kernel with many sockets takes tens of milliseconds to list them
 _WHOLE_START_FACTOR: Final = 4.0
 
 
@@ -41,18 +42,20 @@ def start_engine(
     work_directory: Path,
     on_stage: Callable[[str], None] | None = None,
     device_used_bytes: DeviceUsedBytes | None = None,
+    companion_failed: Callable[[], EngineError | None] = lambda: None,
 ) -> Engine:
     """Start one engine and return when it is healthy and proved to be ours.
 
     ``work_directory`` keeps the native config file and the log. ``on_stage`` hears each stage of the start as the log shows it.
     ``device_used_bytes`` reads the device's used memory: ``stop`` waits until it is back at what it was before.
+    ``companion_failed`` is asked while it starts: an error it gives (another rank of the engine is gone) ends the start.
     Raises EngineError (stage, root cause, last ten lines) after ending everything, PreflightError when the machine refuses the start.
     """
     become_subreaper()
     work_directory.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, launch.port_attempts + 1):
         try:
-            return _start_once(launch, work_directory, attempt, on_stage, device_used_bytes)
+            return _start_once(launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed)
         except _PortTaken as taken:
             last = str(taken)
     raise EngineError(f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready")
@@ -64,11 +67,12 @@ def _start_once(
     attempt: int,
     on_stage: Callable[[str], None] | None,
     device_used_bytes: DeviceUsedBytes | None,
+    companion_failed: Callable[[], EngineError | None],
 ) -> Engine:
     with signals.deferred():
         engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
     try:
-        _wait_until_ready(engine)
+        _wait_until_ready(engine, companion_failed)
         pin_servers(engine.pid, engine.pids(), launch.server_cpus)
         engine.mark_ready(time.monotonic_ns())
     except BaseException:
@@ -138,17 +142,23 @@ def _spawn(
     )
 
 
-def _wait_until_ready(engine: Engine) -> None:
+def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError | None]) -> None:
     """Follow the log until the server answers as ours; raise EngineError when the engine dies or a stage makes no progress in time."""
     deadlines = engine.launch.deadlines
     limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
     whole_s = _WHOLE_START_FACTOR * sum(limits_s.values())
+    next_look_ns = 0
     while True:
         engine.log.drain()
-        if _answers_as_ours(engine):
+        look = engine.log.stage == log_lines.STAGES[-1] or time.monotonic_ns() >= next_look_ns
+        if look:
+            next_look_ns = time.monotonic_ns() + s_to_ns(_LISTENER_LOOK_S)
+        if look and _answers_as_ours(engine):
             engine.log.drain()
             return
         _raise_if_ended(engine)
+        if (failure := companion_failed()) is not None:
+            raise failure
         now_ns, stage = time.monotonic_ns(), engine.log.stage
         quiet_s = ns_to_s(now_ns - engine.log.last_progress_ns)
         if quiet_s > limits_s[stage]:

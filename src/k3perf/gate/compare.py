@@ -195,9 +195,12 @@ def _left_out(readings: Readings) -> list[str]:
 
 
 def _with_purchase(verdict: CellVerdict, judged: list[Judged], had: int) -> CellVerdict:
-    """A cell that fails for certain, or has no undecided metric, buys nothing."""
+    """A cell whose metrics are all decided buys nothing, nor does one that serves another configuration than the approved one.
+
+    A cell with a REGRESSED metric goes on while others are undecided: which metrics lost is what the reader needs to know.
+    """
     needs = [item for item in judged if item.need_sessions is not None and item.need_rounds is not None]
-    if not needs or verdict.outcome in (Outcome.REGRESSED, Outcome.CONFIG_DRIFT):
+    if not needs or verdict.differences:
         return verdict
     sessions = min(item.need_sessions or 0 for item in needs)
     rounds = max(item.need_rounds or 0 for item in needs if item.need_sessions == sessions)

@@ -9,9 +9,11 @@ REGRESSED at a look needs all of
 * relevant: the estimate exceeds the tolerance;
 * significant: the lower bound at this look's share of alpha is above no loss;
 * clear: the lower bound at the share of the half-tolerance budget is above half of the tolerance;
-* carried by sessions, not by one: of several, the (low) median session's own loss exceeds the tolerance too; a single session must pass
-  the quantile of a heavy-tailed draw instead. PASS at a look needs the upper bound, at this look's share of beta, below the tolerance.
-  IMPROVED is a PASS whose gain is significant at alpha. The first look that decides is the decision.
+* carried by two sessions: at least two candidate sessions each lose more than the tolerance. One session alone is never REGRESSED, except
+  where the plan has no second; then it must pass the quantile of a heavy-tailed draw.
+
+PASS at a look needs the upper bound, at this look's share of beta, below the tolerance. IMPROVED is a PASS whose gain is significant at
+alpha. The first look that decides is the decision.
 """
 
 from __future__ import annotations
@@ -24,14 +26,11 @@ from typing import Final
 
 from k3perf.gate.looks import Look
 from k3perf.gate.outcome import Outcome
-from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR, low_median, median, robust_sigma
+from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR, median, robust_sigma
 from k3perf.stats.student import single_draw_quantile, upper_quantile
 
 CLEAR_SHARE: Final = 0.5
 """The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
-
-EACH_SESSION_SHARE: Final = 1.0
-"""The share of the tolerance that the median session's own loss must exceed."""
 
 SPREAD_LIMIT: Final = 3.0
 """Rounds whose robust sigma is this many times the recorded one are out of line; the session gets rounds up to the maximum."""
@@ -227,8 +226,8 @@ def _at_look(ready: tuple[list[float], list[int]], reference: Reference, limits:
     bounds = _bounds(estimate, _standard_error(len(values), rounds, reference), reference.df, limits, look)
     relevant = estimate > limits.tolerance
     significant = bounds.lower > 0
-    carried = len(values) == 1 or low_median(values) - reference.mean > EACH_SESSION_SHARE * limits.tolerance
-    if relevant and significant and carried and bounds.clear_lower > CLEAR_SHARE * limits.tolerance:
+    carried = len(values) == 1 or sorted(values)[-2] - reference.mean > limits.tolerance
+    if look.may_regress and relevant and significant and carried and bounds.clear_lower > CLEAR_SHARE * limits.tolerance:
         outcome = Outcome.REGRESSED
     elif bounds.upper < limits.tolerance:
         improved = bounds.gain_upper < 0 and -estimate > IMPROVED_SHARE * limits.tolerance

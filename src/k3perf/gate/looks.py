@@ -14,8 +14,8 @@ from typing import Final
 from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
 from k3perf.stats.spending import shares
 
-FALSE_ALARM_POWER: Final = 2.0
-"""Exponent of the spending function for REGRESSED: early looks, where one session decides, get little."""
+FALSE_ALARM_POWER: Final = 3.0
+"""Exponent of the spending function for REGRESSED: early looks get little."""
 
 MISS_POWER: Final = 1.0
 """Exponent of the spending function for PASS: no change is the common case and should end early."""
@@ -26,30 +26,42 @@ ENOUGH_ROUNDS_SHARE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """``sessions`` valid sessions of ``rounds`` valid rounds each; the shares of the budgets that this look spends."""
+    """``sessions`` valid sessions of ``rounds`` valid rounds each; the shares of the budgets that this look spends.
+
+    ``may_regress``: whether REGRESSED can be said here. One session never can, unless the plan has no second one: a process may be
+    unlucky from start to end. Where it cannot, no alpha is spent, and ``alpha_share`` 1 only sets the level of the bounds shown and of
+    gains.
+    """
 
     sessions: int
     rounds: int
     alpha_share: float
     beta_share: float
+    may_regress: bool
 
 
 @lru_cache(maxsize=4096)
-def schedule(minimum_sessions: int, maximum_sessions: int, minimum_rounds: int, rounds: int, baseline_sessions: int) -> tuple[Look, ...]:
-    """The looks in order. ``rounds`` is the number of rounds worth having; ``baseline_sessions`` 0: no baseline noise (ab).
+def schedule(sessions: range, minimum_rounds: int, rounds: int, maximum_rounds: int, baseline_sessions: int) -> tuple[Look, ...]:
+    """The looks in order.
 
-    Information fraction of k sessions: Var(K sessions) / Var(k sessions), the variance being that of candidate mean minus baseline mean,
-    proportional to 1/k + 1/baseline_sessions. A first look at fewer rounds counts half of its session.
+    ``sessions`` counts from the plan's minimum to its maximum. ``rounds`` is the number of rounds worth having; where there is only one
+    session, the last look has all ``maximum_rounds``. ``baseline_sessions`` 0: no baseline noise (ab). Information fraction of k
+    sessions: Var(K sessions) / Var(k sessions), the variance being that of candidate mean minus baseline mean, proportional to 1/k +
+    1/baseline_sessions. A first look at fewer rounds counts half of its session.
     """
-    sizes = [(minimum_sessions, minimum_rounds)] if rounds > minimum_rounds else []
-    sizes += [(sessions, rounds) for sessions in range(minimum_sessions, maximum_sessions + 1)]
+    last = sessions[-1]
+    full = maximum_rounds if last == 1 else rounds
+    sizes = [(sessions[0], minimum_rounds)] if full > minimum_rounds else []
+    sizes += [(count, full) for count in sessions]
     shared = 1 / baseline_sessions if baseline_sessions else 0.0
-    total = 1 / maximum_sessions + shared
-    fractions = [total / (1 / sessions + shared) for sessions, _ in sizes]
-    if rounds > minimum_rounds:
+    fractions = [(1 / last + shared) / (1 / count + shared) for count, _ in sizes]
+    if full > minimum_rounds:
         fractions[0] /= 2
-    looks = zip(sizes, shares(fractions, FALSE_ALARM_POWER), shares(fractions, MISS_POWER), strict=True)
-    return tuple(Look(*size, alpha, beta) for size, alpha, beta in looks)
+    deciding = [count > 1 or (last == 1 and had == full) for count, had in sizes]
+    spent = shares([fraction for fraction, decides in zip(fractions, deciding, strict=True) if decides], FALSE_ALARM_POWER)
+    alphas = [1.0] * (len(sizes) - len(spent)) + list(spent)
+    looks = zip(sizes, alphas, shares(fractions, MISS_POWER), deciding, strict=True)
+    return tuple(Look(*size, alpha, beta, decides) for size, alpha, beta, decides in looks)
 
 
 def rounds_worth_having(

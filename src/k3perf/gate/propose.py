@@ -58,14 +58,8 @@ def propose(
     ``UsageError`` where the measurements do not belong together, hold too few valid sessions, or a gated metric has a value that cannot
     be recorded.
     """
-    first = _agreeing(measurements, policy)
-    resolved = read_cell(first).units[0].session.resolved_config
-    same = (
-        previous is not None
-        and previous.hardware_class == first.hardware_class
-        and not config_differences(previous.resolved_config, resolved)
-    )
-    kept = previous if same else None
+    first, resolved = _agreeing(measurements, policy)
+    kept = previous if previous is not None and _still_holds(previous, first, resolved) else None
     by_workload: dict[str, list[CellMeasurement]] = {}
     for measurement in measurements:
         by_workload.setdefault(measurement.workload, []).append(measurement)
@@ -105,14 +99,19 @@ def changes(baseline: Baseline, previous: Baseline | None, tolerances: Mapping[s
 
 def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
     """Rows whose loss against the anchor exceeds the cumulative cap: only a reasoned new anchor can accept them."""
+    over = [row for row in rows if row.cumulative_loss_ratio is not None and row.cumulative_loss_ratio > cap_ratio]
     return tuple(
-        f"{row.metric}{f' of {row.workload}' if row.workload else ''} has lost {row.cumulative_loss_ratio:.1%} since its anchor, the cap is {cap_ratio:.1%}"
-        for row in rows
-        if row.cumulative_loss_ratio is not None and row.cumulative_loss_ratio > cap_ratio
+        f"{row.metric}{f' of {row.workload}' if row.workload else ''} has lost {row.cumulative_loss_ratio:.1%} since its anchor, "
+        f"the cap is {cap_ratio:.1%}"
+        for row in over
     )
 
 
-def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> CellMeasurement:
+def _still_holds(previous: Baseline, first: CellMeasurement, resolved: Mapping[str, object]) -> bool:
+    return previous.hardware_class == first.hardware_class and not config_differences(previous.resolved_config, resolved)
+
+
+def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> tuple[CellMeasurement, dict[str, object]]:
     if not measurements:
         raise UsageError("nothing to propose: no measurement was given.")
     first = measurements[0]
@@ -132,7 +131,7 @@ def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> CellMe
                 f"configurations ({names}); propose from runs of one engine version."
             )
     _enough(measurements, policy)
-    return first
+    return first, sessions[0].resolved_config
 
 
 def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
@@ -146,7 +145,8 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
     for workload, count in counts.items():
         if count < needed:
             raise UsageError(
-                f"{measurements[0].target}/{measurements[0].config}, workload {workload!r}: {count} valid sessions, a baseline needs {needed} "
+                f"{measurements[0].target}/{measurements[0].config}, workload {workload!r}: {count} valid sessions, "
+                f"a baseline needs {needed} "
                 "(baseline_sessions of the target); run more and give all their measurements.json."
             )
 

@@ -155,12 +155,13 @@ def _pair_noise(subject: Subject, noise: MetricNoise, policy: Policy) -> tuple[V
 def looks_of(subject: Subject, reference: Reference, policy: Policy) -> tuple[Look, ...]:
     """The metric's schedule under the plan and the recorded noise."""
     plan = policy.plan
+    sessions = range(plan.minimum_sessions, plan.maximum_sessions + 1)
     if subject.metric.scope is Scope.SESSION:
-        return schedule(plan.minimum_sessions, plan.maximum_sessions, 1, 1, reference.session_count)
+        return schedule(sessions, 1, 1, 1, reference.session_count)
     noise = policy.noise_of(subject.metric.name, subject.basis).session
     variance = noise.variance if reference.session_count == 0 else reference.variance
     rounds = rounds_worth_having(variance, reference.round_variance, reference.round_count, plan.minimum_rounds, plan.maximum_rounds)
-    return schedule(plan.minimum_sessions, plan.maximum_sessions, plan.minimum_rounds, rounds, reference.session_count)
+    return schedule(sessions, plan.minimum_rounds, rounds, plan.maximum_rounds, reference.session_count)
 
 
 def _verdict(subject: Subject, reference: Reference, decision: Decision, look_count: int) -> MetricVerdict:

@@ -95,7 +95,7 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
         detectable_ratio=None if detectable is None else scale.loss_ratio(detectable, scale.value(reference.mean)),
         sessions_that_do=_first(lambda count: _with_sessions(subject, reference, limits, policy, count), policy.plan.maximum_sessions + 1),
         baseline_sessions_that_do=_first(
-            lambda count: _with_baseline(reference, limits, looks[-1], policy, entry, count), len(entry.sessions) + 1
+            lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]), len(entry.sessions) + 1
         ),
         tolerance_that_does=_wider(subject, reference, limits, looks[-1]),
     )
@@ -115,12 +115,12 @@ def _with_sessions(subject: Subject, reference: Reference, limits: Limits, polic
     return _sees(reference, limits, looks_of(subject, reference, replace(policy, plan=plan))[-1])
 
 
-def _with_baseline(reference: Reference, limits: Limits, look: Look, policy: Policy, entry: MetricBaseline, count: int) -> bool:
-    """More recorded sessions in every cell: less noise of the baseline's mean and more degrees of freedom."""
+def _recorded_more(reference: Reference, policy: Policy, entry: MetricBaseline, count: int) -> Reference:
+    """With more recorded sessions in every cell: less noise of the baseline's mean and more degrees of freedom."""
     had = len(entry.sessions)
     noise: VariancePrior = policy.noise_of(entry.metric, entry.basis).session
     df = round(noise.total_df * (count - 1) / max(had - 1, 1)) if noise.pooled else reference.df + count - had
-    return _sees(replace(reference, session_count=count, df=df), limits, look)
+    return replace(reference, session_count=count, df=df)
 
 
 def _wider(subject: Subject, reference: Reference, limits: Limits, look: Look) -> float | None:

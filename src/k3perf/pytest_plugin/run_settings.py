@@ -23,6 +23,8 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     option = config.getoption
     state_directory = config.rootpath / ".k3perf"
     cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).resolve()
+    if option("--k3-resume") and not option("--k3-results"):
+        raise UsageError("--k3-resume goes on with a run's results: name their directory with --k3-results")
     results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
     base = _ab_base(config, option("--k3-ab-base"), cache_directory)
     return RunSettings(
@@ -70,7 +72,10 @@ def engine_python_path(cache_directory: Path) -> str:
 
 
 def commit_of(directory: Path) -> str:
-    """The checked-out commit, ``unknown`` outside a repository; ``-dirty`` when tracked files differ from it."""
+    """The checked-out commit; ``-dirty`` when tracked files differ from it.
+
+    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it, else it is ``unknown``.
+    """
     try:
         run = subprocess.run(
             ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],  # noqa: S607 (git as everywhere)
@@ -80,7 +85,7 @@ def commit_of(directory: Path) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return os.environ.get("K3PERF_COMMIT", "unknown")
     return run.stdout.strip()
 
 

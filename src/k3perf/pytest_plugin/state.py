@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,14 +36,17 @@ class PluginState:
     failed_count: int = 0
     run: SuiteRun | None = None
     progress: LiveProgress | None = None
+    restore_signals: Callable[[], None] = field(default=lambda: None)
 
     def open_run(self) -> SuiteRun:
         """The run, opened on first use."""
         if self.run is None:
+            from k3perf.engine.signals import install as install_signals
             from k3perf.pytest_plugin.progress import LiveProgress
             from k3perf.pytest_plugin.run_settings import run_settings
             from k3perf.run.suite_run import SuiteRun
 
+            self.restore_signals = install_signals()
             self.progress = LiveProgress(live=not self.config.getoption("--k3-plain"))
             settings = run_settings(self.config, self.suite, run_id=new_run_id())
             self.run = SuiteRun(settings, self.selected_cells, self.progress)
@@ -54,6 +58,7 @@ class PluginState:
             self.progress.close()
         if self.run is not None:
             self.run.close()
+        self.restore_signals()
 
     def verdicts(self) -> tuple[CellVerdict, ...]:
         """Verdicts of the cells measured so far."""

@@ -14,7 +14,7 @@ from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid
 from k3perf.gate.verdict import Buy, CellVerdict
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.validity import ValidityRules
+from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.pool import EnginePool, Wanted
@@ -88,7 +88,7 @@ class CellRun:
 
     def _alternate_rounds(self, lives: Sequence[LiveEngine], pair_id: str | None, rounds_count: int | None, judged: bool) -> CellVerdict:
         plan = self.cell.target.measurement
-        logs = [SessionLog(self.cell, self.plan, live) for live in lives]
+        logs = [self._open(live, pair_id) for live in lives]
         goal = rounds_count or plan.minimum_rounds
         with _OneAwake(lives) as awake:
             for log in logs:
@@ -97,7 +97,7 @@ class CellRun:
             while True:
                 self._rounds_up_to(goal, logs, awake)
                 awake.all()
-                current = [self._close(log, pair_id) for log in logs]
+                current = [self._metrics(log) for log in logs]
                 measurement = self._measurement([*self.sessions, *current], ())
                 verdict = self.judge(measurement) if judged else _unjudged(self.cell, self.mode)
                 if not judged or verdict.buy is not Buy.ROUNDS or goal >= plan.maximum_rounds:
@@ -115,12 +115,12 @@ class CellRun:
         for item in order:
             self.pool.stop_all()
             (live,) = self.pool.acquire((item,))
-            log = SessionLog(self.cell, self.plan, live)
+            log = self._open(live, pair_id)
             with _OneAwake((live,)) as awake:
                 self._warm_up(log)
                 self._rounds_up_to(goal, [log], awake)
             self.on_session(log.record())
-            self.sessions.append(self._close(log, pair_id))
+            self.sessions.append(self._metrics(log))
         measurement = self._measurement(self.sessions, ())
         return self.judge(measurement) if judged else _unjudged(self.cell, self.mode)
 
@@ -156,13 +156,20 @@ class CellRun:
         except EngineError as error:
             self.pool.report_crash(log.live, error)
             raise
-        self.on_round(log.live.session_id, self.cell, log.live.arm, record)
+        self.on_round(log.session_id, self.cell, log.live.arm, record)
         done = sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED)
         detail = record.invalid_reasons[0].text if record.invalid_reasons else ""
         self.progress.round(self.cell.cell_id, str(log.live.arm), done, self.cell.target.measurement.maximum_rounds, detail)
 
-    def _close(self, log: SessionLog, pair_id: str | None) -> SessionMetrics:
-        return replace(session_metrics(log.record()), pair_id=pair_id)
+    def _open(self, live: LiveEngine, pair_id: str | None) -> SessionLog:
+        log = SessionLog(self.cell, self.plan, live, pair_id)
+        self.on_session(log.record())
+        return log
+
+    def _metrics(self, log: SessionLog) -> SessionMetrics:
+        record = log.record()
+        reasons = judge_session(record, self.rules)
+        return session_metrics(replace(record, invalid_reasons=reasons), service_level=self.cell.workload.service_level)
 
     def _measurement(self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
         return CellMeasurement(

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from k3perf.config.suite import Cell
 from k3perf.engine.running import Engine
-from k3perf.load.generator import RoundSamples, run_round
-from k3perf.metrics.validity import ValidityRules, judge_round
+from k3perf.load.generator import run_round
+from k3perf.load.round_samples import RoundSamples
+from k3perf.metrics.validity import (
+    ENGINE_DEATHS_READING,
+    ENGINE_RESTARTS_READING,
+    JIT_COMPILES_READING,
+    ValidityRules,
+    judge_round,
+)
 from k3perf.run.settings import Injection
-from k3perf.samples import Arm, EngineIdentity, InvalidReason, RankMemory, RoundKind, RoundRecord, SessionRecord
+from k3perf.samples import Arm, EngineIdentity, RankMemory, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.telemetry.counters import CounterDifference, counter_difference
+from k3perf.telemetry.resident import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
@@ -73,13 +85,19 @@ class SessionLog:
     cell: Cell
     plan: Plan
     live: LiveEngine
+    pair_id: str | None
+    session_id: str = ""
     rounds: list[RoundRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # One engine may serve several cells (a resident reference does), each with a session of its own in the results.
+        self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
 
     def record(self) -> SessionRecord:
         """The session so far as a frozen record; memory is read now, so call it before the engine stops."""
         live = self.live
         return SessionRecord(
-            session_id=live.session_id,
+            session_id=self.session_id,
             target=self.cell.target.name,
             config=self.cell.config.name,
             workload=self.cell.workload.name,
@@ -93,8 +111,10 @@ class SessionLog:
             rounds=tuple(self.rounds),
             kv_capacity_tokens=live.kv_capacity_tokens,
             kv_max_concurrency_ratio=live.kv_max_concurrency_ratio,
+            engine_peak_resident_bytes=peak_resident_bytes(live.engine.pids()),
             compile_cache_warm=live.engine.compile_cache_warm,
             injected=live.injected,
+            pair_id=self.pair_id,
         )
 
     def _memory(self) -> tuple[RankMemory, ...]:
@@ -109,24 +129,37 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     live = log.live
     live.require_alive()
     counters_before = live.probe.counters()
-    seen = run_round(
-        log.plan.for_round(place.round_index),
-        base_url=live.engine.base_url,
-        model_name=live.engine.model_name,
-        stop=live.engine.death_event,
-    )
+    with _client_on(log.cell.target.pinning.client_cpus):
+        seen = run_round(
+            log.plan.for_round(place.round_index),
+            base_url=live.engine.base_url,
+            model_name=live.engine.model_name,
+            stop=live.engine.death_event,
+        )
     live.require_alive()
     counters_after = live.probe.counters()
     counted = counter_difference(counters_before, counters_after)
-    record = _record(place, seen, counted.values, sampler)
+    record = _record(place, seen, counted.values, (*sampler.window(seen.start_ns, seen.end_ns), *_engine_readings(live, seen, counted)))
     if place.kind is RoundKind.MEASURED:
-        reasons = (*judge_round(record, rules), *_compiles(live, record), *_restart(counted))
-        record = replace(record, invalid_reasons=reasons)
+        record = replace(record, invalid_reasons=judge_round(record, rules))
     log.rounds.append(record)
     return record
 
 
-def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], sampler: Sampler) -> RoundRecord:
+@contextlib.contextmanager
+def _client_on(cpus: tuple[int, ...]) -> Iterator[None]:
+    """Keep the client's thread on ``cpus`` for the round, so that it does not take the workers' processor; nothing where none are named."""
+    before = os.sched_getaffinity(0)
+    wanted = before & set(cpus)
+    if wanted:
+        os.sched_setaffinity(0, wanted)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], readings: tuple[TelemetryReading, ...]) -> RoundRecord:
     return RoundRecord(
         round_index=place.round_index,
         kind=place.kind,
@@ -137,23 +170,19 @@ def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], s
         client_lag_p99_ns=seen.client_lag_p99_ns,
         client_cpu_ns=seen.client_cpu_ns,
         counters=counters,
-        telemetry=sampler.window(seen.start_ns, seen.end_ns),
+        telemetry=readings,
     )
 
 
-def _compiles(live: LiveEngine, record: RoundRecord) -> tuple[InvalidReason, ...]:
+def _engine_readings(live: LiveEngine, seen: RoundSamples, counted: CounterDifference) -> tuple[TelemetryReading, ...]:
+    """What the engine's log and counters tell of the window; its death is an exception before this is asked."""
     live.engine.log.drain()
-    lines = live.engine.log.compiles_between(record.start_ns, record.end_ns)
-    if not lines:
-        return ()
-    text = f"{len(lines)} kernels were compiled inside the measured window, the first: {lines[0]}"
-    return (InvalidReason("compile_in_window", text, float(len(lines)), 0.0),)
-
-
-def _restart(counted: CounterDifference) -> tuple[InvalidReason, ...]:
-    if not counted.reset:
-        return ()
-    return (InvalidReason("engine_restarted", f"the server's counters fell during the round: {', '.join(counted.reset[:3])}"),)
+    compiles = live.engine.log.compiles_between(seen.start_ns, seen.end_ns)
+    return (
+        TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),
+        TelemetryReading(ENGINE_RESTARTS_READING, float(bool(counted.reset)), f"counters that fell: {', '.join(counted.reset[:3])}"),
+        TelemetryReading(JIT_COMPILES_READING, float(len(compiles)), f"engine log: {compiles[0]}" if compiles else "engine log"),
+    )
 
 
 def utc_now() -> str:

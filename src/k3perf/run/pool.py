@@ -18,12 +18,12 @@ from typing import Any, Self
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.engine.lock import device_lock
 from k3perf.engine.model_directory import materialise
-from k3perf.engine.preflight import preflight
 from k3perf.engine.render import measured_launch
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
+from k3perf.run.readiness import require_ready
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm
 from k3perf.telemetry.server import ServerProbe
@@ -79,7 +79,12 @@ class EnginePool:
             self._refuse_known_crash(item)
         if missing:
             self._lock(missing[0].target)
-            preflight(missing[0].target, engines_count=len(missing))
+            require_ready(
+                missing[0].target,
+                engines_count=len(missing),
+                engine_python=missing[0].engine_python,
+                results_directory=self._settings.results_directory,
+            )
             with ThreadPoolExecutor(max_workers=len(missing)) as executor:
                 outcomes = [executor.submit(self._start, item) for item in missing]
             errors = [future.exception() for future in outcomes]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from k3perf.config.models import TargetSpec
-from k3perf.engine.accelerators import nvml_devices
-from k3perf.engine.preflight import Needs, check, require
+from k3perf.engine.devices import nvml_reader
+from k3perf.engine.preflight import Finding, Needs, check, require
 from k3perf.units import GIB
 
 # A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of interpreter and libraries per process tree.
@@ -16,6 +16,11 @@ CPU_ENGINE_BASE_BYTES: Final = 2 * GIB
 
 def require_ready(target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path) -> None:
     """Raise PreflightError that lists everything that is missing, by reading and need."""
+    require(find(target, engines_count=engines_count, engine_python=engine_python, results_directory=results_directory))
+
+
+def find(target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path) -> tuple[Finding, ...]:
+    """Every check of the machine against what the target's engines need; starts nothing, raises nothing."""
     hardware = target.hardware
     needed_bytes = engines_count * (CPU_ENGINE_BASE_BYTES + _kv_space_bytes(target)) if hardware.kind == "cpu" else None
     needs = Needs(
@@ -25,7 +30,7 @@ def require_ready(target: TargetSpec, *, engines_count: int, engine_python: Path
         engine_python=engine_python,
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
     )
-    require(check(needs, devices=nvml_devices if hardware.kind == "nvidia" else None))
+    return check(needs, devices=nvml_reader() if hardware.kind == "nvidia" else None)
 
 
 def _kv_space_bytes(target: TargetSpec) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
+from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, SuiteVerdict
+from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.validity import ValidityRules
 from k3perf.metrics.values import CellMeasurement
 from k3perf.run.arms import wanted_engines
@@ -22,14 +24,15 @@ from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
-from k3perf.store.atomic import replace_text
+from k3perf.store.atomic import replace_file
 from k3perf.store.measurements import write_measurement_file
-from k3perf.store.results import ResultWriter
+from k3perf.store.results import CellKey, FinishedCell, ResultWriter, read_results
 from k3perf.telemetry.sampler import Sampler
 from k3perf.units import ns_to_s
 from k3perf.workload.plan import Plan, expand
 
 VERDICT_SCHEMA_VERSION = 1
+RESULTS_FILE = "results.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class SuiteRun:
         self._pool = EnginePool(settings, progress)
         self._writer: ResultWriter | None = None
         self._sampler: Sampler | None = None
+        self._earlier = read_results(settings.results_directory / RESULTS_FILE) if settings.resume else None
 
     def __enter__(self) -> Self:
         return self
@@ -103,13 +107,44 @@ class SuiteRun:
         if self.settings.record:
             self._record_all()
             return self._results[cell.cell_id]
+        resumed = self._resumed(cell)
+        if resumed is not None:
+            return resumed
         try:
             measurement, verdict = self._cell_run(cell).measure()
         except MeasurementInvalid as error:
             reason = engine_reason(error)
             measurement = self._empty(cell, (reason,))
             verdict = self._keeper.judge(cell, measurement)
+        self._finish(cell, measurement, verdict)
         return CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
+
+    def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> None:
+        session_ids = tuple(session.session_id for session in measurement.sessions)
+        valid = verdict.outcome is not Outcome.INVALID
+        self._ensure_writer().cell(FinishedCell(self._key(cell), str(verdict.outcome), session_ids, valid))
+
+    def _key(self, cell: Cell) -> CellKey:
+        mode = self.settings.mode_for(cell.target.name)
+        return CellKey(cell.target.name, cell.config.name, cell.workload.name, mode, self._plan(cell).digest)
+
+    def _resumed(self, cell: Cell) -> CellResult | None:
+        """The valid result of an interrupted run, judged anew from its samples; None when the cell has to be measured."""
+        key = self._key(cell)
+        if self._earlier is None or self._earlier.finished(key) is None:
+            return None
+        records = self._earlier.cell_sessions(key)
+        sessions = tuple(session_metrics(record, service_level=cell.workload.service_level) for record in records)
+        measurement = replace(self._empty(cell, ()), sessions=sessions)
+        durations_s = [
+            ns_to_s(entry.end_ns - entry.start_ns)
+            for record in records
+            if record.arm is Arm.CANDIDATE
+            for entry in record.rounds
+            if entry.kind is RoundKind.MEASURED and entry.valid
+        ]
+        self._progress.note(f"{cell.cell_id}: taken from the resumed run, not measured again")
+        return CellResult(measurement, self._keeper.judge(cell, measurement), tuple(durations_s))
 
     def _record_all(self) -> None:
         """Every selected cell, session by session, so that a drift of the machine falls on all configs alike."""
@@ -163,11 +198,12 @@ class SuiteRun:
         )
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
-        self._ensure_writer().round(session_id, cell.cell_id, arm, record)
+        self._ensure_writer().round(session_id, record)
         if arm is Arm.CANDIDATE and record.kind is RoundKind.MEASURED and record.valid:
             self._durations_s.setdefault(cell.cell_id, []).append(ns_to_s(record.end_ns - record.start_ns))
 
     def _on_session(self, record: SessionRecord) -> None:
+        """Called when the engine is ready and again with the readings at the session's end."""
         self._ensure_writer().session(record)
         if record.arm is Arm.CANDIDATE:
             identity = record.identity
@@ -187,7 +223,9 @@ class SuiteRun:
 
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:
-            self._writer = self._exit.enter_context(ResultWriter(self.settings.results_directory, run_id=self.settings.run_id))
+            self._writer = self._exit.enter_context(
+                ResultWriter(self.settings.results_directory / RESULTS_FILE, run_id=self.settings.run_id)
+            )
         return self._writer
 
     def _empty(self, cell: Cell, reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
@@ -213,7 +251,7 @@ class SuiteRun:
             identity=self._identity,
             cells=tuple(result.measurement for result in self._results.values()),
         )
-        replace_text(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
+        replace_file(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
 
     def _verdict_document(self) -> dict[str, Any]:
         verdict = self.verdict()

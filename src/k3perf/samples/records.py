@@ -166,7 +166,10 @@ class EngineIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One engine process from start to end, for one (target, config, workload)."""
+    """One engine process from start to end, for one (target, config, workload).
+
+    ``pair_id`` joins a candidate's session with the reference's that was measured beside it (None in baseline mode).
+    """
 
     session_id: str
     target: str
@@ -182,9 +185,11 @@ class SessionRecord:
     rounds: tuple[RoundRecord, ...]
     kv_capacity_tokens: int | None = None
     kv_max_concurrency_ratio: float | None = None
+    engine_peak_resident_bytes: int | None = None
     compile_cache_warm: bool | None = None
     invalid_reasons: tuple[InvalidReason, ...] = ()
     injected: str = ""
+    pair_id: str | None = None
 
     @property
     def valid(self) -> bool:

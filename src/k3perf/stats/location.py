@@ -22,11 +22,6 @@ def median(values: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def low_median(values: Sequence[float]) -> float:
-    """The middle value, or the smaller of the middle two: of two values the smaller, of three the middle one."""
-    return sorted(values)[(len(values) - 1) // 2]
-
-
 def robust_sigma(values: Sequence[float], centre: float) -> float:
     """Median absolute deviation from ``centre``, scaled to sigma of a normal; 0 for a single value."""
     return MAD_TO_SIGMA * median([abs(value - centre) for value in values])

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from k3perf.errors import ConfigFileError
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.samples import Arm, InvalidReason
-from k3perf.store.files import read_text, replace_text
+from k3perf.store.atomic import replace_file
+from k3perf.store.files import read_text
 
 MEASUREMENTS_SCHEMA_VERSION: Final = 1
 
@@ -141,7 +142,7 @@ def write_measurement_file(
         "identity": identity,
         "cells": [dump_measurement(cell) for cell in cells],
     }
-    replace_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    replace_file(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def _dump_session(session: SessionMetrics) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class ResultWriter:
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
-                raise OSError(errno.ENOSPC, f"{written} of {len(line)} bytes were written")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a short write to a file means just that
             if sync:
                 os.fsync(self._descriptor)
         except OSError as error:
@@ -183,7 +183,8 @@ def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample
         results.run_id = content["run_id"]
     elif kind == "session":
         session = _adapter(SessionRecord).validate_python(content)
-        results.sessions[session.session_id] = session
+        before = results.sessions.get(session.session_id)  # a later line holds the readings at the end, not the rounds again
+        results.sessions[session.session_id] = session if before is None else replace(session, rounds=before.rounds)
     elif kind == "sample":
         pending.setdefault((content["session_id"], content["round_index"]), []).append(
             _adapter(RequestSample).validate_python(content["sample"])

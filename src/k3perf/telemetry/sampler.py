@@ -17,6 +17,7 @@ from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, Nv
 from k3perf.telemetry.host import HostReader, HostSample
 from k3perf.telemetry.window import DeviceOwnership, around, device_readings, host_readings, lost_devices
 
+_ENERGY_EVERY_SAMPLES = 4  # then one device's energy is read, the devices in turn: it costs ten times the rest of a sample
 _KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older windows cannot be asked for any more
 
 
@@ -48,13 +49,14 @@ class Sampler:
         self._lost: dict[int, str] = {}
         self._source: DeviceSource | None = None
         self._no_source = ""
+        self._taken_count = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="k3perf-sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
         self._open()
-        self.sample()
+        self.sample(every_energy=True)
         self._thread.start()
         return self
 
@@ -65,21 +67,27 @@ class Sampler:
         if self._source is not None:
             self._source.close()
 
-    def sample(self) -> None:
-        """Take one sample now. The thread does this; callers only need it in tests."""
+    def sample(self, *, every_energy: bool = False) -> None:
+        """Take one sample now. The thread does this; ``window`` does, with every device's energy."""
         with self._lock:
             self._host.append(self._reader.sample())
-            for index, kept in self._devices.items():
-                if index not in self._lost and self._source is not None:
-                    try:
-                        kept.append(self._source.sample(index, self._now_ns()))
-                    except DevicesLost as lost:
-                        self._lost[index] = str(lost)
+            turn, rest = divmod(self._taken_count, _ENERGY_EVERY_SAMPLES)
+            self._taken_count += 1
+            for position, index in enumerate(self._devices):
+                in_turn = rest == 0 and turn % len(self._devices) == position
+                self._sample_device(index, with_energy=every_energy or in_turn)
+
+    def _sample_device(self, index: int, *, with_energy: bool) -> None:
+        if index in self._lost or self._source is None:
+            return
+        try:
+            self._devices[index].append(self._source.sample(index, self._now_ns(), with_energy=with_energy))
+        except DevicesLost as lost:
+            self._lost[index] = str(lost)
 
     def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
-        """Readings over the window. Samples once more when the newest sample is older than its end; reads proportional memory."""
-        if not self._host or self._host[-1].at_ns < end_ns:
-            self.sample()
+        """Readings over the window, which has ended: samples once more, then also energy and proportional memory, which cost more."""
+        self.sample(every_energy=True)
         with self._lock:
             host = list(self._host)
             devices = {index: list(kept) for index, kept in self._devices.items()}
@@ -101,8 +109,7 @@ class Sampler:
             if index in self._lost:
                 readings.extend(lost_devices(index, self._lost[index]))
             else:
-                first, last = around(samples, start_ns, end_ns)
-                readings.extend(device_readings(samples[first:last], ownership))
+                readings.extend(device_readings(index, samples, start_ns, end_ns, ownership))
         return readings
 
     def _open(self) -> None:

@@ -142,7 +142,9 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
         read_results(path)
 
 
-@pytest.mark.parametrize("line", ['{"kind":"surprise","content":{}}', '{"kind":"run","content":{"schema_version":99,"run_id":"x"}}', "[]", "nonsense"])
+@pytest.mark.parametrize(
+    "line", ['{"kind":"surprise","content":{}}', '{"kind":"run","content":{"schema_version":99,"run_id":"x"}}', "[]", "nonsense"]
+)
 def test_lines_that_are_no_records_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(line + "\n")

@@ -1,0 +1,220 @@
+"""``k3perf baseline propose | accept | show``: recorded runs to a reviewable proposal, and the only way into ``baselines/``."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.config.suite import Suite
+from k3perf.errors import UnknownNameError, UsageError
+from k3perf.gate.baseline import Acceptance, Baseline
+from k3perf.gate.noise import pool_noise
+from k3perf.gate.policy import Policy
+from k3perf.gate.propose import Change, beyond_cap, changes, propose
+from k3perf.gate.testable import testable
+from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.metrics.values import CellMeasurement
+from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
+from k3perf.store.measurements import MeasurementFile, read_measurement_file
+from k3perf.store.proposals import Proposal, read_proposals, write_proposal
+
+PENDING = "(pending)"
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser("baseline", help="propose, accept and show committed baselines")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    proposing = actions.add_parser("propose", help="make proposals of measurements.json files; writes no baseline")
+    proposing.add_argument("results", nargs="+", metavar="RESULT", help="measurements.json of a run, or the run's folder")
+    proposing.add_argument(
+        "--new-anchor", action="store_true", help="start a new anchor for the cumulative cap; accept then needs a reason for it"
+    )
+    proposing.set_defaults(run=run_propose)
+    accepting = actions.add_parser("accept", help="write waiting proposals into the baselines")
+    accepting.add_argument("cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)")
+    accepting.add_argument("--reason", required=True, help="why these numbers are right, at least 8 characters")
+    accepting.add_argument("--by", default="", help="who accepts (default: the login name)")
+    accepting.set_defaults(run=run_accept)
+    showing = actions.add_parser("show", help="print committed baselines")
+    showing.add_argument("cells", nargs="*", metavar="TARGET/CONFIG", help="which baselines (default: all)")
+    showing.set_defaults(run=run_show)
+    for action in (proposing, accepting, showing):
+        add_suite_option(action)
+        action.add_argument(
+            "--baselines", metavar="DIR", default="baselines", help="folder of the committed baselines (default: baselines)"
+        )
+    for action in (proposing, accepting):
+        action.add_argument(
+            "--proposals", metavar="DIR", default=".k3perf/proposals", help="folder of waiting proposals (default: .k3perf/proposals)"
+        )
+
+
+def run_propose(arguments: argparse.Namespace) -> int:
+    """Write one proposal per (target, config) and print its table and whatever stands against it."""
+    suite, root = suite_of(arguments), Path(arguments.baselines)
+    files = [read_measurement_file(_measurement_path(Path(name))) for name in arguments.results]
+    groups: dict[tuple[str, str], list[CellMeasurement]] = {}
+    for file in files:
+        for cell in file.measurements():
+            groups.setdefault((cell.target, cell.config), []).append(cell)
+    if not groups:
+        raise UsageError("nothing to propose: the given files hold no measured cell.")
+    proposed = {key: _propose(suite, root, cells, files, new_anchor=arguments.new_anchor) for key, cells in sorted(groups.items())}
+    for (target, config), baseline in proposed.items():
+        previous = read_baseline(root, target, config)
+        policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
+        rows = changes(baseline, previous, policy.tolerances)
+        objections = [problem.text() for problem in testable(baseline, policy)]
+        objections += [f"{text}; a reasoned --new-anchor is needed" for text in beyond_cap(rows, policy.cumulative_loss_cap_ratio)]
+        path = write_proposal(
+            Path(arguments.proposals),
+            Proposal(schema_version=1, new_anchor=arguments.new_anchor, objections=tuple(objections), baseline=baseline),
+        )
+        sys.stdout.write(f"{target}/{config} -> {path}\n{_table(rows)}")
+        sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in objections)
+    sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
+    return 0
+
+
+def run_accept(arguments: argparse.Namespace) -> int:
+    """Write waiting proposals into the baselines; refused ones stay and nothing at all is written."""
+    suite, root = suite_of(arguments), Path(arguments.baselines)
+    waiting = {_name(proposal.baseline): (path, proposal) for path, proposal in read_proposals(Path(arguments.proposals))}
+    chosen = _chosen(arguments.cells, tuple(waiting), "proposal", "Run k3perf baseline propose first.")
+    if len(arguments.reason) < 8:
+        raise UsageError(f"the reason {arguments.reason!r} is too short to tell a reviewer anything; write a sentence.")
+    if not chosen:
+        raise UsageError(f"no proposal waits in {arguments.proposals}. Run k3perf baseline propose RESULT first.")
+    refused = []
+    proposals = [waiting[name][1] for name in chosen]
+    for proposal in proposals:
+        refused += [f"{_name(proposal.baseline)}: {objection}" for objection in _objections(suite, root, proposal, proposals)]
+    if refused:
+        raise UsageError("not accepted, nothing was written:\n" + "\n".join(f"  {line}" for line in refused))
+    for name in chosen:
+        path, proposal = waiting[name]
+        written = write_baseline(root, _accepted(proposal, by=arguments.by or getpass.getuser(), reason=arguments.reason))
+        path.unlink()
+        sys.stdout.write(f"wrote {written}\n")
+    return 0
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    """Print committed baselines with their provenance and noise."""
+    suite, root = suite_of(arguments), Path(arguments.baselines)
+    found = {_name(baseline): baseline for target in suite.targets for baseline in read_target_baselines(root, target)}
+    chosen = _chosen(arguments.cells, tuple(found), "baseline", "Record it with k3perf baseline propose and accept.")
+    for name in chosen:
+        baseline = found[name]
+        acceptance = baseline.acceptance
+        sys.stdout.write(
+            f"{name} on {baseline.hardware_class}, accepted by {acceptance.accepted_by} at {acceptance.accepted_at_utc} "
+            f"({acceptance.reason}), commit {acceptance.commit}, runs {', '.join(acceptance.run_ids)}\n"
+        )
+        sys.stdout.write(_table(changes(baseline, baseline, suite.tolerances.for_target(baseline.target))))
+    if not chosen:
+        sys.stdout.write(f"no baseline is committed in {root}\n")
+    return 0
+
+
+def _measurement_path(path: Path) -> Path:
+    return path / "measurements.json" if path.is_dir() else path
+
+
+def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: Sequence[MeasurementFile], *, new_anchor: bool) -> Baseline:
+    target, config = cells[0].target, cells[0].config
+    suite.config(config)
+    sources = [file for file in files if any((cell.target, cell.config) == (target, config) for cell in file.cells)]
+    commits = sorted({file.commit for file in sources})
+    if len(commits) > 1:
+        raise UsageError(f"{target}/{config}: the runs are of different commits ({', '.join(commits)}); propose from runs of one commit.")
+    acceptance = Acceptance(
+        accepted_by=PENDING,
+        reason="not accepted yet",
+        accepted_at_utc=PENDING,
+        commit=commits[0],
+        run_ids=tuple(dict.fromkeys(file.run_id for file in sources)),
+    )
+    return propose(
+        cells,
+        versions=sources[-1].identity,
+        policy=_policy(suite, target, ()),
+        previous=read_baseline(root, target, config),
+        acceptance=acceptance,
+        new_anchor=new_anchor,
+    )
+
+
+def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
+    """The policy of a run of all cells of the suite that share hardware with the target: the strictest budget that may be asked for."""
+    tolerances = suite.tolerances.for_target(target)
+    statistical = sum(1 for name in tolerances if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL)
+    policy = Policy(
+        tolerances=tolerances,
+        plan=suite.target(target).measurement,
+        gated_metric_count=max(len(suite.cells((target,))) * statistical, 1),
+        today=datetime.now(UTC).date(),
+        false_alarm_budget=suite.tolerances.false_alarm_budget,
+        missed_loss_budget=suite.tolerances.missed_loss_budget,
+        cumulative_loss_cap_ratio=suite.tolerances.cumulative_loss_cap_ratio,
+    )
+    return replace(policy, noise=pool_noise(baselines, tolerances))
+
+
+def _target_baselines(root: Path, target: str, proposed: Iterable[Baseline]) -> tuple[Baseline, ...]:
+    """The target's baselines as they will be: committed ones, replaced by proposals of the same config."""
+    by_config = {baseline.config: baseline for baseline in read_target_baselines(root, target)}
+    for baseline in proposed:
+        if baseline.target == target:
+            by_config[baseline.config] = baseline
+    return tuple(by_config.values())
+
+
+def _objections(suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> list[str]:
+    """What stands against a proposal now, with all others accepted beside it."""
+    baseline = proposal.baseline
+    policy = _policy(suite, baseline.target, _target_baselines(root, baseline.target, [item.baseline for item in proposals]))
+    rows = changes(baseline, read_baseline(root, baseline.target, baseline.config), policy.tolerances)
+    found = [problem.text() for problem in testable(baseline, policy)]
+    return found + [f"{text}; propose it with --new-anchor and say why" for text in beyond_cap(rows, policy.cumulative_loss_cap_ratio)]
+
+
+def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:
+    baseline = proposal.baseline
+    stamp = {"accepted_by": by, "reason": reason, "accepted_at_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    acceptance = baseline.acceptance.model_copy(update=stamp)
+    fresh = baseline.anchor_acceptance == baseline.acceptance
+    return baseline.model_copy(update={"acceptance": acceptance, "anchor_acceptance": acceptance if fresh else baseline.anchor_acceptance})
+
+
+def _name(baseline: Baseline) -> str:
+    return f"{baseline.target}/{baseline.config}"
+
+
+def _chosen(names: Sequence[str], known: tuple[str, ...], kind: str, next_step: str) -> tuple[str, ...]:
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(kind, name, known, next_step)
+    return tuple(names) or known
+
+
+def _table(rows: Sequence[Change]) -> str:
+    lines = [f"  {'workload':<14} {'metric':<26} {'old':>14} {'new':>14} {'loss':>8} {'anchor':>8} {'n':>3}  unit"]
+    for row in rows:
+        old = "-" if row.old_value is None else f"{row.old_value:.6g}"
+        lines.append(
+            f"  {row.workload or '(all)':<14} {row.metric:<26} {old:>14} {row.new_value:>14.6g} {_percent(row.loss_ratio):>8} "
+            f"{_percent(row.cumulative_loss_ratio):>8} {row.session_count:>3}  {row.unit}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:+.2%}"

@@ -1,0 +1,59 @@
+"""Session records to SESSION metrics: memory of the worst rank, capacity, start-up. Pure.
+
+A part that one rank could not tell leaves the metric None: the worst of the others need not be the worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from k3perf.metrics.values import MetricValue
+from k3perf.samples import RankMemory, SessionRecord
+
+_RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
+    "weights_bytes": lambda rank: rank.weights_bytes,
+    "kv_cache_bytes": lambda rank: rank.kv_cache_bytes,
+    "peak_activation_bytes": lambda rank: rank.peak_activation_bytes,
+    "graph_pool_bytes": lambda rank: rank.graph_pool_bytes,
+    "non_torch_bytes": lambda rank: rank.non_torch_bytes,
+    "peak_allocated_bytes": lambda rank: rank.peak_allocated_bytes,
+}
+
+
+def session_values(record: SessionRecord) -> dict[str, MetricValue]:
+    """Every SESSION metric by name; None where it was not offered or not seen, with the reason counted."""
+    values = {name: _worst_rank(record.memory, part) for name, part in _RANK_PARTS.items()}
+    values["engine_peak_rss_bytes"] = _single(record.engine_peak_resident_bytes)
+    values["kv_capacity_tokens"] = _single(record.kv_capacity_tokens)
+    values["kv_bytes_per_token"] = _bytes_per_token(values["kv_cache_bytes"], record.kv_capacity_tokens)
+    values["max_concurrency_ratio"] = _single(record.kv_max_concurrency_ratio)
+    values |= _start_up(record)
+    return values
+
+
+def _single(value: float | None) -> MetricValue:
+    return MetricValue(None, 0, {"not_offered": 1}) if value is None else MetricValue(float(value), 1)
+
+
+def _worst_rank(ranks: tuple[RankMemory, ...], part: Callable[[RankMemory], int | None]) -> MetricValue:
+    seen = [value for rank in ranks if (value := part(rank)) is not None]
+    unseen_count = len(ranks) - len(seen)
+    if unseen_count or not seen:
+        return MetricValue(None, 0, {"rank_without_it": unseen_count} if ranks else {"no_rank_seen": 1})
+    return MetricValue(float(max(seen)), len(seen))
+
+
+def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> MetricValue:
+    if kv_cache.value is None or not capacity_tokens:
+        return MetricValue(None, 0, {"not_offered": 1})
+    return MetricValue(kv_cache.value / capacity_tokens, 1)
+
+
+def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
+    """Process start to ready under the name of the compile cache's state; the other name, or both if the state is unknown, stays None."""
+    nothing = MetricValue(None, 0, {"other_cache_state": 1} if record.compile_cache_warm is not None else {"cache_state_unknown": 1})
+    values = {"startup_cold_s": nothing, "startup_warm_s": nothing}
+    if record.compile_cache_warm is not None and record.stages:
+        name = "startup_warm_s" if record.compile_cache_warm else "startup_cold_s"
+        values[name] = MetricValue(sum(stage.duration_s for stage in record.stages), 1)
+    return values

@@ -1,0 +1,54 @@
+"""Proposed baselines on disk, between ``propose`` and ``accept``: a proposal is reviewed, never judged against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from k3perf.errors import ConfigFileError
+from k3perf.gate.baseline import Baseline
+from k3perf.store.atomic import replace_file
+from k3perf.store.files import read_text
+
+NEXT_STEP: Final = "Run k3perf baseline propose again."
+
+
+class Proposal(BaseModel):
+    """A baseline that waits for its acceptance, and what stands against accepting it. ``new_anchor``: acceptance starts a new anchor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1]
+    new_anchor: bool
+    objections: tuple[str, ...]
+    baseline: Baseline
+
+
+def proposal_path(folder: Path, target: str, config: str) -> Path:
+    """``FOLDER/<target>/<config>.json``."""
+    return folder / target / f"{config}.json"
+
+
+def write_proposal(folder: Path, proposal: Proposal) -> Path:
+    """Replace the proposal of the (target, config)."""
+    path = proposal_path(folder, proposal.baseline.target, proposal.baseline.config)
+    replace_file(path, proposal.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
+    """All waiting proposals, in order of path."""
+    found = []
+    for path in sorted(folder.glob("*/*.json")):
+        text = read_text(path, NEXT_STEP)
+        if text is None:
+            continue
+        try:
+            found.append((path, Proposal.model_validate_json(text)))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ConfigFileError(path, key, None, f"not a proposal: {first['msg']}", NEXT_STEP) from None
+    return tuple(found)

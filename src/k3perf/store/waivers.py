@@ -1,0 +1,49 @@
+"""``perf_tests/waivers.yaml`` to waivers. A missing file means none; a bad one is an error with file, key and value."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from k3perf.errors import ConfigFileError
+from k3perf.gate.baseline import Waiver
+from k3perf.store.files import read_text
+
+NEXT_STEP = "Each entry of the list has target, config, workload, metric, owner, build, reason and expires_on (YYYY-MM-DD, quoted or not)."
+
+
+def read_waivers(path: Path) -> tuple[Waiver, ...]:
+    """All waivers of the file, expired ones too: the gate says that they expired."""
+    text = read_text(path, NEXT_STEP)
+    if text is None:
+        return ()
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigFileError(path, "", None, f"not YAML: {error}", NEXT_STEP) from None
+    entries = [] if data is None else data
+    if not isinstance(entries, list):
+        raise ConfigFileError(path, "", None, "not a list of waivers", NEXT_STEP)
+    return tuple(_waiver(path, index, entry) for index, entry in enumerate(entries))
+
+
+def _waiver(path: Path, index: int, entry: object) -> Waiver:
+    if isinstance(entry, dict):
+        # YAML reads an unquoted day as a date and an unquoted 0.32 as a number; people mean text by both
+        entry = {key: value.isoformat() if isinstance(value, date) else value for key, value in entry.items()}
+        if isinstance(entry.get("build"), int | float):
+            entry["build"] = str(entry["build"])
+    try:
+        waiver = Waiver.model_validate(entry)
+        date.fromisoformat(waiver.expires_on)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in (index, *first["loc"]))
+        value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
+        raise ConfigFileError(path, key, value, first["msg"], NEXT_STEP) from None
+    except ValueError:
+        raise ConfigFileError(path, f"{index}.expires_on", waiver.expires_on, "there is no such day", NEXT_STEP) from None
+    return waiver

@@ -1,0 +1,80 @@
+"""What every fault test needs: a launch of the fake engine under a name of its own, and the proof that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3perf.config.models import StageDeadlines
+from k3perf.engine.launch import EngineLaunch
+from k3perf.engine.port import listener_inodes
+from k3perf.engine.process_tree import process_list
+
+FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
+QUICK = StageDeadlines(import_s=1.2, load_s=1.2, profile_s=1.2, compile_s=1.2, capture_s=1.2, ready_s=1.2, stop_s=0.5)
+# where a machine is slow, a start that must succeed gets its time
+PATIENT = StageDeadlines(import_s=60, load_s=60, profile_s=60, compile_s=60, capture_s=60, ready_s=60, stop_s=5)
+
+
+def commands() -> dict[int, str]:
+    """The command line of every running process."""
+    found = {}
+    for pid, row in process_list().items():
+        if row.state != "Z":
+            with suppress(OSError):
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+@dataclass
+class Bench:
+    """One test's fake engine: its unique model name marks its command lines, ``work`` is its directory.
+
+    ``temporary`` is where this process makes temporary directories while the test runs.
+    """
+
+    model: str
+    work: Path
+    temporary: Path
+
+    def launch(self, *faults: str, deadlines: StageDeadlines = PATIENT, argv: tuple[str, ...] = ()) -> EngineLaunch:
+        """A launch with these faults; ``{work}`` in one is the test's directory."""
+        flags = [part for fault in faults for part in ("--fault", fault.replace("{work}", str(self.work)))]
+        command = (
+            sys.executable,
+            "-S",
+            "-E",
+            str(FAKE_ENGINE),
+            "--port",
+            "{port}",
+            "--config",
+            "{config_file}",
+            "--model",
+            self.model,
+            *flags,
+        )
+        return EngineLaunch(argv=argv or command, model_name=self.model, config_file_text="model: fake\n", deadlines=deadlines)
+
+    def processes(self) -> dict[int, str]:
+        """Running processes of this test's engine and guardian, by command line."""
+        return {pid: text for pid, text in commands().items() if pid != os.getpid() and (self.model in text or str(self.temporary) in text)}
+
+    def leftovers(self, *, ports: tuple[int, ...] = ()) -> list[str]:
+        """Whatever is left: processes, guardians of this process, listening ports, temporary directories, shared memory."""
+        found = [f"process {pid}: {text[:200]}" for pid, text in self.processes().items()]
+        found += [f"port {port}" for port in ports if listener_inodes(port)]
+        found += [f"temporary {path}" for path in self.temporary.iterdir()]
+        found += [f"shared memory {path}" for path in Path("/dev/shm").glob(f"*{self.model}*")]
+        found += [f"half-written {path}" for path in self.work.rglob(".*") if path.is_file()]
+        return found
+
+    def assert_nothing_left(self, *, ports: tuple[int, ...] = (), within_s: float = 0.0) -> None:
+        """At once after an orderly end; ``within_s`` where the guardian has to do it."""
+        end_s = time.monotonic() + within_s
+        while (found := self.leftovers(ports=ports)) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert found == [], found

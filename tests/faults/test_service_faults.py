@@ -1,0 +1,107 @@
+"""An engine that dies after it was ready: the death is seen at once, its cause is told, its end leaves nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from k3perf.engine.process_tree import command_of
+from k3perf.engine.running import Engine
+from k3perf.engine.supervisor import start_engine
+from k3perf.errors import ExitStatus
+from tests.faults.bench import Bench
+from tests.faults.matrix import Fault, Kind, of
+
+ROWS = {fault.name: fault for fault in of(Kind.SERVICE)}
+BY_THEMSELVES = [ROWS[name] for name in ("worker_dies_late", "api_server_dies_late")]
+KILLED = [ROWS[name] for name in ("worker_killed", "core_killed", "api_server_killed", "worker_dead_core_alive")]
+_VICTIM = {"worker_killed": "Worker", "core_killed": "EngineCore", "worker_dead_core_alive": "Worker"}
+
+
+def expect_death(bench: Bench, engine: Engine, fault: Fault) -> None:
+    assert engine.death_event.wait(10)
+    assert not engine.alive()
+    error = engine.death_error()
+    assert re.search(fault.shows, str(error)), str(error)
+    assert error.exit_status is fault.exit_status is ExitStatus.INVALID
+    report = engine.stop()
+    assert report.clean, report.text
+    bench.assert_nothing_left(ports=(engine.port,))
+    assert engine.stop() is report
+
+
+@pytest.mark.parametrize("fault", BY_THEMSELVES, ids=lambda fault: fault.name)
+def test_a_death_of_its_own(bench: Bench, fault: Fault) -> None:
+    expect_death(bench, start_engine(bench.launch(*fault.flags), work_directory=bench.work), fault)
+
+
+@pytest.mark.parametrize("fault", KILLED, ids=lambda fault: fault.name)
+def test_a_process_is_killed(bench: Bench, fault: Fault) -> None:
+    engine = start_engine(bench.launch(*fault.flags), work_directory=bench.work)
+    assert engine.alive()
+    assert engine.death_cause() is None
+    title = _VICTIM.get(fault.name)
+    victim = engine.pid if title is None else next(pid for pid in engine.pids() if title in command_of(pid))
+    os.kill(victim, signal.SIGKILL)
+    expect_death(bench, engine, fault)
+
+
+def stream(engine: Engine, tokens: int) -> int:
+    """Completion chunks that came before the stream ended, properly or not."""
+    connection = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=10)
+    count = 0
+    with suppress(OSError, http.client.HTTPException):
+        connection.request("POST", "/v1/completions", json.dumps({"max_tokens": tokens}), {"Content-Type": "application/json"})
+        for line in connection.getresponse():
+            count += line.startswith(b"data: {")
+    connection.close()
+    return count
+
+
+def test_it_dies_while_it_streams(bench: Bench) -> None:
+    fault = ROWS["dies_mid_stream"]
+    engine = start_engine(bench.launch(*fault.flags), work_directory=bench.work)
+    assert 0 < stream(engine, 20) < 20
+    expect_death(bench, engine, fault)
+
+
+def test_a_compile_in_service_is_seen_in_its_window_alone(bench: Bench) -> None:
+    with start_engine(bench.launch("compile_in_service"), work_directory=bench.work) as engine:
+        engine.log.drain()
+        quiet_end_ns = engine.ready_ns
+        assert engine.log.compiles_between(engine.started_ns, quiet_end_ns) == ()
+        assert stream(engine, 4) == 4
+        engine.log.drain()
+        end_ns = engine.log.now_ns()
+        assert len(engine.log.compiles_between(quiet_end_ns, end_ns)) == 1
+        assert engine.log.compiles_between(engine.started_ns, quiet_end_ns - 1) == ()
+        assert engine.log.compiles_between(end_ns + 1, end_ns + 2) == ()
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A version 1 memory cgroup of 96 MiB, or skip: version 2 and unprivileged machines are not offered one here."""
+    group = Path("/sys/fs/cgroup/memory") / f"k3perf-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(96 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_the_worker_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> None:
+    fault = ROWS["out_of_memory"]
+    engine = start_engine(bench.launch(*fault.flags), work_directory=bench.work)
+    worker = next(pid for pid in engine.pids() if "Worker" in command_of(pid))
+    (memory_cgroup / "cgroup.procs").write_text(str(worker))
+    expect_death(bench, engine, fault)

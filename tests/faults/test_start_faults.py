@@ -1,0 +1,139 @@
+"""An engine that does not get ready: the stated outcome, the root cause in the message, nothing left."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from k3perf.engine import supervisor
+from k3perf.engine.port import PortReservation
+from k3perf.engine.supervisor import start_engine
+from k3perf.errors import EngineError, ExitStatus
+from tests.faults.bench import PATIENT, QUICK, Bench
+from tests.faults.matrix import Fault, Kind, of
+
+_BY_HAND = {"no_executable", "port_stolen_once", "port_stolen_always", "slow_but_moving"}
+FAILING = [fault for fault in of(Kind.START) if fault.outcome is not None and fault.name not in _BY_HAND]
+RECOVERING = [fault for fault in of(Kind.START) if fault.outcome is None and fault.name not in _BY_HAND]
+ROW = {fault.name: fault for fault in of(Kind.START)}
+
+
+def expect_failure(bench: Bench, fault: Fault, **launch: object) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        start_engine(bench.launch(*fault.flags, **launch), work_directory=bench.work)
+    assert re.search(fault.shows, str(caught.value)), str(caught.value)
+    assert caught.value.exit_status is fault.exit_status is ExitStatus.INVALID
+    assert caught.value.stage == fault.stage
+    assert len(caught.value.log_tail) <= 10
+    bench.assert_nothing_left()
+    return caught.value
+
+
+@pytest.mark.parametrize("fault", FAILING, ids=lambda fault: fault.name)
+def test_a_failing_start_names_its_cause_and_leaves_nothing(bench: Bench, fault: Fault) -> None:
+    hangs = "hung" in fault.shows
+    expect_failure(bench, fault, deadlines=QUICK if hangs else PATIENT)
+
+
+@pytest.mark.parametrize("fault", RECOVERING, ids=lambda fault: fault.name)
+def test_a_start_that_recovers_is_not_spoiled(bench: Bench, fault: Fault) -> None:
+    with start_engine(bench.launch(*fault.flags), work_directory=bench.work) as engine:
+        assert engine.alive()
+    bench.assert_nothing_left(ports=(engine.port,))
+
+
+def test_progress_resets_the_deadline(bench: Bench) -> None:
+    fault = ROW["slow_but_moving"]
+    with start_engine(
+        bench.launch(*fault.flags, deadlines=PATIENT.model_copy(update={"load_s": 1.0})), work_directory=bench.work
+    ) as engine:
+        loading_s = sum(stage.duration_s for stage in engine.stages if stage.stage == "load")
+        assert loading_s > 1.0
+    bench.assert_nothing_left(ports=(engine.port,))
+
+
+def test_a_missing_executable(bench: Bench) -> None:
+    expect_failure(bench, ROW["no_executable"], argv=("/nonexistent/python", "--port", "{port}"))
+
+
+@contextmanager
+def stranger_on(port: int) -> Iterator[None]:
+    """Another program that listens on the port; it answers /health like an engine would."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen(8)
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.fixture
+def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
+    """Let a stranger take the first N reserved ports; returns the list of ports that were reserved."""
+    stack: list[object] = []
+
+    def arm(count: int) -> list[int]:
+        ports: list[int] = []
+
+        class Stolen(PortReservation):
+            def __init__(self, host: str) -> None:
+                super().__init__(host)
+                ports.append(self.port)
+                if len(ports) <= count:
+                    context = stranger_on(self.port)
+                    context.__enter__()
+                    stack.append(context)
+
+        monkeypatch.setattr(supervisor, "PortReservation", Stolen)
+        return ports
+
+    yield arm
+    for context in stack:
+        context.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def test_a_stolen_port_is_left_to_the_thief(bench: Bench, steal: Callable[[int], list[int]]) -> None:
+    ports = steal(1)
+    with start_engine(bench.launch(), work_directory=bench.work) as engine:
+        assert len(ports) == 2
+        assert engine.port == ports[1]
+    bench.assert_nothing_left(ports=ports[1:])
+
+
+def test_ports_that_are_always_stolen_end_the_start(bench: Bench, steal: Callable[[int], list[int]]) -> None:
+    ports = steal(99)
+    with pytest.raises(EngineError, match=ROW["port_stolen_always"].shows):
+        start_engine(bench.launch(), work_directory=bench.work)
+    assert len(ports) == 3
+    bench.assert_nothing_left()
+
+
+def test_stages_are_told_as_they_come(bench: Bench) -> None:
+    heard: list[str] = []
+    before_s = time.monotonic()
+    with start_engine(bench.launch(), work_directory=bench.work, on_stage=heard.append) as engine:
+        assert heard == ["load", "profile", "compile", "capture", "ready"]
+        assert [stage.stage for stage in engine.stages] == ["import", *heard]
+        assert sum(stage.duration_s for stage in engine.stages) == pytest.approx((engine.ready_ns - engine.started_ns) / 1e9)
+        assert sum(stage.duration_s for stage in engine.stages) <= time.monotonic() - before_s
+        assert (bench.work / "engine.yaml").read_text() == "model: fake\n"
