@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.config.suite import Cell, Suite
 from k3perf.gate.selection import Priority, SelectedCell
+from k3perf.metrics.definitions import METRICS, Comparison
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -182,8 +183,13 @@ def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
 
 
 def gated_metric_count(suite: Suite, groups: Iterable[EngineGroup]) -> int:
-    """Gated metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
-    return sum(len(group.cells) * len(suite.tolerances.for_target(group.target)) for group in groups)
+    """Gated statistical metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
+    return sum(
+        len(group.cells)
+        for group in groups
+        for name in suite.tolerances.for_target(group.target)
+        if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
+    )
 
 
 def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGroup]]:

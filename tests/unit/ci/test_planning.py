@@ -163,4 +163,4 @@ def test_nothing_selected_is_an_empty_plan(sixty_cells: Suite) -> None:
 
 def test_gated_metrics_are_counted_over_the_whole_plan(sixty_cells: Suite) -> None:
     groups = group_engines(select_all(sixty_cells, "x").cells, CostModel(RecordedCosts()))
-    assert gated_metric_count(sixty_cells, groups) == 60 * 2
+    assert gated_metric_count(sixty_cells, groups) == 60 * 2, "exact metrics spend nothing of the budget"
