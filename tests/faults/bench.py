@@ -15,7 +15,6 @@ from k3perf.engine.port import listener_inodes
 from k3perf.engine.process_tree import process_list
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
-QUICK = StageDeadlines(import_s=1.2, load_s=1.2, profile_s=1.2, compile_s=1.2, capture_s=1.2, ready_s=1.2, stop_s=0.5)
 # where a machine is slow, a start that must succeed gets its time
 PATIENT = StageDeadlines(import_s=60, load_s=60, profile_s=60, compile_s=60, capture_s=60, ready_s=60, stop_s=5)
 

@@ -105,15 +105,16 @@ def run_worker(options: argparse.Namespace) -> None:
         pass_stage("worker", stage, options)
     Path(options.ready_file).write_text("ready")
     late = options.faults.get("die_late")
-    if late:
-        time.sleep(float(late))
-        fail("worker", "serving")
     eat = options.faults.get("eat_memory")
     hoard = []
+    while eat is not None and not Path(eat).exists():  # only once the test has put the limit in place
+        time.sleep(0.02)
     while eat is not None:
         hoard.append(bytearray(b"x") * (1 << 20))
         time.sleep(0.001)
     while os.getppid() == options.parent or options.faults.get("orphans") is not None:
+        if late and Path(late).exists():
+            fail("worker", "serving")
         time.sleep(0.05)
 
 
@@ -243,9 +244,8 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
     say("api", f"INFO 01-01 00:00:00 [entry.py:140] Starting vLLM server on http://127.0.0.1:{options.port}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     late = options.faults.get("api_dies_late")
-    end_s = time.monotonic() + float(late) if late else None
     while core.poll() is None:
-        if end_s is not None and time.monotonic() > end_s:
+        if late and Path(late).exists():
             os._exit(7)
         time.sleep(0.05)
     say("api", "ERROR 01-01 00:00:00 [async_llm.py:1] EngineDeadError: EngineCore encountered an issue. See stack trace (above).")

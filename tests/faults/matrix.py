@@ -83,6 +83,15 @@ _START = (
     _dies("ready", "core", "EngineCore"),
     _invalid("killed_at_load", Kind.START, "load", "the worker gets SIGKILL", "WorkerProc initialization failed", "killed:load"),
     _invalid("segfault_at_capture", Kind.START, "capture", "the worker gets SIGSEGV", "engine ended in stage capture", "segfault:capture"),
+    _invalid(
+        "dies_with_shared_memory",
+        Kind.START,
+        "capture",
+        "the worker makes shared memory, then raises",
+        "injected death in worker at capture",
+        "shared_memory",
+        "die:capture:worker",
+    ),
     _hangs("import", "the API server"),
     _hangs("load", "the worker"),
     _hangs("profile", "the worker"),
@@ -108,12 +117,12 @@ def _dead(name: str, injection: str, shows: str, *flags: str) -> Fault:
 
 
 _SERVICE = (
-    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:0.3"),
+    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:{work}/now"),
     _dead(
         "api_server_dies_late",
         "the API server exits 7",
         "ended with exit status 7",
-        "api_dies_late:0.3",
+        "api_dies_late:{work}/now",
         "orphans",
     ),
     _dead("worker_killed", "SIGKILL to the worker", "VLLM::Worker"),
@@ -126,7 +135,7 @@ _SERVICE = (
         "core_survives_worker",
     ),
     _dead("dies_mid_stream", "the API server exits while it streams", "ended with exit status 9", "die_mid_stream"),
-    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory"),
+    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory:{work}/now"),
 )
 
 _STOP = (
@@ -145,6 +154,9 @@ _HARNESS = (
         _interrupted(f"{number.lower()}_at_{stage}", stage, f"{number} to pytest", *(() if stage == "serving" else (f"hang:{stage}",)))
         for number in _SIGNALS
         for stage in ("import", "load", "profile", "compile", "capture", "ready", "serving")
+    ),
+    _interrupted(
+        "sigint_with_shared_memory", "ready", "SIGINT to pytest while the workers hold shared memory", "shared_memory", "hang:ready"
     ),
     _interrupted("sigint_twice_in_stop", "stop", "SIGINT, and again while an engine that ignores SIGTERM is ended", "ignore_sigterm"),
     Fault("sigkill_at_load", Kind.HARNESS, "load", "SIGKILL to pytest", None, None, "", ("hang:load",)),

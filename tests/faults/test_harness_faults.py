@@ -60,7 +60,7 @@ def run(bench: Bench, request: pytest.FixtureRequest, wait_for: Wait) -> Iterato
     inner.output.close()
 
 
-BY_DEFAULT = {"sigint_at_load", "sigterm_at_serving", "sighup_at_serving", "sigkill_at_serving"}
+BY_DEFAULT = {"sigint_at_load", "sigterm_at_serving", "sighup_at_serving", "sigkill_at_serving", "sigint_with_shared_memory"}
 
 
 def grid(faults: list[Fault]) -> list[object]:

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 COUNT = int(os.environ.get("K3PERF_INTERRUPTS", "30"))
 LIFE_S = float(os.environ.get("K3PERF_INTERRUPT_LIFE_S", "60"))  # about what a start takes, and a while of serving
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+CACHE = {"VLLM_CACHE_ROOT": os.environ.get("K3PERF_INTERRUPT_CACHE", "/tmp/k3perf-interrupt-cache")}
 MODELS = Path(__file__).parents[2] / "perf_tests" / "models"
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -64,7 +65,12 @@ def test_an_interrupt_at_a_random_moment(bench: Bench, number: int) -> None:
         *flags,
     )
     compile_flag = () if number % 2 else ("--enforce-eager",)
-    spec = {"argv": [*argv, *compile_flag], "model_name": str(model), "environment": ENVIRONMENT, "deadlines": PATIENT.model_dump()}
+    spec = {
+        "argv": [*argv, *compile_flag],
+        "model_name": str(model),
+        "environment": {**ENVIRONMENT, **CACHE},
+        "deadlines": PATIENT.model_dump(),
+    }
     write_inner_suite(bench.work, spec)
     shared_before = set(Path("/dev/shm").iterdir())
     with (bench.work / "output").open("wb") as output:

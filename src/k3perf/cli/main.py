@@ -17,8 +17,6 @@ COMMAND_MODULES: Final = (
     "inject",
     "memory",
     "baseline",
-    "gate",
-    "load",
     "mock_server",
     "doctor",
     "plan",

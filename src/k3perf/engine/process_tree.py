@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,9 +167,9 @@ class ProcessTree:
         end_s = time.monotonic() + deadline_s
         while True:
             self.signal(signal.SIGKILL)
-            poll_root()
-            self.reap()
             left = self.pids()
+            poll_root()  # after the look: what it saw as gone has a status to collect now
+            self.reap()
             if not left or time.monotonic() >= end_s:
                 return left
             time.sleep(_POLL_S)
@@ -178,33 +178,11 @@ class ProcessTree:
         """Wait until no member runs; False when some still do at the deadline."""
         end_s = time.monotonic() + deadline_s
         while True:
+            left = self.pids()
             poll_root()
             self.reap()
-            if not self.pids():
+            if not left:
                 return True
             if time.monotonic() >= end_s:
                 return False
             time.sleep(_POLL_S)
-
-
-def shared_memory_files(pids: Iterable[int]) -> frozenset[str]:
-    """Files under /dev/shm that the processes have mapped or open; what a SIGKILL would leave behind for ever."""
-    found: set[str] = set()
-    for pid in pids:
-        with suppress(OSError):
-            for line in (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
-                name = line.rpartition(" ")[2]
-                if name.startswith("/dev/shm/"):  # noqa: S108 - the kernel's name of it, not a temporary file of ours
-                    found.add(name)
-    return frozenset(found)
-
-
-def remove_unused_shared_memory(files: Iterable[str]) -> tuple[str, ...]:
-    """Unlink those files that no process uses any more; returns what was removed."""
-    wanted = {name for name in files if Path(name).exists()}
-    if not wanted:
-        return ()
-    wanted -= shared_memory_files(process_list())
-    for name in wanted:
-        Path(name).unlink(missing_ok=True)
-    return tuple(sorted(wanted))
