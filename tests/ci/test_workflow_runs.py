@@ -23,6 +23,7 @@ import pytest
 from .test_workflow_lint import PINNED, WORKFLOWS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+GIT = shutil.which("git") or "git"
 ACT = Path(sysconfig.get_path("scripts")) / "act"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -39,6 +40,13 @@ ACTIONS = {
     "actions/deploy-pages": "true",
 }
 ENVIRONMENT_SH = 'k3perf_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nharness_environment() { :; }\nengine_environment() { :; }\n'
+# the command with the areas that workflows call
+K3PERF = """import sys
+import k3perf.cli.main as program
+parser_of = program.build_parser
+program.build_parser = lambda: parser_of(("plan", "ci", "history", "baseline"))
+sys.exit(program.main())
+"""
 GH = """#!/bin/sh
 printf '%s\\n' "$*" >>"$STUB_CALLS"
 case "$*" in
@@ -48,45 +56,12 @@ case "$*" in
     *"--input check-run.json"*) cp check-run.json "$STUB_CALLS.check-run.json" ;;
 esac
 """
-# Stands for scripts/perf: the same options and files. The file "injected" in the commit says which configs are slower or spoiled.
-PERF = """#!/usr/bin/env python3
-import json, os, pathlib, sys
-arguments = dict(zip(sys.argv[1::1], sys.argv[2::1]))
-cells = json.loads(pathlib.Path(arguments["--k3-cells"]).read_text())
-results = pathlib.Path(arguments["--k3-results"])
-count = int(arguments["--k3-gated-metric-count"])
-injected = dict(line.split() for line in pathlib.Path("injected").read_text().split("\\\\n") if line) if pathlib.Path("injected").exists() else {}
-retry = json.loads((results / "runner.json").read_text())["shard"].endswith("-retry")
-entries, measured = [], []
-for cell in cells:
-    target, config, workload = cell.rsplit("-", 2)
-    fault = injected.get(config, "")
-    slow = fault == "slow"
-    reasons = [{"rule": "throttled", "text": "the clocks fell", "reading": 1.0, "limit": 2.0}] if fault == "spoiled" or (fault == "once" and not retry) else []
-    metric = {"metric": "tpot_mean_ms", "unit": "ms", "outcome": "REGRESSED" if slow else "PASS", "baseline_value": 28.0,
-              "now_value": 33.6 if slow else 28.0, "loss_ratio": 0.2 if slow else 0.0, "tolerance_ratio": 0.1, "alpha": 0.01 / count}
-    entries.append({"target": target, "config": config, "workload": workload, "mode": "reference",
-                    "metrics": [] if reasons else [metric], "invalid_reasons": reasons})
-    value = {"value": 28.0, "n": 1}
-    sessions = [{"session_id": f"{cell}-{index}", "arm": arm, "pair_id": f"{cell}-{index}",
-                 "rounds": [{"round_index": number, "pair_index": number, "values": {name: {"value": (28.0 + index * 0.01 + number * 0.001) * (
-                     1 if name == "tpot_mean_ms" else 10), "n": 1} for name in ("tpot_mean_ms", "ttft_mean_ms", "output_tokens_per_s")}}
-                            for number in range(4)],
-                 "values": {}, "resolved_config": {"a": 1}} for index in range(6) for arm in ("candidate", "reference")]
-    measured.append({"schema_version": 1, "target": target, "config": config, "workload": workload, "mode": "reference",
-                     "hardware_class": "cpu-avx512", "plan_digest": "sha256:" + "0" * 64, "sessions": sessions})
-if not injected.get("runner") == "dies":
-    head = {"schema_version": 1, "run_id": os.environ["GITHUB_RUN_ID"], "commit": os.environ.get("STUB_COMMIT", "c"), "created_at_utc": "2026-11-29T00:00:00Z"}
-    (results / "verdict.json").write_text(json.dumps({**head, "vllm_version": "0.32.0", "false_alarm_budget": 0.01, "gated_metric_count": count, "cells": entries}))
-    (results / "measurements.json").write_text(json.dumps({**head, "identity": {"vllm": "0.32.0"}, "cells": measured}))
-sys.exit(1 if any(entry["metrics"] and entry["metrics"][0]["outcome"] == "REGRESSED" for entry in entries) else 0)
-"""
 
 
 def git(folder: Path, *arguments: str) -> str:
     identity = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@t"}
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], env={**os.environ, **identity}, capture_output=True, text=True, check=False, timeout=60
+        [GIT, "-C", str(folder), *arguments], env={**os.environ, **identity}, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -102,15 +77,15 @@ class Workplace:
         self.store = root / "store"
         self.calls = root / "gh-calls"
         self._stubs()
-        subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", str(self.origin)], check=True, timeout=60)
-        subprocess.run(["git", "clone", "--quiet", str(self.origin), str(self.tree)], check=True, timeout=60, capture_output=True)
+        subprocess.run([GIT, "init", "--quiet", "--bare", "--initial-branch=main", str(self.origin)], check=True, timeout=60)
+        subprocess.run([GIT, "clone", "--quiet", str(self.origin), str(self.tree)], check=True, timeout=60, capture_output=True)
         git(self.tree, "checkout", "--quiet", "-B", "main")
         for name in (".github", "perf_tests"):
             shutil.copytree(REPOSITORY / name, self.tree / name, ignore=shutil.ignore_patterns("__pycache__", "traces"))
         (self.tree / "scripts").mkdir()
         shutil.copy(REPOSITORY / "scripts" / "k3perf", self.tree / "scripts" / "k3perf")
         (self.tree / "scripts" / "environment.sh").write_text(ENVIRONMENT_SH)
-        self.program(self.tree / "scripts" / "perf", PERF)
+        shutil.copy(REPOSITORY / "tests" / "ci" / "stand_in_perf.py", self.tree / "scripts" / "perf")
         (self.tree / ".gitignore").write_text("/results/\n/.k3perf/\n")
         self.base = self.commit("base")
         git(self.tree, "push", "--quiet", "origin", "main")
@@ -121,7 +96,7 @@ class Workplace:
         (self.root / "home" / ".config" / "act" / "actrc").write_text("-P ubuntu-24.04=-self-hosted\n-P self-hosted=-self-hosted\n")
         venv = self.root / "venv" / "bin"
         venv.mkdir(parents=True)
-        self.program(venv / "k3perf", f'#!/bin/sh\nexec {sys.executable} -m k3perf.cli.main "$@"\n')
+        self.program(venv / "k3perf", f"#!{sys.executable}\n{K3PERF}")
         bin_folder = self.root / "bin"
         bin_folder.mkdir()
         self.program(bin_folder / "gh", GH)
@@ -167,7 +142,7 @@ class Workplace:
             event["label"] = {"name": labels[-1]}
         return event
 
-    def act(self, event_name: str, workflow: str, event: dict[str, Any], **variables: str) -> "Run":
+    def act(self, event_name: str, workflow: str, event: dict[str, Any], **variables: str) -> Run:
         path = self.root / "event.json"
         path.write_text(json.dumps(event))
         pins = {
@@ -242,3 +217,142 @@ def test_a_clean_pull_request_is_green(workplace: Workplace) -> None:
     assert {entry["config"] for entry in plan["cells"]} == {"default", "seqs_down"}
     assert shards(workplace) == ["results-cpu-avx512-0"]
     assert json.loads((workplace.store / "k3perf-report" / "verdict.json").read_text())["outcome"] == "PASS"
+
+
+def test_an_injected_slow_down_is_red_and_its_comment_says_so(workplace: Workplace) -> None:
+    head = workplace.change("seqs_down slow")
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
+    assert run.status != 0
+    assert json.loads((workplace.store / "k3perf-report" / "verdict.json").read_text())["outcome"] == "REGRESSED"
+    assert re.search(r"::error file=perf_tests/configs/seqs_down.yaml|k3perf: REGRESSED", run.text)
+    finished = {
+        "workflow_run": {
+            "id": 4711, "event": "pull_request", "head_sha": head, "head_branch": "topic", "head_repository": {"owner": {"login": "team"}},
+        },
+        "repository": {"full_name": "team/suite"},
+    }  # fmt: skip
+    report = workplace.act("workflow_run", "perf-report.yml", finished)
+    assert report.status == 0, report.text[-6000:]
+    comment = Path(f"{workplace.calls}.comment.md").read_text()
+    assert comment.startswith("<!-- k3perf-report -->\n## k3perf: REGRESSED")
+    assert "`seqs_down`" in comment
+    assert "+20.0 %" in comment
+    check_run = json.loads(Path(f"{workplace.calls}.check-run.json").read_text())
+    assert (check_run["head_sha"], check_run["conclusion"]) == (head, "failure")
+    assert check_run["output"]["annotations"][0]["path"] == "perf_tests/configs/seqs_down.yaml"
+
+
+def test_a_report_without_results_says_so(workplace: Workplace) -> None:
+    finished = {
+        "workflow_run": {
+            "id": 1,
+            "event": "pull_request",
+            "head_sha": "0" * 40,
+            "head_branch": "x",
+            "head_repository": {"owner": {"login": "t"}},
+        },
+        "repository": {"full_name": "team/suite"},
+    }
+    report = workplace.act("workflow_run", "perf-report.yml", finished)
+    assert report.status == 0, report.text[-6000:]
+    assert "INVALID" in Path(f"{workplace.calls}.comment.md").read_text()
+
+
+def gpu_change(workplace: Workplace, *faults: str) -> str:
+    return workplace.change(*faults, config=GPU_CONFIG)
+
+
+GPU_CONFIG = "seqs_down"
+GPU = {"K3PERF_HARDWARE_CLASSES": "h200", "K3PERF_POOLS": "a,b", "K3PERF_BUDGET_MINUTES": "1"}
+
+
+def test_a_forks_pull_request_without_the_label_does_not_reach_the_gpu(workplace: Workplace) -> None:
+    head = gpu_change(workplace)
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head, origin="stranger/suite"), **GPU)
+    assert run.status != 0, "unmeasured cells are not green"
+    assert shards(workplace) == []
+    assert "gpu-ok-" in run.text
+    verdict = json.loads((workplace.store / "k3perf-report" / "verdict.json").read_text())
+    assert verdict["outcome"] == "INVALID"
+    assert verdict["cells"][0]["invalid_reasons"][0]["rule"] == "shard_lost"
+
+
+def test_a_label_of_another_commit_is_no_permission(workplace: Workplace) -> None:
+    head = gpu_change(workplace)
+    event = workplace.pull_request(head, "gpu-ok-" + "b" * 40, origin="stranger/suite", action="labeled")
+    assert workplace.act("pull_request", "perf-pr.yml", event, **GPU).status != 0
+    assert shards(workplace) == []
+
+
+def test_the_label_of_the_head_commit_lets_a_fork_reach_the_gpu(workplace: Workplace) -> None:
+    head = gpu_change(workplace)
+    event = workplace.pull_request(head, f"gpu-ok-{head}", origin="stranger/suite", action="labeled")
+    run = workplace.act("pull_request", "perf-pr.yml", event, **GPU)
+    assert run.status == 0, run.text[-6000:]
+    assert shards(workplace) == ["results-h200-0"]
+
+
+def test_an_unrelated_label_measures_nothing_and_claims_nothing(workplace: Workplace) -> None:
+    head = workplace.change()
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head, "documentation", action="labeled"))
+    assert run.status == 0, run.text[-6000:]
+    assert "[perf-pr/unrelated label" in run.text
+    assert "perf verdict" not in run.text
+    assert list(workplace.store.iterdir()) == []
+
+
+def test_an_invalid_cell_is_measured_once_more_on_another_pool(workplace: Workplace) -> None:
+    head = gpu_change(workplace, f"{GPU_CONFIG} once")
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head), **GPU)
+    assert run.status == 0, run.text[-6000:]
+    assert shards(workplace) == ["results-h200-0", "results-h200-0-retry"]
+    retried = json.loads((workplace.store / "results-h200-0-retry" / "cells.json").read_text())
+    assert retried
+    assert all(f"-{GPU_CONFIG}-" in cell for cell in retried)
+    verdict = json.loads((workplace.store / "k3perf-report" / "verdict.json").read_text())
+    assert any("another runner" in note for cell in verdict["cells"] for note in cell["notes"])
+
+
+def test_a_cell_that_stays_invalid_is_red(workplace: Workplace) -> None:
+    head = workplace.change("seqs_down spoiled")
+    assert workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head)).status != 0
+    assert shards(workplace) == ["results-cpu-avx512-0", "results-cpu-avx512-0-retry"]
+    assert json.loads((workplace.store / "k3perf-report" / "verdict.json").read_text())["outcome"] == "INVALID"
+
+
+def test_a_lost_runner_is_red(workplace: Workplace) -> None:
+    head = workplace.change("runner dies")
+    assert workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head)).status != 0
+    verdict = json.loads((workplace.store / "k3perf-report" / "verdict.json").read_text())
+    assert {reason["rule"] for cell in verdict["cells"] for reason in cell["invalid_reasons"]} == {"shard_lost"}
+
+
+def test_a_documentation_change_measures_nothing_and_is_green(workplace: Workplace) -> None:
+    git(workplace.tree, "checkout", "--quiet", "-B", "topic", "main")
+    (workplace.tree / "README.md").write_text("words\n")
+    head = workplace.commit("words")
+    git(workplace.tree, "push", "--quiet", "origin", "topic")
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
+    assert run.status == 0, run.text[-6000:]
+    assert shards(workplace) == []
+
+
+def test_a_night_keeps_its_history_and_proposes_a_refresh(workplace: Workplace) -> None:
+    event = {"repository": {"full_name": "team/suite"}}
+    run = workplace.act("schedule", "nightly.yml", event)
+    assert run.status == 0, run.text[-6000:]
+    lines = git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()
+    assert {json.loads(line)["metric"] for line in lines} == {"tpot_mean_ms", "ttft_mean_ms", "output_tokens_per_s"}
+    assert git(workplace.origin, "ls-tree", "--name-only", "perf-history") == "history.jsonl"
+    changed = git(workplace.origin, "diff", "--name-only", "main", "baseline-refresh").splitlines()
+    assert changed
+    assert all(name.startswith("baselines/") for name in changed)
+    baseline = json.loads(git(workplace.origin, "show", f"baseline-refresh:{changed[0]}"))
+    assert baseline["acceptance"]["accepted_by"] == "nightly refresh"
+    assert "pr create --head baseline-refresh" in workplace.calls.read_text()
+    table = Path(f"{workplace.calls}.refresh.md").read_text()
+    assert "tpot_mean_ms" in table
+    assert "issue create" not in workplace.calls.read_text()
+    again = workplace.act("schedule", "nightly.yml", event)
+    assert again.status == 0, again.text[-6000:]
+    assert git(workplace.origin, "show", "perf-history:history.jsonl").splitlines() == lines, "the same run is not added twice"
