@@ -41,6 +41,11 @@ class GateKeeper:
         )
         return max(count, self._settings.planned_gated_metric_count or 1)
 
+    def check_inputs(self, cell: Cell) -> None:
+        """Read what the cell will be judged with. Raises UsageError for a file or name that cannot be used."""
+        self.policy(cell)
+        self._baseline(cell)
+
     def early_verdict(self, cell: Cell, plan_digest: str) -> CellVerdict | None:
         """NO_BASELINE before anything is started, where the mode needs committed numbers and there are none; else None."""
         mode = self._settings.mode_for(cell.target.name)

@@ -72,6 +72,13 @@ class SuiteRun:
         """How many gated metrics share this run's false-alarm budget."""
         return self._keeper.gated_metric_count
 
+    def check_inputs(self) -> None:
+        """Read tolerances, baselines and plans of every cell. Raises UsageError for one that cannot be used; starts nothing."""
+        for cell in self._cells:
+            self._plan(cell)
+            ValidityRules.for_target(cell.target.validity)
+            self._keeper.check_inputs(cell)
+
     def measure(self, cell: Cell) -> CellResult:
         """The cell's result. A broken measurement is an INVALID verdict; only bad input raises."""
         if cell.cell_id not in self._results:
