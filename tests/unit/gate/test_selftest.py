@@ -39,7 +39,7 @@ def test_the_shapes_are_what_their_names_say() -> None:
     assert mean(skew) > 1.2
     fourth = [value**4 for value in (DRAWS["heavy_tailed"](rng) for _ in range(20000))]
     assert mean(fourth) > 4
-    assert set(DRAWS["two_level"](rng) for _ in range(50)) == {-1.0, 1.0}
+    assert {DRAWS["two_level"](rng) for _ in range(50)} == {-1.0, 1.0}
     quiet = Noise("outlier_contaminated", 0.0, 1e-6)
     slow = [loss for _ in range(300) for loss in session_rounds(quiet, 10, rng) if loss > 0.5]
     assert len(slow) == pytest.approx(300, abs=60)
