@@ -211,7 +211,8 @@ class SuiteRun:
         return expand(
             cell.workload,
             vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
-            trace_directory=self.settings.trace_file or self.settings.suite.root / "traces",
+            trace_directory=self.settings.suite.root / "traces",
+            trace_file=self.settings.trace_file,
         )
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
