@@ -107,15 +107,17 @@ def main():
         if options.realtime:
             os.sched_setscheduler(server.pid, os.SCHED_FIFO, os.sched_param(10))
         for level in levels:
-            behaviour = Behaviour(
+            # cost: all streams' tokens leave in steps, as an engine sends them; lag: phases spread evenly, the steady state
+            in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=ITL_MS[level]), step_ms=ITL_MS[level])
+            spread = Behaviour(
                 ttft=Delay(kind="uniform", mean_ms=ITL_MS[level] / 2 + 50, spread=ITL_MS[level] / 2), itl=Delay(mean_ms=ITL_MS[level])
             )
             for name, make_command in commands(options, Path(directory)).items():
-                server.behave(behaviour)
+                server.behave(in_steps)
                 cost = marginal_cost_us(make_command, server.base_url, level, options)
                 rows.setdefault(name, {})[level] = cost
                 print(f"{name}, {level} streams: {cost:.1f} us of CPU per token", file=sys.stderr, flush=True)
-            server.behave(behaviour)
+            server.behave(spread)
             work = [server.base_url, level, TOKENS[level][1], level, "truth"]
             _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options)
             rows.setdefault("k3perf lag", {})[level] = json.loads(text.splitlines()[-1])
