@@ -19,7 +19,8 @@ from k3perf.load.mock_server import Behaviour, Delay, start_mock_server
 HERE = Path(__file__).resolve().parent / "load_clients"
 # inter-token time in ms at each concurrency: about 1,000 to 20,000 tokens per second in all
 ITL_MS = {1: 1.0, 64: 8.0, 256: 20.0, 1024: 51.2}
-REQUESTS_PER_STREAM = 1
+# few and many output tokens per request: 10,000 to 200,000 tokens apart in all
+TOKENS = {1: (500, 10_500), 64: (50, 1050), 256: (40, 440), 1024: (40, 240)}
 
 
 def parse_arguments():
@@ -32,7 +33,6 @@ def parse_arguments():
     parser.add_argument("--httpx-python", help="a Python with httpx")
     parser.add_argument("--client-cpu", type=int, default=0)
     parser.add_argument("--server-cpu", type=int, default=1)
-    parser.add_argument("--tokens", default="40,240", help="few and many output tokens per request")
     parser.add_argument("--repeats", type=int, default=1, help="pairs of runs; the smallest cost is reported")
     return parser.parse_args()
 
@@ -59,9 +59,11 @@ def commands(options, scratch):
 
 def guidellm(options, scratch, base_url, concurrency, output_tokens, requests):
     return [
-        *(options.guidellm, "benchmark", "run", "--target", base_url, "--profile", "concurrent", "--rate", concurrency),
-        *("--max-requests", requests, "--data", f"prompt_tokens=32,output_tokens={output_tokens}", "--processor", options.tokenizer),
-        *("--model", "mock", "--output-dir", scratch, "--disable-console"),
+        *(options.guidellm, "run", "--backend", f"kind=openai_http,target={base_url},model=mock"),
+        *("--profile", f"kind=concurrent,streams={concurrency}", "--constraint", f"kind=max_requests,count={requests}"),
+        *("--tokenizer", f"kind=huggingface_auto,model={options.tokenizer}"),
+        *("--data", f"kind=synthetic_text,prompt_tokens=32,output_tokens={output_tokens}"),
+        *("--output", f"kind=json,path={scratch / 'guidellm.json'}", "--disable-console"),
     ]
 
 
@@ -81,10 +83,8 @@ def cpu_s(command, cpu):
 
 
 def marginal_cost_us(make_command, base_url, concurrency, options):
-    few, many = map(int, options.tokens.split(","))
-    requests = concurrency * REQUESTS_PER_STREAM
-    if concurrency == 1:
-        few, many, requests = few * 10, many * 10, 1
+    few, many = TOKENS[concurrency]
+    requests = concurrency
     costs = []
     for _ in range(options.repeats):
         few_s, _ = cpu_s(make_command(base_url, concurrency, few, requests), options.client_cpu)
@@ -108,7 +108,7 @@ def main():
                 rows.setdefault(name, {})[level] = cost
                 print(f"{name}, {level} streams: {cost:.1f} us of CPU per token", file=sys.stderr, flush=True)
             server.behave(behaviour)
-            work = [server.base_url, level, int(options.tokens.split(",")[1]), level, "truth"]
+            work = [server.base_url, level, TOKENS[level][1], level, "truth"]
             _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options.client_cpu)
             rows.setdefault("k3perf lag", {})[level] = json.loads(text.splitlines()[-1])
             print(f"k3perf lag, {level} streams: {text.splitlines()[-1]}", file=sys.stderr, flush=True)

@@ -50,8 +50,8 @@ WORKLOAD = {
 TOLERANCES = {
     "schema_version": 1,
     "defaults": {
-        "output_tokens_per_s": {"loss_ratio": 0.2},
-        "tpot_mean_ms": {"loss_ratio": 0.2},
+        "output_tokens_per_s": {"loss_ratio": 0.4},
+        "tpot_mean_ms": {"loss_ratio": 0.4},
         "weights_bytes": {"loss_absolute": 0},
         "kv_cache_bytes": {"loss_absolute": 0},
         "engine_peak_rss_bytes": {"loss_absolute": 30_000_000},
@@ -137,7 +137,7 @@ def test_clean_run_passes_and_leaves_no_process(site):
 
 
 def test_injected_slow_down_regresses(site):
-    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=60")
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250")
     assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
     assert "REGRESSED" in run.stdout
     failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
@@ -213,7 +213,9 @@ def test_bad_injection(site, text):
 
 def test_ab_against_a_git_ref(site):
     def git(*arguments):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], cwd=site.root, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], cwd=site.root, check=True, capture_output=True
+        )
 
     git("init", "-q")
     git("add", "perf_tests")
@@ -221,7 +223,7 @@ def test_ab_against_a_git_ref(site):
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     assert "(ab mode)" in run.stdout
-    slowed = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=60")
+    slowed = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250")
     assert slowed.returncode == ExitStatus.REGRESSED, slowed.stdout
     unknown = site.pytest("-k", "fp8_kv", "--k3-ab-base", "no-such-ref")
     assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr

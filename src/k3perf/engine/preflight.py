@@ -100,8 +100,8 @@ def require(findings: Iterable[Finding]) -> None:
     """Raise one PreflightError that lists every failed check."""
     failed = [finding for finding in findings if finding.level is Level.FAIL]
     if failed:
-        lines = [f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip() for finding in failed]
-        raise PreflightError("this machine is not fit to start:\n" + "\n".join(f"  {line}" for line in lines))
+        problems = [f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip() for finding in failed]
+        raise PreflightError("this machine is not fit to start: " + "; ".join(problems))
 
 
 def wait_for_memory(

@@ -44,6 +44,9 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     if unread:
         return replace(verdict, invalid_reasons=unread)
     judged, unjudged = _judge_metrics(baseline, measurement, readings, policy)
+    if not judged:
+        text = f"no gated metric could be judged ({'; '.join(unjudged) or 'no metric has a tolerance'})"
+        return replace(verdict, differences=differences, invalid_reasons=(InvalidReason("nothing_judged", text),))
     metrics = []
     for item in judged:
         metric, waiver_notes = apply_waivers(

@@ -18,8 +18,8 @@ from typing import Any, Self
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.engine.lock import device_lock
 from k3perf.engine.model_directory import materialise
+from k3perf.engine.multi_node import start_target
 from k3perf.engine.render import measured_launch
-from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
@@ -149,7 +149,8 @@ class EnginePool:
             cache_directory=self._settings.cache_directory,
         )
         try:
-            engine = start_engine(
+            engine = start_target(
+                item.target,
                 launch,
                 work_directory=self._settings.results_directory / "engines" / session_id,
                 on_stage=lambda stage: self._progress.stage(label, stage),

@@ -105,7 +105,13 @@ class SuiteRun:
             self._exit.close()
             self._sampler = None
             if self._results:
-                self._write_files()
+                self._write_files_or_say_why()
+
+    def _write_files_or_say_why(self) -> None:
+        try:
+            self._write_files()
+        except OSError as error:
+            self._progress.note(f"the files of this run cannot be written: {error}")
 
     def _measure(self, cell: Cell) -> CellResult:
         early = self._keeper.early_verdict(cell, self._plan(cell).digest)
@@ -123,7 +129,11 @@ class SuiteRun:
             reason = engine_reason(error)
             measurement = self._empty(cell, (reason,))
             verdict = self._keeper.judge(cell, measurement)
-        self._finish(cell, measurement, verdict)
+        try:
+            self._finish(cell, measurement, verdict)
+        except MeasurementInvalid as error:  # numbers that cannot be kept are no result
+            measurement = self._empty(cell, (*measurement.invalid_reasons, engine_reason(error)))
+            verdict = self._keeper.judge(cell, measurement)
         return CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
 
     def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> None:
@@ -201,7 +211,8 @@ class SuiteRun:
         return expand(
             cell.workload,
             vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
-            trace_directory=self.settings.trace_file or self.settings.suite.root / "traces",
+            trace_directory=self.settings.suite.root / "traces",
+            trace_file=self.settings.trace_file,
         )
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:

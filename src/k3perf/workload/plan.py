@@ -94,19 +94,20 @@ def expand(
     vocabulary_size: int,
     reserved_token_ids: int = 3,
     trace_directory: Path | None = None,
+    trace_file: Path | None = None,
     found_rate_per_s: float | None = None,
 ) -> Plan:
     """Expand a workload; equal arguments give equal plans on every machine.
 
     ``reserved_token_ids``: ids below it are never in a prompt (padding, begin, end). ``trace_directory``: where a relative trace
-    ``file`` is looked up. ``found_rate_per_s``: the rate that ``found_rate_share_ratio`` is a share of.
+    ``file`` is looked up; ``trace_file``: a trace to replay instead of it. ``found_rate_per_s``: the rate that ``found_rate_share_ratio`` is a share of.
     Raises UsageError (ConfigFileError for a trace file) when the workload cannot be expanded.
     """
     source = TokenSource(spec.seed, vocabulary_size, reserved_token_ids)
     trace: TraceUse | None = None
     concurrency: int | None = None
     if isinstance(spec.arrival, TraceReplay):
-        requests, trace = _trace_requests(spec, spec.arrival, source, trace_directory)
+        requests, trace = _trace_requests(spec, spec.arrival, source, trace_file or (trace_directory or Path()) / spec.arrival.file)
         concurrency = spec.arrival.concurrency_limit
     elif spec.conversation is not None:
         requests = _conversation_requests(spec, source, found_rate_per_s)
@@ -118,11 +119,10 @@ def expand(
 
 
 def _trace_requests(
-    spec: WorkloadSpec, arrival: TraceReplay, source: TokenSource, trace_directory: Path | None
+    spec: WorkloadSpec, arrival: TraceReplay, source: TokenSource, path: Path
 ) -> tuple[tuple[PlannedRequest, ...], TraceUse]:
-    path = (trace_directory or Path()) / arrival.file
     rows, sha256 = read_trace(path)
-    scaled, use = scale_trace(arrival, rows, sha256=sha256, maximum_requests=spec.requests)
+    scaled, use = scale_trace(arrival, rows, file=path.name, sha256=sha256, maximum_requests=spec.requests)
     if not scaled:
         raise UsageError(
             f"workload {spec.name}: nothing of the trace {path} is left: {use.outside_window_count} requests are outside the window, "

@@ -93,7 +93,7 @@ def _row(path: Path, number: int, line: bytes) -> TraceRow:
 
 
 def scale_trace(
-    arrival: TraceReplay, rows: Sequence[TraceRow], *, sha256: str, maximum_requests: int | None
+    arrival: TraceReplay, rows: Sequence[TraceRow], *, file: str, sha256: str, maximum_requests: int | None
 ) -> tuple[tuple[ScaledRequest, ...], TraceUse]:
     """Cut the window, scale times and lengths, drop what is too long, keep the first ``maximum_requests``; every loss is counted."""
     block_tokens = max(1, round(TRACE_BLOCK_TOKENS * arrival.length_scale))
@@ -105,7 +105,7 @@ def scale_trace(
     fitting = [request for request in scaled if limit is None or _total_tokens(request) <= limit]
     used = tuple(fitting[:maximum_requests])
     use = TraceUse(
-        file=Path(arrival.file).name,
+        file=file,
         sha256=sha256,
         block_tokens=block_tokens,
         used_count=len(used),

@@ -85,6 +85,15 @@ def test_the_concurrency_limit_becomes_the_plans(directory):
     assert expanded(directory).concurrency is None
 
 
+def test_another_trace_can_take_the_declared_ones_place(directory, tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text(trace_text(ROWS[:1]))
+    plan = expand(trace_spec(), vocabulary_size=4096, trace_directory=directory, trace_file=other)
+    assert plan.trace is not None
+    assert (len(plan.requests), plan.trace.file) == (1, "other.jsonl")
+    assert plan.digest != expanded(directory).digest
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
