@@ -213,7 +213,9 @@ def test_bad_injection(site, text):
 
 def test_ab_against_a_git_ref(site):
     def git(*arguments):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], cwd=site.root, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], cwd=site.root, check=True, capture_output=True
+        )
 
     git("init", "-q")
     git("add", "perf_tests")

@@ -17,6 +17,7 @@ COMMAND_MODULES: Final = (
     "inject",
     "memory",
     "baseline",
+    "gate",
     "load",
     "mock_server",
     "doctor",

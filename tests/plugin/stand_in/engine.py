@@ -51,7 +51,13 @@ class State:
         if method == "k3perf_memory":
             return self.memory()
         if method == "k3perf_identity":
-            return {"vllm_version": "0.32.0", "torch_version": "2.13.0", "python_version": "3.11.7", "host": "here", "device_names": ["stand-in"]}
+            return {
+                "vllm_version": "0.32.0",
+                "torch_version": "2.13.0",
+                "python_version": "3.11.7",
+                "host": "here",
+                "device_names": ["stand-in"],
+            }
         if method == "k3perf_slow_down":
             self.slow_ratio = float(arguments[0]) / 100
         if method == "k3perf_hold_bytes":
@@ -82,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def do_GET(self):  # noqa: N802 (the name http.server asks for)
+    def do_GET(self):
         state = self.server.state
         path = self.path.partition("?")[0]
         if path == "/v1/models":
@@ -94,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.reply("", "text/plain")
 
-    def do_POST(self):  # noqa: N802
+    def do_POST(self):
         state = self.server.state
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         if self.path == "/collective_rpc":
