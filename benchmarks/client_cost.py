@@ -71,7 +71,7 @@ def guidellm(options, scratch, base_url, concurrency, output_tokens, requests):
 
 
 def cpu_s(command, options):
-    """CPU seconds of one run of the command pinned to its core, and its stdout."""
+    """(user, system) CPU seconds of one run of the command pinned to its core, and its stdout."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with tempfile.TemporaryFile("w+") as output:
         # tools that import for half a minute must not do that at real-time priority; vllm_bench.py raises its own when it begins to stream
@@ -85,7 +85,7 @@ def cpu_s(command, options):
         text = output.read()
     if status != 0:
         raise SystemExit(f"failed: {' '.join(map(str, command))}\n{text[-3000:]}")
-    return usage.ru_utime + usage.ru_stime, text
+    return (usage.ru_utime, usage.ru_stime), text
 
 
 def marginal_cost_us(make_command, base_url, concurrency, options):
@@ -95,8 +95,9 @@ def marginal_cost_us(make_command, base_url, concurrency, options):
     for _ in range(options.repeats):
         few_s, _ = cpu_s(make_command(base_url, concurrency, few, requests), options)
         many_s, _ = cpu_s(make_command(base_url, concurrency, many, requests), options)
-        costs.append(1e6 * (many_s - few_s) / (requests * (many - few)))
-    return min(costs)
+        tokens = requests * (many - few)
+        costs.append(tuple(1e6 * (more - less) / tokens for more, less in zip(many_s, few_s, strict=True)))
+    return min(costs, key=sum)
 
 
 def main():
@@ -116,7 +117,9 @@ def main():
                 server.behave(in_steps)
                 cost = marginal_cost_us(make_command, server.base_url, level, options)
                 rows.setdefault(name, {})[level] = cost
-                print(f"{name}, {level} streams: {cost:.1f} us of CPU per token", file=sys.stderr, flush=True)
+                print(
+                    f"{name}, {level} streams: {sum(cost):.1f} us of CPU per token, {cost[0]:.1f} of them user", file=sys.stderr, flush=True
+                )
             server.behave(spread)
             work = [server.base_url, level, TOKENS[level][1], level, "truth"]
             _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options)
@@ -126,7 +129,7 @@ def main():
     print("|---" * (len(levels) + 1) + "|")
     for name, values in rows.items():
         if name != "k3perf lag":
-            print(f"| {name} | " + " | ".join(f"{values[level]:.1f}" for level in levels) + " |")
+            print(f"| {name} | " + " | ".join(f"{sum(values[level]):.1f} ({values[level][0]:.1f})" for level in levels) + " |")
     print("| k3perf, p99 lag in ms | " + " | ".join(f"{rows['k3perf lag'][level]['lag_p99_ms']:.3f}" for level in levels) + " |")
 
 
