@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _INNER = Path(__file__).with_name("inner_suite.py")
-_LEFT_OUT = ("cacheprovider", "benchmark", "cov", "hypothesispytest", "timeout")
+LEFT_OUT_PLUGINS = ("cacheprovider", "benchmark", "cov", "hypothesispytest", "timeout")
 
 
 def write_inner_suite(directory: Path, spec: dict[str, Any]) -> None:
@@ -21,5 +21,5 @@ def write_inner_suite(directory: Path, spec: dict[str, Any]) -> None:
 
 def inner_command(directory: Path) -> list[str]:
     """The pytest call for it."""
-    quiet = [part for plugin in _LEFT_OUT for part in ("-p", f"no:{plugin}")]
+    quiet = [part for plugin in LEFT_OUT_PLUGINS for part in ("-p", f"no:{plugin}")]
     return [sys.executable, "-m", "pytest", "-q", *quiet, "--rootdir", str(directory), str(directory)]

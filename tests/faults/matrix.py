@@ -229,7 +229,40 @@ _STORE = (
     _harmless("killed_in_a_replacement", Kind.STORE, "recording", "SIGKILL while a baseline file is replaced", ""),
 )
 
-FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS, *_MACHINE, *_ROUND, *_STORE)
+
+def _suite(name: str, stage: str, injection: str, shows: str, *flags: str) -> Fault:
+    return _invalid(f"suite_{name}", Kind.SUITE, stage, injection, shows, *flags)
+
+
+def _suite_interrupted(signal: str, stage: str, *flags: str) -> Fault:
+    return Fault(
+        f"suite_{signal.lower()}_at_{stage}", Kind.SUITE, stage, f"{signal} to `pytest perf_tests`", None, ExitStatus.INTERRUPTED, "", flags
+    )
+
+
+_SUITE = (
+    _suite("engine_dies_mid_round", "mid-round", "the API server exits while it streams", "engine died in service", "die_mid_stream"),
+    _suite("answers_errors", "mid-round", "/health answers, completions are status 500", "failed_requests", "no_completions"),
+    _suite("streams_stall", "mid-round", "every stream stops half-way", "failed_requests", "stall_mid_stream"),
+    _suite("answers_short", "mid-round", "every answer lacks a token", "wrong_length", "answers_short"),
+    _suite("preempted", "mid-round", "the server counts preemptions", "preemptions", "preempts"),
+    _suite("dies_at_load", "load", "the worker raises, at both tries", "injected death in worker at load", "die:load:worker"),
+    _suite("hangs_at_load", "load", "the worker hangs, at both tries", "engine hung in stage load", "hang:load"),
+    _suite(
+        "one_config_crashes",
+        "load",
+        "one config's worker raises; the other config is judged",
+        "injected death in worker at load",
+        "die_with:block-size",
+    ),
+    _suite("results_read_only", "pre-flight", "--k3-results cannot be written", "is read-only"),
+    _suite("second_suite", "pre-flight", "another suite holds the device", "in use by another suite"),
+    *(_suite_interrupted(signal, "load", "hang:load") for signal in _SIGNALS),
+    *(_suite_interrupted(signal, "serving", "stall_mid_stream") for signal in _SIGNALS),
+    Fault("suite_killed_and_resumed", Kind.SUITE, "serving", "SIGKILL to pytest mid-round, then --k3-resume", None, ExitStatus.OK),
+)
+
+FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS, *_MACHINE, *_ROUND, *_STORE, *_SUITE)
 
 
 def of(kind: Kind) -> list[Fault]:

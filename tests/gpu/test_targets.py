@@ -14,7 +14,7 @@ from k3perf.capacity.rules import platform_rules
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.config.target_table import END_MARK, START_MARK, target_table
-from k3perf.config.workload_spec import FixedLength
+from k3perf.config.workload_spec import FixedLength, TraceReplay
 from k3perf.engine.launchers import render_launch
 
 REPOSITORY = Path(__file__).parents[2]
@@ -50,7 +50,11 @@ def arguments_of(suite: Suite, target: str, config: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.cell_id)
 def test_the_context_holds_the_workload(cell: Cell) -> None:
-    prompt, output = cell.workload.prompt_tokens, cell.workload.output_tokens
+    prompt, output, arrival = cell.workload.prompt_tokens, cell.workload.output_tokens, cell.workload.arrival
+    if isinstance(arrival, TraceReplay):
+        assert arrival.longest_request_tokens is not None
+        assert arrival.longest_request_tokens <= cell.engine_arguments["max_model_len"]
+        return
     assert isinstance(prompt, FixedLength)
     assert isinstance(output, FixedLength)
     assert prompt.tokens + output.tokens <= cell.engine_arguments["max_model_len"]

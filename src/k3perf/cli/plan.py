@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
-from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, split
+from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
 from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
@@ -49,6 +49,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--github-output", type=Path, metavar="FILE", help="append cpu_matrix, gpu_matrix, has_cpu and has_gpu for a workflow"
     )
+    parser.add_argument(
+        "--record-costs", nargs="+", type=Path, metavar="RESULTS", help="instead of planning: write what earlier runs took to --costs"
+    )
     parser.set_defaults(run=run)
 
 
@@ -68,6 +71,8 @@ def _count(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and left-out cells are always shown."""
+    if arguments.record_costs:
+        return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
     suite = load_suite(arguments.suite)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
@@ -84,6 +89,16 @@ def run(arguments: argparse.Namespace) -> int:
         with arguments.github_output.open("a", encoding="utf-8") as output:
             output.write(github_output(plan.shards, plan.gated_metric_count))
     print(text if arguments.json else render(plan), end="")
+    return ExitStatus.OK
+
+
+def _record(paths: list[Path], output: Path) -> int:
+    from k3perf.store.results import read_results
+
+    files = [file for path in paths for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])]
+    costs = record_costs(session for file in files for session in read_results(file).sessions.values())
+    output.write_text(costs.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    print(f"{len(costs.cell_s)} cells and {len(costs.engine_start_s)} engine starts of {len(files)} runs written to {output}")
     return ExitStatus.OK
 
 

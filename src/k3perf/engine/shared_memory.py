@@ -2,7 +2,7 @@
 
 vLLM's processes talk through such files, and a process that is killed never unlinks its own: 190 MB a time here. The kernel does not say who made a
 file, so it is known by being mapped or open in a process of the tree when somebody looked. For an engine that died by itself before
-a look, files of our own user with multiprocessing's prefix that appeared during its life and that no visible process uses are taken for its own.
+a look, files of our own user with multiprocessing's prefixes that appeared during its life and that no visible process uses are taken for its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from k3perf.engine.process_tree import process_list
 
 _DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - the kernel's own place for it
-_PREFIX: Final = "psm_"
+_PREFIXES: Final = ("psm_", "sem.mp-")  # of multiprocessing: shared memory and semaphores
 _SETTLE_S: Final = 0.2  # between making a file and mapping it lie microseconds
 
 
@@ -36,12 +36,12 @@ def files_used_by(pids: Iterable[int]) -> frozenset[str]:
 
 
 def files_present() -> frozenset[str]:
-    """Files of this user with multiprocessing's prefix."""
+    """Files of this user with multiprocessing's prefixes."""
     found = set()
     with suppress(OSError):
-        for path in _DIRECTORY.glob(f"{_PREFIX}*"):
+        for path in _DIRECTORY.iterdir():
             with suppress(OSError):
-                if path.stat().st_uid == os.getuid():
+                if path.name.startswith(_PREFIXES) and path.stat().st_uid == os.getuid():
                     found.add(str(path))
     return frozenset(found)
 

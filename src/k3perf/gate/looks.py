@@ -14,14 +14,15 @@ from typing import Final
 from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
 from k3perf.stats.spending import shares
 
-FALSE_ALARM_POWER: Final = 3.0
+FALSE_ALARM_POWER: Final = 2.0
 """Exponent of the spending function for REGRESSED: early looks get little."""
 
 MISS_POWER: Final = 1.0
 """Exponent of the spending function for PASS: no change is the common case and should end early."""
 
-ENOUGH_ROUNDS_SHARE: Final = 0.25
-"""Rounds are enough when their part of a session's variance is at most this share of what differs between sessions."""
+ENOUGH_ROUNDS_SHARE: Final = 1.0
+"""Rounds are enough when their part of a session's variance is at most this much of what differs between sessions: another session is
+then worth more than the same rounds in this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ asks for.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +37,17 @@ ACCEPTANCE: Final = Acceptance(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is replayed: one source per cell, the gated metrics, their tolerance, the plan."""
+    """What is replayed: one source per cell, the gated metrics, their tolerance, the plan.
+
+    Where there are fewer cells than a suite has, the same cells are drawn ``repeats`` times into one run, each time on their own; noise
+    is pooled within a draw, over the cells that there really are.
+    """
 
     sources: tuple[CellSource, ...]
     metrics: tuple[str, ...]
     tolerance: Tolerance
     plan: MeasurementPlan
+    repeats: int = 1
 
     @property
     def mode(self) -> str:
@@ -55,7 +59,7 @@ class Setting:
         return Policy(
             tolerances=dict.fromkeys(self.metrics, self.tolerance),
             plan=self.plan,
-            gated_metric_count=len(self.metrics) * len(self.sources),
+            gated_metric_count=len(self.metrics) * len(self.sources) * self.repeats,
             today=date(2026, 1, 1),
         )
 
@@ -73,6 +77,10 @@ class Replayed:
 
 def suite_run(setting: Setting, loss: float, rng: random.Random) -> tuple[Replayed, ...]:
     """One run of all cells; ``loss`` (log scale) is injected into every metric of every candidate session."""
+    return tuple(cell for _ in range(setting.repeats) for cell in _draw(setting, loss, rng))
+
+
+def _draw(setting: Setting, loss: float, rng: random.Random) -> tuple[Replayed, ...]:
     plan = setting.plan
     drawn = [source(rng, plan.baseline_sessions + plan.maximum_sessions) for source in setting.sources]
     policy = setting.policy()
@@ -161,10 +169,3 @@ def tally(setting: Setting, loss: float, runs: int, seed: int) -> Tally:
     for _ in range(runs):
         result.add(suite_run(setting, loss, rng))
     return result
-
-
-def loss_of_ratio(metric: str, ratio: float) -> float:
-    """A relative loss of a metric on the log scale."""
-    from k3perf.gate.simulation import value_of
-
-    return -math.log1p(-ratio) if value_of(metric, 1.0) < value_of(metric, 0.0) else math.log1p(ratio)

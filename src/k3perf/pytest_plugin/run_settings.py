@@ -40,6 +40,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         record=option("--k3-record"),
         record_sessions=_positive(option("--k3-sessions"), "--k3-sessions"),
         strict=option("--k3-strict"),
+        planned_gated_metric_count=_positive(option("--k3-gated-metric-count"), "--k3-gated-metric-count"),
         injections=tuple(Injection.parse(text) for text in option("--k3-inject")),
         trace_file=_existing(option("--k3-trace"), "--k3-trace"),
         resume=option("--k3-resume"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from k3perf.errors import ConfigFileError
+from k3perf.store.atomic import replace_file as replace_text
+
+__all__ = ["read_text", "replace_text"]
 
 
 def read_text(path: Path, next_step: str) -> str | None:

@@ -77,3 +77,11 @@ def test_the_plan_needs_neither_torch_nor_numpy_nor_pydantic() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.strip() == "[]"
     assert json.loads(done.stdout)["block_size_tokens"] == 768
+
+
+def test_only_the_asked_commands_module_is_imported() -> None:
+    from k3perf.cli.main import COMMAND_MODULES, modules_for
+
+    assert modules_for(["memory", "plan"]) == ("memory",)
+    assert modules_for(["mock-server"]) == ("mock_server",)
+    assert modules_for(["--help"]) == modules_for([]) == modules_for(["nothing"]) == COMMAND_MODULES

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from k3perf.capacity.cache_layout import CacheRequest, cache_layout
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Ranks, stage_layers
 from k3perf.capacity.rules import platform_rules
+from k3perf.capacity.shape import model_shape
 from k3perf.errors import K3PerfError, UsageError
 from tests.unit.capacity.proxies import k2_slice, k3_slice, kimi_k3, shipped
 
@@ -82,6 +84,26 @@ def test_the_h200_proxies_agree(
     )
     assert seen.weights_bytes - seen.weights_bytes_by_part["buffers"] + absorbed * 512 * 256 * 2 == parameters
     assert (seen.block_size_tokens, seen.kv_block_count, seen.kv_tokens) == (block, blocks, tokens)
+
+
+@pytest.mark.parametrize(
+    ("target", "cache_dtype", "weights", "blocks", "cache_bytes", "tokens"),
+    [
+        ("h200-k3", "auto", 55_135_228_424, 14_440, 76_653_527_040, 8_449_462),
+        ("h200-k2", "fp8", 11_072_456_320, 130_278, 38_420_545_536, 8_337_792),
+    ],
+)
+def test_the_probe_on_an_h200_agrees(target: str, cache_dtype: str, weights: int, blocks: int, cache_bytes: int, tokens: int) -> None:
+    """Read by this project's probe from vLLM 0.33.0 on an H200, at the declared targets' arguments."""
+    seen = plan(
+        shipped(target),
+        "nvidia",
+        kv_cache_dtype=cache_dtype,
+        max_model_len=8192,
+        enable_prefix_caching=False,
+        kv_cache_memory_bytes=cache_bytes,
+    )
+    assert (seen.weights_bytes, seen.kv_block_count, seen.kv_cache_bytes, seen.kv_tokens) == (weights, blocks, cache_bytes, tokens)
 
 
 @pytest.mark.parametrize(("tensor", "cache_dtype", "block"), [(8, "fp8", 1536), (8, "auto", 768), (16, "fp8", 768), (16, "auto", 384)])
@@ -194,3 +216,13 @@ def test_what_is_not_covered_is_refused(config: dict[str, Any], arguments: dict[
 def test_an_unknown_platform_is_refused() -> None:
     with pytest.raises(K3PerfError, match="unknown platform 'tpu'"):
         platform_rules("tpu")
+
+
+def test_requests_held_before_the_first_preemption() -> None:
+    request = CacheRequest(maximum_context_tokens=4096)
+    layout = cache_layout(model_shape(shipped("cpu-hybrid")), request, Ranks(), platform_rules("cpu"))
+    assert layout.block_size_tokens == 384
+    assert layout.requests_held(1365, 4096) == 1364 // 17
+    assert layout.requests_held(1365, 385) == 1364 // (2 + 6)
+    assert layout.requests_held(1365, 384) == 1364 // (1 + 6)
+    assert layout.requests_held(0, 100) == 0

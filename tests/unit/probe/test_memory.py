@@ -121,3 +121,38 @@ def test_identity_never_raises_and_names_this_python() -> None:
     assert seen["host"] == os.uname().nodename
     assert seen["device_names"]
     json.dumps(seen)
+
+
+def test_chosen_backends_are_read_from_the_layers() -> None:
+    class Chosen:
+        def __init__(self) -> None:
+            self.unquantized_backend = "triton"
+            self.other = "x"
+
+    class SomeMoEMethod(Chosen):
+        pass
+
+    class Backend:
+        @staticmethod
+        def get_name() -> str:
+            return "FLASHMLA"
+
+    model = FakeModel([])
+    model.children = {
+        "attn": FakeModule(get_attn_backend=lambda: Backend, kda_prefill_backend="flashkda"),
+        "experts": FakeModule(quant_method=SomeMoEMethod()),
+        "odd": FakeModule(get_attn_backend=lambda: 1 / 0, quant_method=Chosen()),
+    }
+    seen = FakeWorker(model).k3perf_identity()["backends"]
+    assert seen == {
+        "attention": "FLASHMLA",
+        "kda_prefill": "flashkda",
+        "linear": "Chosen(unquantized_backend=triton)",
+        "moe": "SomeMoEMethod(unquantized_backend=triton)",
+    }
+
+
+def test_a_worker_without_a_model_has_no_backends_and_no_error() -> None:
+    worker = FakeWorker()
+    del worker.model_runner
+    assert worker.k3perf_identity()["backends"] == {}

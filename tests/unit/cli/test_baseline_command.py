@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from k3perf.cli import baseline as command
+from k3perf.config.suite import load_suite
+from k3perf.errors import K3PerfError, UnknownNameError, UsageError
+from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.samples import Arm
+from k3perf.store.baselines import read_baseline
+from k3perf.store.measurements import write_measurement_file
+
+SUITE = Path(__file__).resolve().parents[3] / "perf_tests"
+LEVELS = (0.002, -0.0015, 0.0005, -0.0025, 0.0015, 0.0)
+Run = Callable[..., int]
+
+
+def cell(config: str, level: float, count: int = 6, spread: float = 1.0) -> CellMeasurement:
+    target = load_suite(SUITE).targets["cpu-gqa"]
+    sessions = []
+    for number in range(count):
+        for arm, base in ((Arm.CANDIDATE, level * (1 + spread * LEVELS[number % 6])), (Arm.REFERENCE, 100.0)):
+            rounds = tuple(
+                RoundMetrics(
+                    index,
+                    index,
+                    {
+                        "output_tokens_per_s": MetricValue(base * (1 + 0.001 * ((index * 7 + (arm is Arm.CANDIDATE)) % 5)), 8),
+                        "ttft_mean_ms": MetricValue(
+                            20 + 0.01 * ((index * 3 + (arm is Arm.CANDIDATE)) % 7) + 0.01 * number * (arm is Arm.CANDIDATE), 8
+                        ),
+                    },
+                )
+                for index in range(10)
+            )
+            sessions.append(SessionMetrics(f"{arm}{number}", arm, f"p{number}", rounds, {}, {"block_size": 16}))
+    return CellMeasurement("cpu-gqa", config, "chat", "reference", target.hardware.hardware_class, "plan", tuple(sessions))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    parser = argparse.ArgumentParser()
+    command.register(parser.add_subparsers())
+    folders = ["--suite", str(SUITE), "--baselines", str(tmp_path / "baselines")]
+
+    def call(action: str, *words: str) -> int:
+        waiting = [] if action == "show" else ["--proposals", str(tmp_path / "waiting")]
+        arguments = parser.parse_args(["baseline", action, *words, *folders, *waiting])
+        return int(arguments.run(arguments))
+
+    return call
+
+
+def record(folder: Path, *cells: CellMeasurement, commit: str = "c0ffee") -> str:
+    write_measurement_file(
+        folder / "measurements.json",
+        run_id=folder.name,
+        commit=commit,
+        created_at_utc="2026-01-01T00:00:00Z",
+        identity={"vllm": "0.32.0"},
+        cells=cells,
+    )
+    return str(folder)
+
+
+def test_only_accept_writes_a_baseline(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0))
+    assert run("propose", result) == 0
+    said = capsys.readouterr().out
+    assert "output_tokens_per_s" in said
+    assert "cannot be accepted" not in said
+    assert not (tmp_path / "baselines").exists()
+    assert run("accept", "cpu-gqa/default", "--reason", "first numbers of this target", "--by", "ann") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
+    assert written is not None
+    assert (written.acceptance.accepted_by, written.acceptance.commit, written.acceptance.run_ids) == ("ann", "c0ffee", ("r1",))
+    assert written.anchor_acceptance == written.acceptance
+    assert read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down") is None
+    assert run("accept", "--reason", "the other one too") == 0
+    assert read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down") is not None
+    capsys.readouterr()
+    assert run("show", "cpu-gqa/default") == 0
+    assert "accepted by ann" in capsys.readouterr().out
+
+
+def test_an_untestable_tolerance_is_refused_and_nothing_is_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run("propose", record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0)))
+    assert "cannot be accepted" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*what would do"):
+        run("accept", "--reason", "first numbers of this target")
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_a_slide_beyond_the_cap_needs_a_reasoned_anchor(tmp_path: Path, run: Run) -> None:
+    run("propose", record(tmp_path / "r1", cell("default", 100.0)))
+    run("accept", "--reason", "first numbers of this target")
+    worse = record(tmp_path / "r2", cell("default", 85.0))
+    run("propose", worse)
+    with pytest.raises(UsageError, match="since its anchor"):
+        run("accept", "--reason", "it just got slower")
+    run("propose", worse, "--new-anchor")
+    assert run("accept", "--reason", "a fix for correctness costs 15 %, agreed") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
+    assert written is not None
+    assert written.anchor_acceptance.reason.startswith("a fix for correctness")
+
+
+def test_an_anchor_keeps_its_own_acceptance(tmp_path: Path, run: Run) -> None:
+    run("propose", record(tmp_path / "r1", cell("default", 100.0)))
+    run("accept", "--reason", "first numbers of this target")
+    run("propose", record(tmp_path / "r2", cell("default", 97.0)))
+    run("accept", "--reason", "slightly slower, known")
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
+    assert written is not None
+    assert (written.acceptance.run_ids, written.anchor_acceptance.run_ids) == (("r2",), ("r1",))
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (("accept", "--reason", "first numbers of this target"), UsageError, "no proposal waits"),
+        (("accept", "--reason", "short"), UsageError, "too short"),
+        (("accept", "cpu-gqa/none", "--reason", "first numbers"), UnknownNameError, "Run k3perf baseline propose"),
+        (("show", "cpu-gqa/none"), UnknownNameError, "Record it"),
+    ],
+)
+def test_misuse_is_told_with_its_next_step(run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        run(*words)
+
+
+def test_what_cannot_be_proposed(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="no measured cell"):
+        run("propose", record(tmp_path / "r0"))
+    one, other = record(tmp_path / "r1", cell("default", 100.0)), record(tmp_path / "r2", cell("default", 100.0), commit="beef")
+    with pytest.raises(UsageError, match="different commits"):
+        run("propose", one, other)
+    with pytest.raises(UnknownNameError, match="unknown config"):
+        run("propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of")))
+    assert run("show") == 0
+    assert "no baseline is committed" in capsys.readouterr().out

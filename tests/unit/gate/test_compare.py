@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.gate.compare import compare
+from k3perf.gate.outcome import SEVERITY, Outcome, join
+from k3perf.gate.verdict import Buy
+from k3perf.metrics.values import MetricValue
+from k3perf.samples import Arm, InvalidReason
+from tests.unit.gate.conftest import LEVELS, RATE, Build
+
+outcomes = st.sampled_from(Outcome)
+NOT_A_PASS = {outcome for outcome in Outcome if outcome not in (Outcome.PASS, Outcome.IMPROVED)}
+
+
+@given(st.lists(outcomes), st.lists(outcomes))
+def test_joining_is_commutative_associative_and_idempotent(one: list[Outcome], other: list[Outcome]) -> None:
+    assert join([*one, *other]) == join([*other, *one]) == join([join(one), join(other)])
+    assert join([join(one), join(one)]) == join(one)
+    assert join([Outcome.PASS, *one]) == join(one)
+    assert SEVERITY[join([*one, *other])] >= SEVERITY[join(one)]
+
+
+def only(verdict):
+    assert len(verdict.metrics) == 1
+    return verdict.metrics[0]
+
+
+@pytest.mark.parametrize(
+    ("level", "outcome"),
+    [(1000.0, Outcome.PASS), (990.0, Outcome.PASS), (900.0, Outcome.REGRESSED), (1100.0, Outcome.IMPROVED), (952.0, Outcome.INCONCLUSIVE)],
+)
+def test_absolute_values_are_judged_against_the_committed_ones(build: Build, level: float, outcome: Outcome) -> None:
+    verdict = compare(build.baseline(), build.cell(build.sessions(level, 3)), build.policy())
+    found = only(verdict)
+    assert (verdict.outcome, verdict.buy) == (outcome, Buy.NOTHING)
+    assert found.baseline_value == pytest.approx(1000, rel=0.01)
+    assert found.loss_ratio == pytest.approx(1 - level / 1000, abs=0.008)
+    assert found.loss_lower_bound_ratio < found.loss_ratio < found.loss_upper_bound_ratio
+    assert found.relevant == (found.loss_ratio > 0.05)
+
+
+def test_significant_and_relevant_are_told_apart(build: Build) -> None:
+    policy = build.policy(plan=MeasurementPlan(mode="baseline", minimum_sessions=3))
+    small = only(compare(build.baseline(), build.cell(build.sessions(970.0, 3)), policy))
+    assert (small.outcome, small.significant, small.relevant) == (Outcome.PASS, True, False)
+
+
+def test_one_session_alone_is_never_a_regression_while_the_plan_has_a_second(build: Build) -> None:
+    verdict = compare(build.baseline(), build.cell(build.sessions(500.0, 1)), build.policy())
+    assert (verdict.outcome, verdict.buy, verdict.buy_until_sessions) == (Outcome.INCONCLUSIVE, Buy.SESSIONS, 2)
+    assert "needs 2 sessions" in only(verdict).reason
+
+
+def test_a_plan_of_one_session_needs_all_its_rounds_and_a_loss_no_single_draw_explains(build: Build) -> None:
+    policy = build.policy(plan=MeasurementPlan(mode="baseline", maximum_sessions=1), gated_metric_count=1000)
+    few = compare(build.baseline(), build.cell(build.sessions(800.0, 1, rounds=4)), policy)
+    assert (few.outcome, few.buy, few.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 12)
+    assert compare(build.baseline(), build.cell(build.sessions(800.0, 1)), policy).outcome is Outcome.REGRESSED
+    assert compare(build.baseline(), build.cell(build.sessions(940.0, 1)), policy).outcome is Outcome.INCONCLUSIVE
+
+
+def test_one_lucky_session_of_two_is_not_enough_for_a_regression(build: Build) -> None:
+    sessions = [*build.sessions(1000.0, 1), build.session("bad", build.rounds(700.0))]
+    assert compare(build.baseline(), build.cell([sessions[1], sessions[0]]), build.policy()).outcome is Outcome.INCONCLUSIVE
+
+
+def test_asking_more_often_never_changes_a_look(build: Build) -> None:
+    baseline, policy = build.baseline(), build.policy()
+    sessions = build.sessions(955.0, 3)
+    full = compare(baseline, build.cell(sessions), policy)
+    looks = [compare(baseline, build.cell([replace(sessions[0], rounds=sessions[0].rounds[:count])]), policy) for count in range(4, 13)]
+    numbers_at = {only(look).look: only(look).loss_ratio for look in looks}
+    assert len({only(look).loss_ratio for look in looks}) == len(numbers_at) == 2
+    assert only(full).look == 4
+    decided = build.sessions(1000.0, 1)
+    first = compare(baseline, build.cell([replace(decided[0], rounds=decided[0].rounds[:4])]), policy)
+    later = compare(baseline, build.cell([*decided, *build.sessions(700.0, 2)]), policy)
+    assert only(first) == only(later)
+
+
+def test_too_few_rounds_ask_for_the_first_look(build: Build) -> None:
+    verdict = compare(build.baseline(), build.cell(build.sessions(1000.0, 1, rounds=3)), build.policy())
+    assert (verdict.outcome, verdict.buy, verdict.buy_until_sessions, verdict.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 1, 4)
+
+
+def test_a_decided_cell_buys_nothing_and_an_undecided_metric_goes_on(build: Build) -> None:
+    tolerances = {RATE: Tolerance(loss_ratio=0.05), "ttft_mean_ms": Tolerance(loss_ratio=0.05)}
+    policy = build.policy(tolerances=tolerances)
+
+    def sessions(rate: float, latency: float, count: int):
+        return [
+            build.session(
+                f"s{number}",
+                [
+                    build.round(index, {RATE: rate * (1 + LEVELS[number]) * step, "ttft_mean_ms": latency * (1 + LEVELS[number]) * step})
+                    for index, step in enumerate(measured.values[RATE].value for measured in build.rounds(1.0))
+                ],
+            )
+            for number in range(count)
+        ]
+
+    baseline = build.baseline(build.cell(sessions(1000, 50, 6)), policy)
+    verdict = compare(baseline, build.cell(sessions(1000, 60, 1)), policy)
+    assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.INCONCLUSIVE]
+    assert verdict.buy is Buy.SESSIONS
+    verdict = compare(baseline, build.cell(sessions(1000, 60, 2)), policy)
+    assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.REGRESSED]
+    assert verdict.buy is Buy.NOTHING
+    assert only(replace(verdict, metrics=verdict.metrics[1:])).loss_ratio == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.parametrize("alternating", [True, False])
+def test_ratios_cancel_the_machine(build: Build, *, alternating: bool) -> None:
+    policy = build.policy(plan=MeasurementPlan(mode="reference"))
+    recorded = build.cell(build.pairs(1200.0, 1000.0, 6, alternating=alternating), "reference")
+    baseline = build.baseline(recorded, policy)
+    entry = baseline.workloads[0].metrics[0]
+    assert (entry.basis, entry.unit) == ("ratio", "ratio")
+    slow = build.cell(build.pairs(600.0, 500.0, 3, alternating=alternating), "reference")
+    assert compare(baseline, slow, policy).outcome is Outcome.PASS
+    lost = compare(baseline, build.cell(build.pairs(1000.0, 1000.0, 3, alternating=alternating), "reference"), policy)
+    assert lost.outcome is Outcome.REGRESSED
+    assert only(lost).baseline_value == pytest.approx(1.2, rel=0.01)
+    assert only(lost).loss_ratio == pytest.approx(1 / 6, abs=0.01)
+    assert only(lost).unit == "ratio"
+
+
+def test_ab_needs_no_baseline_and_works_when_the_base_is_red(build: Build) -> None:
+    policy = build.policy(plan=MeasurementPlan(mode="reference"))
+    pairs = build.cell(build.pairs(1000.0, 1000.0, 3), "ab")
+    found = compare(None, pairs, policy)
+    assert only(found).baseline_value == 1.0
+    assert found.outcome in (Outcome.PASS, Outcome.INCONCLUSIVE)
+    assert compare(None, build.cell(build.pairs(600.0, 1000.0, 3), "ab"), policy).outcome is Outcome.REGRESSED
+    one = compare(None, build.cell(build.pairs(1000.0, 1000.0, 1), "ab"), policy)
+    assert (one.outcome, one.buy) == (Outcome.INCONCLUSIVE, Buy.SESSIONS)
+    assert "no noise" in only(one).reason
+
+
+def test_ab_borrows_the_recorded_noise(build: Build) -> None:
+    from k3perf.gate.noise import pool_noise
+
+    absolute = build.policy()
+    baselines = [build.baseline(), build.baseline(build.cell(build.sessions(900.0, 6)))]
+    policy = replace(absolute, noise=pool_noise(baselines, absolute.tolerances))
+    verdict = compare(None, build.cell(build.pairs(1000.0, 1000.0, 1), "ab"), policy)
+    assert verdict.outcome is Outcome.PASS
+    ratios = build.policy(plan=MeasurementPlan(mode="reference"))
+    recorded = [build.baseline(build.cell(build.pairs(1200.0, 1000.0, 6), "reference"), ratios) for _ in range(2)]
+    policy = replace(ratios, noise=pool_noise(recorded, ratios.tolerances))
+    assert compare(None, build.cell(build.pairs(1000.0, 1000.0, 1), "ab"), policy).outcome is Outcome.PASS
+
+
+def test_an_absolute_tolerance_is_judged_in_the_metrics_unit_even_at_zero(build: Build) -> None:
+    policy = build.policy(tolerances={"prefix_hit_ratio": Tolerance(loss_absolute=0.05)}, plan=MeasurementPlan(mode="reference"))
+
+    def pairs(level: float, count: int):
+        made = []
+        for number in range(count):
+            for arm, hit in ((Arm.CANDIDATE, level + LEVELS[number]), (Arm.REFERENCE, 0.0)):
+                rounds = [
+                    build.round(index, {"prefix_hit_ratio": hit + index * 1e-4 * (arm is Arm.CANDIDATE)}, pair=index) for index in range(12)
+                ]
+                made.append(replace(build.session(f"{arm}{number}", rounds), arm=arm, pair_id=f"p{number}"))
+        return build.cell(made, "reference")
+
+    baseline = build.baseline(pairs(0.6, 6), policy)
+    assert baseline.workloads[0].metrics[0].basis == "difference"
+    assert compare(baseline, pairs(0.6, 3), policy).outcome is Outcome.PASS
+    lost = compare(baseline, pairs(0.4, 3), policy)
+    assert lost.outcome is Outcome.REGRESSED
+    assert only(lost).loss_ratio == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_a_metric_that_never_varied_is_compared_exactly(build: Build) -> None:
+    policy = build.policy(tolerances={"prefix_hit_ratio": Tolerance(loss_ratio=0.0)})
+
+    def cell(value: float, count: int):
+        return build.cell([build.session(f"s{n}", [build.round(i, {"prefix_hit_ratio": value}) for i in range(12)]) for n in range(count)])
+
+    baseline = build.baseline(cell(0.75, 6), policy)
+    assert compare(baseline, cell(0.75, 1), policy).outcome is Outcome.PASS
+    found = only(compare(baseline, cell(0.75 - 1e-6, 1), policy))
+    assert (found.outcome, found.now_value) == (Outcome.REGRESSED, pytest.approx(0.749999))
+    assert "without any spread" in found.reason
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.0, -5.0])
+def test_values_without_a_logarithm_are_invalid(build: Build, bad: float) -> None:
+    session = build.sessions(1000.0, 1)[0]
+    broken = replace(session, rounds=(*session.rounds[:5], build.round(5, {RATE: bad}), *session.rounds[6:]))
+    verdict = compare(build.baseline(), build.cell([broken]), build.policy())
+    assert verdict.outcome is Outcome.INVALID
+    assert "c0" in only(verdict).reason
+
+
+def test_equal_rounds_of_a_varying_metric_are_no_measurement(build: Build) -> None:
+    stuck = build.session("s", [build.round(index, {RATE: 1000.0}) for index in range(12)])
+    assert compare(build.baseline(), build.cell([stuck, stuck]), build.policy()).outcome is Outcome.INVALID
+
+
+def test_absent_values_give_outcomes(build: Build) -> None:
+    baseline, policy = build.baseline(), build.policy()
+    empty = build.session("s", [build.round(index, {RATE: None}) for index in range(12)])
+    assert compare(baseline, build.cell([empty]), policy).outcome is Outcome.INVALID
+    assert compare(baseline, build.cell([build.session("s")]), policy).outcome is Outcome.INVALID
+    assert compare(baseline, build.cell([]), policy).outcome is Outcome.INVALID
+    both = build.policy(tolerances={**policy.tolerances, "energy_per_output_token_j": Tolerance(loss_ratio=0.1)})
+    verdict = compare(baseline, build.cell(build.sessions(1000.0)), both)
+    assert verdict.outcome is Outcome.PASS
+    assert any("energy" in note and "neither" in note for note in verdict.notes)
+    more = build.policy(tolerances={**policy.tolerances, "ttft_mean_ms": Tolerance(loss_ratio=0.1)})
+    rounds = [replace(r, values={**r.values, "ttft_mean_ms": MetricValue(5.0 + i, 1)}) for i, r in enumerate(build.rounds(1000.0))]
+    assert compare(baseline, build.cell([build.session("s", rounds)]), more).outcome is Outcome.NO_BASELINE
+
+
+numbers = st.none() | st.floats() | st.sampled_from([0.0, -1.0, math.nan, math.inf, 1000.0])
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(numbers, max_size=13), max_size=4), st.sampled_from(["baseline", "reference", "ab"]))
+def test_whatever_was_measured_gives_an_outcome(series: list[list[float | None]], mode: str) -> None:
+    build = Build()
+    sessions = []
+    for index, values in enumerate(series):
+        rounds = tuple(build.round(number, {RATE: value}, pair=number) for number, value in enumerate(values))
+        for arm in Arm:
+            sessions.append(replace(build.session(f"{arm}{index}", rounds), arm=arm, pair_id=f"p{index}"))
+    policy = build.policy(plan=MeasurementPlan(mode="reference"))
+    baseline = {
+        "baseline": build.baseline(),
+        "reference": build.baseline(build.cell(build.pairs(1000.0, 900.0, 6), "reference"), policy),
+        "ab": None,
+    }[mode]
+    verdict = compare(baseline, build.cell(sessions, mode), policy)
+    assert verdict.outcome in Outcome
+    held = [value for values in series for value in values if value is not None]
+    if not held or any(not 0 < value < math.inf for value in held):
+        assert verdict.outcome in NOT_A_PASS
+
+
+def test_one_round_in_ten_twice_as_slow_is_named_and_no_regression(build: Build) -> None:
+    sessions = build.sessions(1000.0, 3)
+    slowed = [replace(s, rounds=(*s.rounds[:6], build.round(6, {RATE: 500.0}), *s.rounds[7:])) for s in sessions]
+    verdict = compare(build.baseline(), build.cell(slowed), build.policy())
+    assert verdict.outcome is Outcome.PASS
+    assert any("round 6 of session c0" in note and "worse" in note for note in verdict.notes)
+
+
+def test_rounds_out_of_line_ask_for_more_and_then_are_invalid(build: Build) -> None:
+    wild = [build.round(index, {RATE: 1000.0 if index % 2 else 600.0 + index}) for index in range(12)]
+    session = build.session("wild", wild)
+    early = compare(build.baseline(), build.cell([replace(session, rounds=session.rounds[:4])]), build.policy())
+    assert (early.outcome, early.buy, early.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 12)
+    late = compare(build.baseline(), build.cell([session]), build.policy())
+    assert (late.outcome, late.buy) == (Outcome.INVALID, Buy.NOTHING)
+    assert "spread" in only(late).reason
+
+
+@pytest.mark.parametrize(
+    ("now", "tolerance", "outcome"),
+    [
+        (1001, Tolerance(loss_absolute=0), Outcome.REGRESSED),
+        (1000, Tolerance(loss_absolute=0), Outcome.PASS),
+        (999, Tolerance(loss_absolute=0), Outcome.IMPROVED),
+        (1010, Tolerance(loss_absolute=10), Outcome.PASS),
+        (1011, Tolerance(loss_absolute=10), Outcome.REGRESSED),
+        (1010, Tolerance(loss_ratio=0.01), Outcome.PASS),
+        (1011, Tolerance(loss_ratio=0.01), Outcome.REGRESSED),
+        (math.nan, Tolerance(loss_absolute=0), Outcome.INVALID),
+    ],
+)
+def test_exact_metrics_see_one_byte(build: Build, now: float, tolerance: Tolerance, outcome: Outcome) -> None:
+    policy = build.policy(tolerances={"weights_bytes": tolerance})
+    baseline = build.baseline(build.cell([build.session(f"s{n}", weights_bytes=1000.0) for n in range(6)]), policy)
+    assert [entry.metric for entry in baseline.exact] == ["weights_bytes"]
+    assert compare(baseline, build.cell([build.session("now", weights_bytes=now)]), policy).outcome is outcome
+
+
+def test_one_token_less_capacity_is_seen_and_sessions_that_differ_are_named(build: Build) -> None:
+    policy = build.policy(tolerances={"kv_capacity_tokens": Tolerance(loss_absolute=0)})
+    baseline = build.baseline(build.cell([build.session(f"s{n}", kv_capacity_tokens=4096.0) for n in range(6)]), policy)
+    measured = [build.session("a", kv_capacity_tokens=4096.0), build.session("b", kv_capacity_tokens=4095.0)]
+    found = only(compare(baseline, build.cell(measured), policy))
+    assert (found.outcome, found.now_value) == (Outcome.REGRESSED, 4095.0)
+    assert "4096 -> 4095 tokens" in found.reason
+    assert "sessions differ" in found.reason
+    missing = compare(baseline, build.cell([build.session("a")]), policy)
+    assert missing.outcome is Outcome.INVALID
+
+
+def test_exact_metrics_of_ab_are_compared_with_the_base_arm(build: Build) -> None:
+    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0)})
+    base = replace(build.session("r", weights_bytes=10.0), arm=Arm.REFERENCE, pair_id="p")
+    now = replace(build.session("c", weights_bytes=11.0), pair_id="p")
+    assert compare(None, build.cell([now, base], "ab"), policy).outcome is Outcome.REGRESSED
+
+
+def test_missing_renamed_and_foreign_baselines_are_outcomes_with_the_name(build: Build) -> None:
+    baseline, policy = build.baseline(), build.policy()
+    cell = build.cell(build.sessions(1000.0))
+    for measured, committed, named in (
+        (cell, None, "gpu/default"),
+        (replace(cell, config="other"), baseline, "gpu/other"),
+        (replace(cell, workload="burst"), baseline, "burst"),
+        (replace(cell, plan_digest="plan-2"), baseline, "plan-2"),
+        (replace(cell, hardware_class="b200"), baseline, "b200"),
+    ):
+        verdict = compare(committed, measured, policy)
+        assert verdict.outcome is Outcome.NO_BASELINE
+        assert named in verdict.missing
+        assert "k3perf baseline propose" in verdict.missing
+
+
+def test_ratios_travel_to_other_hardware_and_bytes_do_not(build: Build) -> None:
+    tolerances = {RATE: Tolerance(loss_ratio=0.05), "weights_bytes": Tolerance(loss_absolute=0)}
+    policy = build.policy(tolerances=tolerances, plan=MeasurementPlan(mode="reference"))
+    recorded = [replace(s, values={"weights_bytes": MetricValue(10.0, 1)}) for s in build.pairs(1200.0, 1000.0, 6)]
+    baseline = build.baseline(build.cell(recorded, "reference"), policy)
+    measured = build.cell([replace(s, values={"weights_bytes": MetricValue(99.0, 1)}) for s in build.pairs(1200.0, 1000.0, 2)], "reference")
+    assert compare(baseline, measured, policy).outcome is Outcome.REGRESSED
+    verdict = compare(baseline, replace(measured, hardware_class="laptop"), policy)
+    assert verdict.outcome is Outcome.PASS
+    assert any("laptop" in note for note in verdict.notes)
+    assert any("weights_bytes" in note for note in verdict.notes)
+
+
+def test_a_changed_setting_is_config_drift_and_stops_the_buying(build: Build) -> None:
+    session = build.sessions(1000.0, 1, rounds=3)[0]
+    drifted = replace(session, resolved_config={"block_size": 32, "cache.dtype": "auto", "new": None})
+    verdict = compare(build.baseline(), build.cell([drifted]), build.policy())
+    assert (verdict.outcome, verdict.buy) == (Outcome.CONFIG_DRIFT, Buy.NOTHING)
+    assert [(found.key, found.was, found.now) for found in verdict.differences] == [("block_size", 16, 32), ("new", "(absent)", None)]
+    unread = compare(build.baseline(), build.cell([replace(session, resolved_config={})]), build.policy())
+    assert unread.outcome is Outcome.INVALID
+    candidate, base = build.pairs(1000.0, 1000.0, 1)
+    ab = compare(None, build.cell([replace(candidate, resolved_config={"block_size": 1}), base], "ab"), build.policy())
+    assert {found.key for found in ab.differences} == {"block_size", "cache.dtype"}
+
+
+def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> None:
+    baseline, policy = build.baseline(), build.policy()
+    good = build.sessions(1000.0, 1)[0]
+    broken = replace(good, rounds=(*(build.round(n, {RATE: 100.0}, invalid=True) for n in range(3)), *good.rounds))
+    verdict = compare(baseline, build.cell([broken]), policy)
+    assert verdict.outcome is Outcome.PASS
+    assert "3 rounds left out as invalid" in verdict.notes
+    lost = replace(good, session_id="x", invalid_reasons=(build.reason,))
+    assert "1 sessions left out as invalid" in compare(baseline, build.cell([lost, good]), policy).notes
+    assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (build.reason,)
+    cell = build.cell([good], invalid_reasons=(InvalidReason("preflight", "dirty"),))
+    assert compare(baseline, cell, policy).outcome is Outcome.INVALID
+    unpaired = compare(baseline, build.cell([good], "reference"), policy)
+    assert unpaired.invalid_reasons[0].rule == "unpaired_session"
+    half = build.pairs(1200.0, 1000.0, 2)
+    policy = build.policy(plan=MeasurementPlan(mode="reference"))
+    ratios = build.baseline(build.cell(build.pairs(1200.0, 1000.0, 6), "reference"), policy)
+    assert any("want of a valid reference" in note for note in compare(ratios, build.cell(half[:3], "reference"), policy).notes)
+
+
+def test_a_slow_slide_is_caught_against_the_anchor(build: Build) -> None:
+    policy = build.policy(cumulative_loss_cap_ratio=0.1)
+    first = build.baseline()
+    slid = build.baseline(build.cell(build.sessions(930.0, 6)), policy, previous=first)
+    assert slid.workloads[0].metrics[0].anchor_value == first.workloads[0].metrics[0].anchor_value
+    now = only(compare(slid, build.cell(build.sessions(840.0, 3)), build.policy(tolerances={RATE: Tolerance(loss_ratio=0.15)})))
+    assert now.outcome is Outcome.REGRESSED
+    assert "anchor" in now.reason
+    assert now.cumulative_loss_ratio == pytest.approx(0.16, abs=0.01)
+    same = only(compare(slid, build.cell(build.sessions(930.0, 3)), policy))
+    assert (same.outcome, same.cumulative_loss_ratio) == (Outcome.PASS, pytest.approx(0.07, abs=0.01))
+
+
+def waiver(**changes: object) -> dict[str, object]:
+    given = {"target": "gpu", "config": "default", "workload": "chat", "metric": RATE, "owner": "ann", "build": "0.32"}
+    return {**given, "reason": "vLLM issue 1", "expires_on": "2026-06-02", **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "said"),
+    [
+        ({}, Outcome.PASS, "waived by ann until 2026-06-02"),
+        ({"expires_on": "2026-06-01"}, Outcome.REGRESSED, "stopped on 2026-06-01"),
+        ({"build": "0.3"}, Outcome.REGRESSED, "given for build 0.3"),
+        ({"largest_loss_ratio": 0.03}, Outcome.REGRESSED, "grew beyond"),
+        ({"largest_loss_ratio": 0.3}, Outcome.PASS, "waived"),
+        ({"metric": "ttft_mean_ms"}, Outcome.REGRESSED, ""),
+        ({"workload": "burst"}, Outcome.REGRESSED, ""),
+    ],
+)
+def test_a_waiver_has_owner_build_and_end(build: Build, changes: dict[str, object], outcome: Outcome, said: str) -> None:
+    from k3perf.gate.baseline import Waiver
+
+    policy = build.policy(waivers=(Waiver.model_validate(waiver(**changes)),), today=date(2026, 6, 1))
+    verdict = compare(build.baseline(), build.cell(build.sessions(880.0, 3)), policy)
+    assert verdict.outcome is outcome
+    assert any(said in note for note in verdict.notes) if said else not verdict.notes
+    assert only(verdict).waived_by == ("ann" if outcome is Outcome.PASS else "")
+    fine = compare(build.baseline(), build.cell(build.sessions(1000.0, 3)), policy)
+    assert not fine.notes
+
+
+def test_session_metrics_are_judged_without_rounds(build: Build) -> None:
+    policy = build.policy(tolerances={"startup_warm_s": Tolerance(loss_ratio=0.2)})
+    recorded = [build.session(f"s{n}", startup_warm_s=30 * (1 + LEVELS[n])) for n in range(6)]
+    baseline = build.baseline(build.cell(recorded), policy)
+
+    def judged(*seconds: float | None) -> Outcome:
+        return compare(baseline, build.cell([build.session(f"c{n}", startup_warm_s=s) for n, s in enumerate(seconds)]), policy).outcome
+
+    assert judged(30.1) is Outcome.PASS
+    assert judged(45.0) is Outcome.INCONCLUSIVE
+    assert judged(45.0, 45.3) is Outcome.REGRESSED
+    assert judged(None, 30.0) is Outcome.PASS
+    assert judged(None) is Outcome.INVALID
+
+
+def test_more_rounds_than_worth_having_are_not_waited_for(build: Build) -> None:
+    verdict = compare(build.baseline(), build.cell(build.sessions(1000.0, 1, rounds=4)), build.policy())
+    assert (verdict.outcome, only(verdict).round_count, only(verdict).look) == (Outcome.PASS, 4, 1)
+
+
+def test_the_report_states_what_this_run_could_have_seen(build: Build) -> None:
+    found = only(compare(build.baseline(), build.cell(build.sessions(1000.0)), build.policy()))
+    assert 0.05 < found.smallest_detectable_loss_ratio < 0.1
+
+
+def test_a_baseline_without_logarithms_is_invalid(build: Build) -> None:
+    baseline = build.baseline()
+    entry = baseline.workloads[0].metrics[0]
+    bad = entry.model_copy(update={"sessions": (entry.sessions[0].model_copy(update={"value": 0.0}), *entry.sessions[1:])})
+    workload = baseline.workloads[0].model_copy(update={"metrics": (bad,)})
+    verdict = compare(baseline.model_copy(update={"workloads": (workload,)}), build.cell(build.sessions(1000.0)), build.policy())
+    assert verdict.outcome is Outcome.INVALID
