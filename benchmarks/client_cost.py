@@ -36,6 +36,7 @@ def parse_arguments():
     parser.add_argument(
         "--realtime", action="store_true", help="SCHED_FIFO for server and clients while they stream (root; a busy machine)"
     )
+    parser.add_argument("--speed", type=float, default=1.0, help="divide the inter-token times by this: nearer to what one core carries")
     parser.add_argument("--repeats", type=int, default=1, help="pairs of runs; the smallest cost is reported")
     return parser.parse_args()
 
@@ -108,11 +109,10 @@ def main():
         if options.realtime:
             os.sched_setscheduler(server.pid, os.SCHED_FIFO, os.sched_param(10))
         for level in levels:
+            itl_ms = ITL_MS[level] / options.speed
             # cost: all streams' tokens leave in steps, as an engine sends them; lag: phases spread evenly, the steady state
-            in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=ITL_MS[level]), step_ms=ITL_MS[level])
-            spread = Behaviour(
-                ttft=Delay(kind="uniform", mean_ms=ITL_MS[level] / 2 + 50, spread=ITL_MS[level] / 2), itl=Delay(mean_ms=ITL_MS[level])
-            )
+            in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=itl_ms), step_ms=itl_ms)
+            spread = Behaviour(ttft=Delay(kind="uniform", mean_ms=itl_ms / 2 + 50, spread=itl_ms / 2), itl=Delay(mean_ms=itl_ms))
             for name, make_command in commands(options, Path(directory)).items():
                 server.behave(in_steps)
                 cost = marginal_cost_us(make_command, server.base_url, level, options)
