@@ -10,11 +10,12 @@ import os
 import platform
 import re
 import sys
+from typing import Any
 
 SCHEMA_VERSION = 1
 
 
-def marker_environment():
+def marker_environment() -> dict[str, str]:
     """The variables of PEP 508 environment markers, for this Python."""
     version = sys.implementation.version
     implementation = f"{version.major}.{version.minor}.{version.micro}"
@@ -35,9 +36,9 @@ def marker_environment():
     }
 
 
-def inventory():
+def inventory() -> dict[str, Any]:
     """Everything, as plain data."""
-    installed = {}
+    installed: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         if name:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from k3perf_probe import holding, identity, memory, slowing
+from k3perf_probe import backends, holding, identity, memory, slowing
 
 
 class ProbeExtension:
@@ -24,8 +24,8 @@ class ProbeExtension:
         return memory.reset_peaks(self)
 
     def k3perf_identity(self) -> dict[str, Any]:
-        """Versions and device names as this process sees them; None where something is not installed."""
-        return identity.read_identity()
+        """Versions and device names as this process sees them (None: not installed), and the backends chosen at load."""
+        return {**identity.read_identity(), "backends": backends.read_backends(self)}
 
     def k3perf_slow_down(self, percent: float | str) -> dict[str, Any]:
         """Injected fault: every step takes ``percent`` of its own duration longer from now on; 0 ends it."""

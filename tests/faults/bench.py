@@ -15,7 +15,6 @@ from k3perf.engine.port import listener_inodes
 from k3perf.engine.process_tree import process_list
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
-QUICK = StageDeadlines(import_s=1.2, load_s=1.2, profile_s=1.2, compile_s=1.2, capture_s=1.2, ready_s=1.2, stop_s=0.5)
 # where a machine is slow, a start that must succeed gets its time
 PATIENT = StageDeadlines(import_s=60, load_s=60, profile_s=60, compile_s=60, capture_s=60, ready_s=60, stop_s=5)
 
@@ -63,18 +62,20 @@ class Bench:
         """Running processes of this test's engine and guardian, by command line."""
         return {pid: text for pid, text in commands().items() if pid != os.getpid() and (self.model in text or str(self.temporary) in text)}
 
-    def leftovers(self, *, ports: tuple[int, ...] = ()) -> list[str]:
+    def leftovers(self, *, ports: tuple[int, ...] = (), lock_directory: bool = False) -> list[str]:
         """Whatever is left: processes, guardians of this process, listening ports, temporary directories, shared memory."""
         found = [f"process {pid}: {text[:200]}" for pid, text in self.processes().items()]
         found += [f"port {port}" for port in ports if listener_inodes(port)]
-        found += [f"temporary {path}" for path in self.temporary.iterdir()]
+        locks = self.temporary / "k3perf-locks"  # where whole suites keep them; the empty directory stays
+        found += [f"lock {path}" for path in (locks.iterdir() if locks.exists() else ())]
+        found += [f"temporary {path}" for path in self.temporary.iterdir() if not (lock_directory and path == locks)]
         found += [f"shared memory {path}" for path in Path("/dev/shm").glob(f"*{self.model}*")]
-        found += [f"half-written {path}" for path in self.work.rglob(".*")]
+        found += [f"half-written {path}" for path in self.work.rglob(".*") if path.is_file()]
         return found
 
-    def assert_nothing_left(self, *, ports: tuple[int, ...] = (), within_s: float = 0.0) -> None:
+    def assert_nothing_left(self, *, ports: tuple[int, ...] = (), within_s: float = 0.0, lock_directory: bool = False) -> None:
         """At once after an orderly end; ``within_s`` where the guardian has to do it."""
         end_s = time.monotonic() + within_s
-        while (found := self.leftovers(ports=ports)) and time.monotonic() < end_s:
+        while (found := self.leftovers(ports=ports, lock_directory=lock_directory)) and time.monotonic() < end_s:
             time.sleep(0.05)
         assert found == [], found

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.bench import Bench
+from tests.faults.bench import Bench
 
 
 @pytest.fixture

@@ -101,19 +101,23 @@ def run_worker(options: argparse.Namespace) -> None:
             env={},
         )
         time.sleep(0.3)
+    config = options.faults.get("die_with")  # only where the configuration file holds this text
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)
+        if config and config in Path(options.config).read_text():
+            fail("worker", stage)
     Path(options.ready_file).write_text("ready")
     late = options.faults.get("die_late")
-    if late:
-        time.sleep(float(late))
-        fail("worker", "serving")
     eat = options.faults.get("eat_memory")
     hoard = []
+    while eat is not None and not Path(eat).exists():  # only once the test has put the limit in place
+        time.sleep(0.02)
     while eat is not None:
         hoard.append(bytearray(b"x") * (1 << 20))
         time.sleep(0.001)
     while os.getppid() == options.parent or options.faults.get("orphans") is not None:
+        if late and Path(late).exists():
+            fail("worker", "serving")
         time.sleep(0.05)
 
 
@@ -139,10 +143,43 @@ def run_core(options: argparse.Namespace, arguments: list[str]) -> None:
     sys.exit(1)
 
 
+SERVER_INFO = {
+    "vllm_config": {
+        "cache_config": {
+            "block_size": 16,
+            "num_gpu_blocks": 64,
+            "kv_cache_size_tokens": 1024,
+            "kv_cache_max_concurrency": 16.0,
+            "effective_attention_block_size": 16,
+        },
+        "scheduler_config": {"max_num_seqs": 8},
+    },
+    "vllm_env": {},
+    "system_env": {"vllm_version": "0.0-fake"},
+}
+RPC = {
+    "k3perf_identity": {"vllm_version": "0.0-fake", "python_version": "3", "torch_version": "0", "device_names": [], "host": "fake"},
+    "k3perf_memory": {"rank": 0, "weights_bytes": 1 << 20, "kv_cache_bytes": 1 << 20},
+}
+
+
+def metrics_text(*, preempted: bool) -> str:
+    values = {
+        "vllm:generation_tokens_total": Handler.served,
+        "vllm:num_preemptions_total": Handler.requests if preempted else 0,
+        "vllm:time_to_first_token_seconds_sum": Handler.ttft_sum_s,
+        "vllm:time_to_first_token_seconds_count": Handler.requests,
+    }
+    return "".join(f'{name}{{model_name="fake"}} {float(value)}\n' for name, value in values.items())
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     options: argparse.Namespace
     served = 0
+    requests = 0
+    ttft_sum_s = 0.0
+    lock = threading.Lock()
 
     def log_message(self, *_: object) -> None:
         return
@@ -162,21 +199,39 @@ class Handler(http.server.BaseHTTPRequestHandler):
             name = faults.get("wrong_model") or self.options.model
             self.answer(200, json.dumps({"object": "list", "data": [{"id": name}]}).encode())
         elif self.path == "/metrics":
-            self.answer(200, f"vllm:generation_tokens_total {float(Handler.served)}\n".encode(), "text/plain")
+            self.answer(200, metrics_text(preempted=faults.get("preempts") is not None).encode(), "text/plain")
+        elif self.path.startswith("/server_info"):
+            self.answer(200, json.dumps(SERVER_INFO).encode())
         else:
             self.answer(404, b"{}")
 
+    def wait_at_gate(self) -> None:
+        faults = self.options.faults
+        say("api", "serving a request")
+        gate, wanted = faults.get("wait_for"), faults.get("wait_with")
+        if wanted and wanted not in Path(self.options.config).read_text():
+            return
+        while gate and not Path(gate).exists():
+            say("api", "waiting at the gate")
+            time.sleep(0.02)
+
     def do_POST(self) -> None:
         faults = self.options.faults
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.path != "/v1/completions":
+            self.answer(200, json.dumps({"results": [RPC.get(body.get("method", ""))], "success": True}).encode())
+            return
         if faults.get("no_completions") is not None:
             self.answer(500, b'{"error": {"message": "EngineDeadError"}}')
             return
         count = int(body.get("max_tokens", 4))
+        prompt_count = len(body.get("prompt", ()))
+        begin_s = time.monotonic()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
+        self.wait_at_gate()
         for index in range(count):
             if faults.get("compile_in_service") is not None and index == 1:
                 say(
@@ -188,9 +243,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if faults.get("stall_mid_stream") is not None and index == count // 2:
                 time.sleep(3600)
             time.sleep(0.002)
-            chunk = {"choices": [{"index": 0, "text": "x", "token_ids": [1]}], "usage": {"completion_tokens": index + 1}}
+            usage = {"prompt_tokens": prompt_count, "completion_tokens": index + 1, "total_tokens": prompt_count + index + 1}
+            reason = "length" if index + 1 == count else None
+            if faults.get("answers_short") is not None and index + 1 == count:
+                break
+            chunk = {"choices": [{"index": 0, "text": "x", "token_ids": [1], "finish_reason": reason}], "usage": usage}
+            with Handler.lock:
+                Handler.served += 1
+                if index == 0:
+                    Handler.requests += 1
+                    Handler.ttft_sum_s += time.monotonic() - begin_s
             self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
-            Handler.served += 1
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
@@ -243,9 +306,8 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
     say("api", f"INFO 01-01 00:00:00 [entry.py:140] Starting vLLM server on http://127.0.0.1:{options.port}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     late = options.faults.get("api_dies_late")
-    end_s = time.monotonic() + float(late) if late else None
     while core.poll() is None:
-        if end_s is not None and time.monotonic() > end_s:
+        if late and Path(late).exists():
             os._exit(7)
         time.sleep(0.05)
     say("api", "ERROR 01-01 00:00:00 [async_llm.py:1] EngineDeadError: EngineCore encountered an issue. See stack trace (above).")
@@ -256,15 +318,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--role", default="api")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--model", default="fake")
+    parser.add_argument("--model", "--served-model-name", dest="model", default="fake")
     parser.add_argument("--config", default="")
     parser.add_argument("--stage-s", type=float, default=0.02)
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--ready-file", default="")
     parser.add_argument("--parent", type=int, default=0)
-    options = parser.parse_args()
+    options, _vllm_arguments = parser.parse_known_args()
     options.faults = Faults(options.fault)
-    arguments = ["--port", str(options.port), "--model", options.model, "--stage-s", str(options.stage_s)]
+    arguments = ["--port", str(options.port), "--model", options.model, "--stage-s", str(options.stage_s), "--config", options.config]
     arguments += [part for fault in options.fault for part in ("--fault", fault)]
     if options.role == "core":
         # what the core and its worker print goes straight to the log; only the ready mark goes to the API server

@@ -83,6 +83,15 @@ _START = (
     _dies("ready", "core", "EngineCore"),
     _invalid("killed_at_load", Kind.START, "load", "the worker gets SIGKILL", "WorkerProc initialization failed", "killed:load"),
     _invalid("segfault_at_capture", Kind.START, "capture", "the worker gets SIGSEGV", "engine ended in stage capture", "segfault:capture"),
+    _invalid(
+        "dies_with_shared_memory",
+        Kind.START,
+        "capture",
+        "the worker makes shared memory, then raises",
+        "injected death in worker at capture",
+        "shared_memory",
+        "die:capture:worker",
+    ),
     _hangs("import", "the API server"),
     _hangs("load", "the worker"),
     _hangs("profile", "the worker"),
@@ -108,12 +117,12 @@ def _dead(name: str, injection: str, shows: str, *flags: str) -> Fault:
 
 
 _SERVICE = (
-    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:0.3"),
+    _dead("worker_dies_late", "the worker raises after ready", "injected death in worker at serving", "die_late:{work}/now"),
     _dead(
         "api_server_dies_late",
         "the API server exits 7",
         "ended with exit status 7",
-        "api_dies_late:0.3",
+        "api_dies_late:{work}/now",
         "orphans",
     ),
     _dead("worker_killed", "SIGKILL to the worker", "VLLM::Worker"),
@@ -126,7 +135,7 @@ _SERVICE = (
         "core_survives_worker",
     ),
     _dead("dies_mid_stream", "the API server exits while it streams", "ended with exit status 9", "die_mid_stream"),
-    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory"),
+    _dead("out_of_memory", "the worker outgrows its memory cgroup", "out-of-memory killer", "eat_memory:{work}/now"),
 )
 
 _STOP = (
@@ -146,13 +155,114 @@ _HARNESS = (
         for number in _SIGNALS
         for stage in ("import", "load", "profile", "compile", "capture", "ready", "serving")
     ),
+    _interrupted(
+        "sigint_with_shared_memory", "ready", "SIGINT to pytest while the workers hold shared memory", "shared_memory", "hang:ready"
+    ),
     _interrupted("sigint_twice_in_stop", "stop", "SIGINT, and again while an engine that ignores SIGTERM is ended", "ignore_sigterm"),
     Fault("sigkill_at_load", Kind.HARNESS, "load", "SIGKILL to pytest", None, None, "", ("hang:load",)),
     Fault("sigkill_at_serving", Kind.HARNESS, "serving", "SIGKILL to pytest", None, None, "", ("shared_memory", "orphans")),
     Fault("sigkill_of_the_group", Kind.HARNESS, "serving", "SIGKILL to pytest's process group", None, None, ""),
 )
 
-FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS)
+
+def _machine(name: str, injection: str, shows: str) -> Fault:
+    return _invalid(name, Kind.MACHINE, "pre-flight", injection, shows)
+
+
+_MACHINE = (
+    _machine("second_suite", "another process holds the device's lock", "in use by another suite: pid"),
+    _harmless("stale_lock", Kind.MACHINE, "pre-flight", "the lock file names a pid that is gone", ""),
+    _harmless("reused_pid_in_lock", Kind.MACHINE, "pre-flight", "the lock file names a pid that another process has now", ""),
+    _machine("memory_held", "another process holds the memory past the deadline", "pid 4242 .train.py. holds 60.0 GiB"),
+    _harmless("memory_given_back_late", Kind.MACHINE, "pre-flight", "memory becomes free before the deadline", ""),
+    _machine("no_nvml", "NVML cannot be loaded", "NVML is not to be had"),
+    _machine("device_silent", "a device does not answer NVML", "does not answer NVML"),
+    _machine("wrong_class", "another device than the target's", "NVIDIA L4"),
+    _machine("too_few_devices", "one device, the target wants two", "1 found, needed 2"),
+    _machine("old_driver", "a driver below the target's minimum", "driver: 550.1, needed 580"),
+    _machine("sick_memory", "an uncorrected ECC error, a row remapping pending", "uncorrected ECC errors 3"),
+    _machine("foreign_process", "another process computes on the device", "processes: 1, needed none"),
+    _machine("disk_full_before", "less free disk than a run needs", "disk: 1.0 MiB free"),
+    _machine("results_read_only", "the results directory cannot be written", "is read-only"),
+    _machine("no_such_processor", "the target pins to a processor that is not there", r"Processors \(97,\)"),
+    _machine("no_engine_python", "--k3-engine-python names no executable", "engine python: "),
+)
+
+
+def _round(name: str, injection: str, rule: str) -> Fault:
+    return _invalid(name, Kind.ROUND, "mid-round", injection, rule)
+
+
+_ROUND = (
+    _round("requests_fail", "one request ends with a reset connection", "failed_requests"),
+    _round("answers_short", "one answer has fewer tokens than asked for", "wrong_length"),
+    _round("no_answer_at_all", "the round holds no request", "no_requests"),
+    _round("engine_dies_mid_round", "the engine dies inside the window", "engine_died"),
+    _round("engine_restarts", "an engine process was restarted", "engine_restarted"),
+    _round("compile_in_window", "the log reports a kernel compiled inside the window", "compile_in_window"),
+    _round("preempted", "the server counts preemptions", "preemptions"),
+    _round("client_late", "the load generator lags 40 ms", "client_lag_p99_ms"),
+    _round("clocks_disagree", "the client's TTFT is twice the server's", "ttft_disagreement_ratio"),
+    _round("strangers_traffic", "the server made more tokens than came back", "token_disagreement_ratio"),
+    _round("throttled", "NVML reports a hardware thermal slowdown", "harmful_throttle_bits"),
+    _round("clock_low", "the SM clock falls under the target's limit", "sm_clock_min_mhz"),
+    _round("too_hot", "95 degrees", "temperature_max_c"),
+    _round("ecc_error_in_round", "an uncorrected ECC error inside the window", "ecc_errors_count"),
+    _round("nvml_lost", "NVML stops answering mid-run", "harmful_throttle_bits"),
+    _round("process_joins_device", "another process appears on the device", "foreign_device_processes_count"),
+    _round("cpu_stolen", "the hypervisor takes 10 % of the time", "steal_ratio"),
+    _round("cpu_used_by_others", "other processes use half a processor", "foreign_cpu_ratio"),
+    _round("swapped", "memory is swapped out", "swap_used_bytes"),
+    _round("clock_jumps", "the wall clock jumps by two seconds", "clock_jump_ms"),
+    _round("spread_too_wide", "rounds vary ten times as much as the baseline's", "spread_over_noise_ratio"),
+)
+
+
+def _store(name: str, injection: str, shows: str) -> Fault:
+    return _invalid(name, Kind.STORE, "recording", injection, shows)
+
+
+_STORE = (
+    _store("disk_full", "the file system of the results fills up", "No space left on device"),
+    _store("results_directory_blocked", "a file is where the directory should be", "results cannot be written"),
+    _harmless("killed_in_a_line", Kind.STORE, "recording", "SIGKILL to pytest in the middle of a record", ""),
+    _harmless("killed_in_a_replacement", Kind.STORE, "recording", "SIGKILL while a baseline file is replaced", ""),
+)
+
+
+def _suite(name: str, stage: str, injection: str, shows: str, *flags: str) -> Fault:
+    return _invalid(f"suite_{name}", Kind.SUITE, stage, injection, shows, *flags)
+
+
+def _suite_interrupted(signal: str, stage: str, *flags: str) -> Fault:
+    return Fault(
+        f"suite_{signal.lower()}_at_{stage}", Kind.SUITE, stage, f"{signal} to `pytest perf_tests`", None, ExitStatus.INTERRUPTED, "", flags
+    )
+
+
+_SUITE = (
+    _suite("engine_dies_mid_round", "mid-round", "the API server exits while it streams", "engine died in service", "die_mid_stream"),
+    _suite("answers_errors", "mid-round", "/health answers, completions are status 500", "failed_requests", "no_completions"),
+    _suite("streams_stall", "mid-round", "every stream stops half-way", "failed_requests", "stall_mid_stream"),
+    _suite("answers_short", "mid-round", "every answer lacks a token", "wrong_length", "answers_short"),
+    _suite("preempted", "mid-round", "the server counts preemptions", "preemptions", "preempts"),
+    _suite("dies_at_load", "load", "the worker raises, at both tries", "injected death in worker at load", "die:load:worker"),
+    _suite("hangs_at_load", "load", "the worker hangs, at both tries", "engine hung in stage load", "hang:load"),
+    _suite(
+        "one_config_crashes",
+        "load",
+        "one config's worker raises; the other config is judged",
+        "injected death in worker at load",
+        "die_with:block-size",
+    ),
+    _suite("results_read_only", "pre-flight", "--k3-results cannot be written", "is read-only"),
+    _suite("second_suite", "pre-flight", "another suite holds the device", "in use by another suite"),
+    *(_suite_interrupted(signal, "load", "hang:load") for signal in _SIGNALS),
+    *(_suite_interrupted(signal, "serving", "stall_mid_stream") for signal in _SIGNALS),
+    Fault("suite_killed_and_resumed", Kind.SUITE, "serving", "SIGKILL to pytest mid-round, then --k3-resume", None, ExitStatus.OK),
+)
+
+FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS, *_MACHINE, *_ROUND, *_STORE, *_SUITE)
 
 
 def of(kind: Kind) -> list[Fault]:

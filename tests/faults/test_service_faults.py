@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from faults.bench import Bench
-from faults.matrix import Fault, Kind, of
 from k3perf.engine.process_tree import command_of
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import ExitStatus
+from tests.faults.bench import Bench
+from tests.faults.matrix import Fault, Kind, of
 
 ROWS = {fault.name: fault for fault in of(Kind.SERVICE)}
 BY_THEMSELVES = [ROWS[name] for name in ("worker_dies_late", "api_server_dies_late")]
@@ -40,7 +40,9 @@ def expect_death(bench: Bench, engine: Engine, fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", BY_THEMSELVES, ids=lambda fault: fault.name)
 def test_a_death_of_its_own(bench: Bench, fault: Fault) -> None:
-    expect_death(bench, start_engine(bench.launch(*fault.flags), work_directory=bench.work), fault)
+    engine = start_engine(bench.launch(*fault.flags), work_directory=bench.work)
+    (bench.work / "now").touch()
+    expect_death(bench, engine, fault)
 
 
 @pytest.mark.parametrize("fault", KILLED, ids=lambda fault: fault.name)
@@ -104,4 +106,5 @@ def test_the_worker_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> Non
     engine = start_engine(bench.launch(*fault.flags), work_directory=bench.work)
     worker = next(pid for pid in engine.pids() if "Worker" in command_of(pid))
     (memory_cgroup / "cgroup.procs").write_text(str(worker))
+    (bench.work / "now").touch()
     expect_death(bench, engine, fault)

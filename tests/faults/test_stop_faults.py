@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from faults.bench import PATIENT, Bench
-from faults.matrix import Fault, Kind, of
 from k3perf.engine import running
 from k3perf.engine.supervisor import start_engine
+from tests.faults.bench import PATIENT, Bench
+from tests.faults.matrix import Fault, Kind, of
 
 ROWS = {fault.name: fault for fault in of(Kind.STOP)}
 STOPS = PATIENT.model_copy(update={"stop_s": 0.5})

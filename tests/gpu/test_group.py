@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from k3perf.config.models import StageDeadlines
+from k3perf.config.models import StageDeadlines, TargetSpec
 from k3perf.engine.group import EngineGroup, GroupLaunch, start_group
 from k3perf.engine.launch import EngineLaunch
-from k3perf.engine.multi_node import multi_node_launch
-from k3perf.errors import EngineError
+from k3perf.engine.multi_node import multi_node_launch, start_target
+from k3perf.errors import EngineError, UsageError
 
 FAKE = Path(__file__).parents[1] / "faults" / "fake_engine.py"
 DEADLINES = StageDeadlines(import_s=20, load_s=20, profile_s=20, compile_s=20, capture_s=20, ready_s=20, stop_s=0.5)
@@ -144,6 +144,57 @@ def test_multi_node_launch_gives_each_rank_its_place() -> None:
         assert launch.argv[launch.argv.index("--node-rank") + 1] == str(rank)
         assert launch.argv[launch.argv.index("--master-addr") + 1] == "10.9.0.1"
     assert (zero.environment, one.environment) == ({"A": "1"}, {"A": "2", "B": None})
+
+
+# stands for a Python with vLLM: serves as the fake engine, or follows as the program above
+STAND_IN_PYTHON = """#!/bin/bash
+for word in "$@"; do [[ $word == --headless ]] && exec {python} -S -c "$FOLLOWER" "$@"; done
+while [[ $1 != --port ]]; do shift; done
+exec {python} -S -E {fake} --port "$2" --model fake --stage-s 0.05
+"""
+
+
+def target(kind: str, **options: Any) -> TargetSpec:
+    return TargetSpec.model_validate(
+        {
+            "schema_version": 1,
+            "name": "two",
+            "description": "two hosts of one core",
+            "hardware": {"kind": "cpu", "hardware_class": "cpu", "device_count": 2, "host_count": 2},
+            "model": {"directory": "models/x"},
+            "parallelism": {"tensor": 2},
+            "launch": {"kind": kind, "options": options},
+            "workloads": ["chat"],
+            "measurement": {"mode": "reference"},
+            "provenance": {"kind": "experiment", "source": "test", "date": "2026-11-29"},
+        }
+    )
+
+
+def test_a_multi_node_target_is_started_as_its_launch_section_says(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(STAND_IN_PYTHON.format(python=sys.executable, fake=FAKE))
+    python.chmod(0o755)
+    launch = EngineLaunch(
+        argv=(str(python), "-m", "vllm.entrypoints.openai.api_server", "--port", "{port}"),
+        model_name="fake",
+        environment={"FOLLOWER": FOLLOWER.replace("len(sys.argv) > 2", "False")},
+        deadlines=DEADLINES,
+    )
+    spec = target("multi_node", host_addresses=["127.0.0.1", "127.0.0.2"], host_commands=[[], ["env", "SECOND_HOST=1"]])
+    with start_target(spec, launch, work_directory=tmp_path / "work") as group:
+        assert isinstance(group, EngineGroup)
+        assert group.stages
+        environment = Path(f"/proc/{group.followers[0].tree.pids()[0]}/environ").read_bytes().split(b"\0")
+        assert b"VLLM_HOST_IP=127.0.0.2" in environment
+        assert b"SECOND_HOST=1" in environment
+    assert group.stop().clean
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "ray"])
+def test_what_a_cluster_starts_is_not_started_here(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--launch {kind}"):
+        start_target(target(kind), head(), work_directory=tmp_path)
 
 
 def test_multi_node_launch_refuses_another_program() -> None:

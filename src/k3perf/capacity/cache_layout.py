@@ -35,11 +35,12 @@ class CacheLayout:
 
     ``bytes_per_token`` counts every attending layer of the rank; ``state_bytes_per_sequence`` every linear layer's state, unpadded;
     ``page_bytes`` is one layer's block; ``block_bytes`` what one block id costs in the fullest stage; ``blocks_per_request`` what one
-    request of the full context holds.
+    request of the full context holds, ``state_blocks_per_request`` of them for its state.
     """
 
     block_size_tokens: int
     requested_block_size_tokens: int | None
+    maximum_context_tokens: int
     page_bytes: int
     state_page_bytes: int
     bytes_per_token: int
@@ -47,11 +48,24 @@ class CacheLayout:
     group_layer_counts: tuple[int, ...]
     block_bytes: int
     blocks_per_request: int
+    state_blocks_per_request: int
 
-    def tokens(self, block_count: int, maximum_context_tokens: int) -> tuple[int, float]:
+    def requests_held(self, block_count: int, context_tokens: int) -> int:
+        """Requests of ``context_tokens`` each, prompt and output together, that run at once before the first is preempted.
+
+        One block id is the null block and is never given out (``v1/core/block_pool.py``).
+        """
+        attending = (self.blocks_per_request - self.state_blocks_per_request) // self._blocks_of(self.maximum_context_tokens)
+        each = attending * self._blocks_of(context_tokens) + self.state_blocks_per_request
+        return max(0, block_count - 1) // each
+
+    def _blocks_of(self, context_tokens: int) -> int:
+        return -(-context_tokens // self.block_size_tokens)
+
+    def tokens(self, block_count: int) -> tuple[int, float]:
         """Capacity in tokens and concurrency at full context of ``block_count`` blocks (``get_kv_cache_capacity``)."""
         concurrency = block_count / self.blocks_per_request
-        return int(concurrency * maximum_context_tokens), concurrency
+        return int(concurrency * self.maximum_context_tokens), concurrency
 
 
 def cache_layout(shape: ModelShape, request: CacheRequest, parallelism: Parallelism, rules: PlatformRules) -> CacheLayout:
@@ -65,16 +79,22 @@ def cache_layout(shape: ModelShape, request: CacheRequest, parallelism: Parallel
     attending = [sum(shape.layers[index].attention not in LINEAR for index in stage) for stage in stages]
     linear = [len(stage) - count for stage, count in zip(stages, attending, strict=True)]
     page = block * token_bytes
+    attending_blocks = sum(
+        -(-request.maximum_context_tokens // block) for group in groups if shape.layers[group[0]].attention not in LINEAR
+    )
+    state_blocks = state_blocks_per_request(shape, request, rules, groups)
     return CacheLayout(
         block_size_tokens=block,
         requested_block_size_tokens=request.block_size_tokens,
+        maximum_context_tokens=request.maximum_context_tokens,
         page_bytes=page,
         state_page_bytes=state_bytes,
         bytes_per_token=max(attending) * token_bytes,
         state_bytes_per_sequence=max(linear) * state_bytes,
         group_layer_counts=tuple(len(group) for group in groups),
         block_bytes=fullest * page,
-        blocks_per_request=blocks_per_request(shape, request, rules, block, groups),
+        blocks_per_request=attending_blocks + state_blocks,
+        state_blocks_per_request=state_blocks,
     )
 
 
@@ -142,22 +162,17 @@ def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:
     return tuple(groups)
 
 
-def blocks_per_request(
-    shape: ModelShape, request: CacheRequest, rules: PlatformRules, block: int, groups: tuple[tuple[int, ...], ...]
-) -> int:
-    """Blocks that one request of the full context holds, over all groups (``get_max_concurrency_for_kv_cache_config``).
+def state_blocks_per_request(shape: ModelShape, request: CacheRequest, rules: PlatformRules, groups: tuple[tuple[int, ...], ...]) -> int:
+    """Blocks that one request's state is counted with, over all linear groups (``MambaSpec.max_memory_usage_bytes``).
 
-    A linear group holds one state, or two and a checkpoint with prefix caching (``MambaSpec.max_memory_usage_bytes``).
+    One a group, or two and a checkpoint with prefix caching, and one for every speculated token.
     """
     total = 0
     for group in groups:
         kind = shape.layers[group[0]].attention
-        if kind not in LINEAR:
-            total += -(-request.maximum_context_tokens // block)
-        elif request.prefix_caching:
-            total += 2 + request.speculative_tokens + (rules.kda_checkpoint_blocks if kind is Attention.KDA else 0)
-        else:
-            total += 1 + request.speculative_tokens
+        if kind in LINEAR:
+            checkpoint = rules.kda_checkpoint_blocks if kind is Attention.KDA else 0
+            total += (2 + checkpoint if request.prefix_caching else 1) + request.speculative_tokens
     return total
 
 

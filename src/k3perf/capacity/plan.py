@@ -74,7 +74,7 @@ def plan_memory(
     reserve = rules.assumed_reserve_bytes if reserve_bytes is None else reserve_bytes
     budget = kv_budget_bytes(given, environment or {}, device_memory_bytes, max(totals) + reserve)
     blocks = None if budget is None else max(0, budget // layout.block_bytes)
-    tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks, request.maximum_context_tokens)
+    tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks)
     needed = layout.blocks_per_request + 1  # one block id is the null block (v1/core/block_pool.py)
     return MemoryPlan(
         weights_bytes=max(totals),

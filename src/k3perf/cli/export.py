@@ -6,8 +6,11 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.config.models import TargetSpec
+from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
 from k3perf.engine.render import deployment
 from k3perf.errors import UsageError
 
@@ -19,6 +22,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--target", required=True, metavar="T")
     parser.add_argument("--model", help="model directory or checkpoint to deploy (default: the target's)")
     parser.add_argument("--output", metavar="FILE", help="write the configuration file there instead of printing it")
+    parser.add_argument(
+        "--launch", choices=LAUNCH_KINDS, help="write the files that start it on one or several hosts into the folder --output"
+    )
     add_suite_option(parser)
     parser.set_defaults(run=run)
 
@@ -32,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     if refusal:
         raise UsageError(f"{target.name} does not take {config.name}: {refusal}. Choose another config or target.")
     model = arguments.model or target.model.checkpoint or str(suite.root / str(target.model.directory))
+    if arguments.launch:
+        return _write_launch(arguments, target, suite.engine_arguments(target, config), model)
     path = Path(arguments.output or f"{config.name}.yaml")
     deployed = deployment(target, suite.engine_arguments(target, config), model, config_path=str(path))
     environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(deployed.environment.items())]
@@ -41,4 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")
+    return 0
+
+
+def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_arguments: dict[str, Any], model: str) -> int:
+    folder = Path(arguments.output or f"{target.name}-{arguments.config}-{arguments.launch}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--output {folder} is a file; --launch writes several files. Name a folder.")
+    files = render_launch(arguments.launch, engine_arguments, target, {"model": model})
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        if text.startswith("#!"):
+            path.chmod(0o755)
+    sys.stdout.write("".join(f"wrote {folder / name}\n" for name in files))
     return 0

@@ -10,7 +10,7 @@ from typing import Final
 from k3perf.config.models import MeasurementPlan
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
-from k3perf.gate.selftest import GATED, Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
+from k3perf.gate.selftest import Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
 from k3perf.gate.simulation import SHAPES
 from k3perf.metrics.values import CellMeasurement
 from k3perf.samples import Arm

@@ -38,10 +38,17 @@ def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentP
     return parser
 
 
+def modules_for(arguments: Sequence[str]) -> Sequence[str]:
+    """The module of the command that is asked for, where its name tells; else all of them, for help and for errors."""
+    name = arguments[0].replace("-", "_") if arguments else ""
+    return (name,) if name in COMMAND_MODULES else COMMAND_MODULES
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is documented in docs/operating.md."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        parsed = build_parser().parse_args(arguments)
+        parsed = build_parser(modules_for(given)).parse_args(given)
         return int(parsed.run(parsed))
     except K3PerfError as error:
         sys.stderr.write(f"k3perf: {error}\n")

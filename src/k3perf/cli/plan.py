@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
-from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, split
+from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
 from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
@@ -38,12 +39,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--shards", type=_count, default=1, metavar="N", help="runners for each hardware class (default: %(default)s)")
     parser.add_argument("--target", action="append", metavar="NAME", help="only this target; can be repeated")
     parser.add_argument("--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware")
+    parser.add_argument(
+        "--hardware-classes", metavar="A,B", help="only these, because no other has a runner; what that leaves out is noted"
+    )
     parser.add_argument("--whole-model", choices=("only", "never"), help="only, or never, the targets that serve a checkpoint")
     parser.add_argument("--costs", type=Path, help="recorded seconds (default: costs.json in the suite's folder, where there is one)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON there")
     parser.add_argument(
         "--github-output", type=Path, metavar="FILE", help="append cpu_matrix, gpu_matrix, has_cpu and has_gpu for a workflow"
+    )
+    parser.add_argument(
+        "--record-costs", nargs="+", type=Path, metavar="RESULTS", help="instead of planning: write what earlier runs took to --costs"
     )
     parser.set_defaults(run=run)
 
@@ -64,10 +71,13 @@ def _count(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and left-out cells are always shown."""
+    if arguments.record_costs:
+        return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
     suite = load_suite(arguments.suite)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
+    selection = _with_notes(selection, arguments.hardware_classes)
     costs = CostModel(_recorded(arguments.costs, arguments.suite))
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
@@ -79,6 +89,16 @@ def run(arguments: argparse.Namespace) -> int:
         with arguments.github_output.open("a", encoding="utf-8") as output:
             output.write(github_output(plan.shards, plan.gated_metric_count))
     print(text if arguments.json else render(plan), end="")
+    return ExitStatus.OK
+
+
+def _record(paths: list[Path], output: Path) -> int:
+    from k3perf.store.results import read_results
+
+    files = [file for path in paths for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])]
+    costs = record_costs(session for file in files for session in read_results(file).sessions.values())
+    output.write_text(costs.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    print(f"{len(costs.cell_s)} cells and {len(costs.engine_start_s)} engine starts of {len(files)} runs written to {output}")
     return ExitStatus.OK
 
 
@@ -95,9 +115,24 @@ def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
     def fits(name: str) -> bool:
         target = suite.targets[name]
         whole = target.model.weights == "checkpoint"
+        if arguments.hardware_classes is not None and target.hardware.hardware_class not in arguments.hardware_classes.split(","):
+            return False
         return (arguments.kind in (None, target.hardware.kind)) and arguments.whole_model in (None, "only" if whole else "never")
 
     return {name for name in named if fits(name)}
+
+
+def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
+    """A touched cell that has no runner must show somewhere."""
+    if hardware_classes is None:
+        return selection
+    absent = Counter(selected.cell.target.hardware.hardware_class for selected in selection.cells)
+    notes = tuple(
+        f"{count} touched cells on {name} are not measured: no runner of this class"
+        for name, count in absent.items()
+        if name not in hardware_classes.split(",")
+    )
+    return Selection(selection.cells, (*selection.notes, *notes))
 
 
 def _recorded(path: Path | None, suite: Path) -> RecordedCosts:

@@ -76,9 +76,11 @@ class DeathWatch:
         for descriptor in (*self._names, self._wake):
             poller.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in poller.poll():
-                if descriptor == self._wake:
-                    return
+            ended = [descriptor for descriptor, _ in poller.poll()]
+            if self._wake in ended:
+                return
+            # one death brings down the levels above it: of several seen at once, the root's is the last to be a cause
+            for descriptor in sorted(ended, key=lambda entry: self._names[entry][0] == self._root_pid):
                 poller.unregister(descriptor)
                 self._record(*self._names[descriptor])
 

@@ -31,6 +31,7 @@ from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_s
 from k3perf.engine.running import DeviceUsedBytes, Engine, StopReport
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
+from k3perf.samples import StageTiming
 
 MASTER_PORT_PLACEHOLDER: Final = "{master_port}"
 KILL_DEADLINE_S: Final = 10.0
@@ -138,6 +139,36 @@ class EngineGroup:
     def model_name(self) -> str:
         """The name to ask for in requests."""
         return self.head.model_name
+
+    @property
+    def port(self) -> int:
+        """The head's TCP port."""
+        return self.head.port
+
+    @property
+    def pid(self) -> int:
+        """The head's API server."""
+        return self.head.pid
+
+    @property
+    def log(self) -> LogReader:
+        """The head's log; ``log_tail`` has every rank's."""
+        return self.head.log
+
+    @property
+    def log_path(self) -> Path:
+        """Where the head's output goes."""
+        return self.head.log_path
+
+    @property
+    def stages(self) -> tuple[StageTiming, ...]:
+        """The head's start; it is not ready before every rank is."""
+        return self.head.stages
+
+    @property
+    def compile_cache_warm(self) -> bool | None:
+        """Whether the head compiled anew."""
+        return self.head.compile_cache_warm
 
     def pids(self) -> tuple[int, ...]:
         """Every running process of every rank, the head's first."""

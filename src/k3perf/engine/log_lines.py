@@ -39,7 +39,7 @@ _HEARTBEAT: Final = re.compile(r"Waiting for \d+ (?:local|remote)|No available s
 _PREFIX: Final = re.compile(r"^\((?P<process>[A-Za-z]+)[^)]*\)\s*")
 _ERROR: Final = re.compile(
     r"\bERROR\b|^Traceback|^[\w.]*(?:Error|Exception|Interrupt)\b(?::|$)"
-    r"|^Fatal Python error|Segmentation fault|^Killed$|^Aborted|out of memory"
+    r"|^Fatal Python error|Segmentation fault|^Killed$|^Aborted|out of memory|^\S+: error: "
 )
 _EXCEPTION: Final = re.compile(
     r"^(?:(?:ERROR|CRITICAL|INFO|WARNING)\s+\S+\s+\S+\s+\[[^]]+\]\s*)?(?P<text>[\w.]*(?:Error|Exception|Refused|Exit)\b.*)$"

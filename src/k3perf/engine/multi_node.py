@@ -1,12 +1,19 @@
-"""A single-process launch to the launches of vLLM's multi-node start, one for each host. Pure."""
+"""A launch and its target to running ranks: one process tree, or vLLM's multi-node start with one tree for each host."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from k3perf.engine.group import MASTER_PORT_PLACEHOLDER, GroupLaunch
+from k3perf.config.models import TargetSpec
+from k3perf.engine.group import MASTER_PORT_PLACEHOLDER, EngineGroup, GroupLaunch, start_group
 from k3perf.engine.launch import EngineLaunch
+from k3perf.engine.launchers.options import resolve_options
+from k3perf.engine.running import DeviceUsedBytes, Engine
+from k3perf.engine.supervisor import start_engine
+from k3perf.errors import UsageError
 
 SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 SERVE_MODULE: Final = "k3perf_probe.serve"
@@ -38,3 +45,33 @@ def multi_node_launch(
         argv = (*prefix, *interpreter, "-m", SERVE_MODULE, "serve", *arguments, *place, *role)
         ranks.append(replace(launch, argv=argv, environment={**launch.environment, **own}))
     return GroupLaunch(tuple(ranks), master_host)
+
+
+def start_target(
+    target: TargetSpec,
+    launch: EngineLaunch,
+    *,
+    work_directory: Path,
+    on_stage: Callable[[str], None] | None = None,
+    device_used_bytes: DeviceUsedBytes | None = None,
+) -> Engine | EngineGroup:
+    """Start ``launch`` as the target's ``launch`` section says; both results have the surface that a session needs.
+
+    Raises UsageError for a kind that a cluster's own tool starts, and what ``start_engine`` and ``start_group`` raise.
+    """
+    kind = target.launch.kind
+    if kind == "single":
+        return start_engine(launch, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes)
+    if kind != "multi_node":
+        raise UsageError(
+            f"target {target.name!r} is started by {kind}, not by the suite. Use `k3perf export CONFIG --target {target.name} --launch {kind}`."
+        )
+    options = resolve_options(target, {})
+    group = multi_node_launch(
+        launch,
+        hosts=options.hosts,
+        master_host=options.host_addresses[0] if options.host_addresses else "127.0.0.1",
+        prefixes=options.host_commands,
+        environments=tuple({"VLLM_HOST_IP": address} for address in options.host_addresses),
+    )
+    return start_group(group, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes)

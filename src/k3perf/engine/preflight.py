@@ -60,7 +60,7 @@ class Needs:
     writable_directories: tuple[Path, ...] = ()
     engine_python: Path | None = None
     cpus: tuple[int, ...] = ()
-    device_indices: tuple[int, ...] = ()
+    own_pids: frozenset[int] = frozenset()
 
 
 def _read_governors() -> tuple[str, ...]:
@@ -100,8 +100,8 @@ def require(findings: Iterable[Finding]) -> None:
     """Raise one PreflightError that lists every failed check."""
     failed = [finding for finding in findings if finding.level is Level.FAIL]
     if failed:
-        lines = [f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip() for finding in failed]
-        raise PreflightError("this machine is not fit to start:\n" + "\n".join(f"  {line}" for line in lines))
+        problems = [f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip() for finding in failed]
+        raise PreflightError("this machine is not fit to start: " + "; ".join(problems))
 
 
 def wait_for_memory(
@@ -289,9 +289,19 @@ def _device(needs: Needs, state: DeviceState) -> list[Finding]:
                 text,
             )
         )
-    if state.holders:
-        findings.append(Finding(f"{name} processes", Level.FAIL, str(len(state.holders)), "none", _holders_text(device_holders((state,)))))
+    strangers = _strangers(needs, state)
+    if strangers:
+        findings.append(Finding(f"{name} processes", Level.FAIL, str(len(strangers)), "none", _holders_text(strangers)))
     return findings
+
+
+def _strangers(needs: Needs, state: DeviceState) -> tuple[MemoryHolder, ...]:
+    """Who holds memory and is none of ours. Beside engines of ours, a pid that is not visible here (a container's) may be one of them."""
+    return tuple(
+        holder
+        for holder in state.holders
+        if holder.pid not in needs.own_pids and (not needs.own_pids or Path(f"/proc/{holder.pid}").exists())
+    )
 
 
 def _driver(name: str, hardware: Hardware, state: DeviceState) -> Finding:

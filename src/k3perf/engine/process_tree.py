@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,18 @@ def _is_marked(pid: int, mark: bytes) -> bool:
         return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+def marked_processes() -> dict[int, str]:
+    """Every process on the machine that carries an engine's mark, with the identity (``pid-start_ticks``) of the harness that started it."""
+    mark = f"{ENGINE_ID_VARIABLE}=".encode()
+    found = {}
+    for pid, row in process_list().items():
+        with suppress(OSError):
+            for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(mark) and row.state != "Z":
+                    found[pid] = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
+    return found
 
 
 def find_members(engine_id: str, root_pid: int | None) -> dict[int, ProcessRow]:
@@ -155,9 +167,9 @@ class ProcessTree:
         end_s = time.monotonic() + deadline_s
         while True:
             self.signal(signal.SIGKILL)
-            poll_root()
-            self.reap()
             left = self.pids()
+            poll_root()  # after the look: what it saw as gone has a status to collect now
+            self.reap()
             if not left or time.monotonic() >= end_s:
                 return left
             time.sleep(_POLL_S)
@@ -166,33 +178,11 @@ class ProcessTree:
         """Wait until no member runs; False when some still do at the deadline."""
         end_s = time.monotonic() + deadline_s
         while True:
+            left = self.pids()
             poll_root()
             self.reap()
-            if not self.pids():
+            if not left:
                 return True
             if time.monotonic() >= end_s:
                 return False
             time.sleep(_POLL_S)
-
-
-def shared_memory_files(pids: Iterable[int]) -> frozenset[str]:
-    """Files under /dev/shm that the processes have mapped or open; what a SIGKILL would leave behind for ever."""
-    found: set[str] = set()
-    for pid in pids:
-        with suppress(OSError):
-            for line in (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
-                name = line.rpartition(" ")[2]
-                if name.startswith("/dev/shm/"):  # noqa: S108 - the kernel's name of it, not a temporary file of ours
-                    found.add(name)
-    return frozenset(found)
-
-
-def remove_unused_shared_memory(files: Iterable[str]) -> tuple[str, ...]:
-    """Unlink those files that no process uses any more; returns what was removed."""
-    wanted = {name for name in files if Path(name).exists()}
-    if not wanted:
-        return ()
-    wanted -= shared_memory_files(process_list())
-    for name in wanted:
-        Path(name).unlink(missing_ok=True)
-    return tuple(sorted(wanted))

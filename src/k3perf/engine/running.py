@@ -22,7 +22,8 @@ from k3perf.engine.guardian import Guardian
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.port import PortReservation, port_is_free
-from k3perf.engine.process_tree import ProcessTree, command_of, remove_unused_shared_memory, shared_memory_files
+from k3perf.engine.process_tree import ProcessTree, command_of
+from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.errors import EngineError
 from k3perf.samples import StageTiming
 from k3perf.units import MIB
@@ -79,6 +80,7 @@ class EngineParts:
     started_ns: int
     device_used_bytes: DeviceUsedBytes | None
     device_used_before_bytes: int | None
+    shared_memory: SharedMemoryRecord
 
 
 class Engine:
@@ -154,10 +156,15 @@ class Engine:
 
     def mark_ready(self, ready_ns: int) -> None:
         """Called once by the supervisor: the engine is healthy and proved to be ours. Starts the death watch."""
+        self.look()
         self.ready_ns = ready_ns
         self.stages = self.log.stage_timings(ready_ns)
         self.compile_cache_warm = self.log.compile_cache_warm()
         self._watch = DeathWatch(self.pid, self.pids(), poll_root=self._parts.process.poll, event=self.death_event)
+
+    def look(self) -> None:
+        """Remember what the tree consists of and which shared memory it uses; milliseconds, so not inside measured windows."""
+        self._parts.shared_memory.look(self.pids())
 
     def return_code(self) -> int | None:
         """The API server's ``Popen.returncode``; None while it runs."""
@@ -191,9 +198,9 @@ class Engine:
         self._parts.tree.thaw()
 
     def stop(self) -> StopReport:
-        """End the whole tree and prove it: SIGTERM to the API server, after ``stop_s`` SIGKILL to every member. Never raises; idempotent.
+        """End the whole tree and prove it: SIGTERM to a serving API server, after ``stop_s`` SIGKILL to every member.
 
-        Ending signals are held back meanwhile.
+        Never raises; idempotent. Ending signals are held back meanwhile.
         """
         with self._stop_lock, signals.deferred():
             if self._report is None:
@@ -206,16 +213,16 @@ class Engine:
         parts = self._parts
         if self._watch is not None:
             self._watch.close()
-        shared_memory = shared_memory_files(parts.tree.pids())
-        parts.tree.thaw()
-        with suppress(ProcessLookupError):
-            if parts.process.poll() is None:
-                os.kill(parts.process.pid, signal.SIGTERM)
-        self._wait_for_root(parts.launch.deadlines.stop_s)
+        died_unseen = self.death_event.is_set() or parts.process.poll() is not None
+        self.look()
+        if self.ready_ns and not died_unseen:
+            self._ask_to_end()
+        # stopped processes make no more shared memory: what is seen now is all there is
+        parts.tree.freeze()
         killed = parts.tree.pids()
-        shared_memory |= shared_memory_files(killed)
+        parts.shared_memory.look(killed)
         left = parts.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=parts.process.poll)
-        removed = remove_unused_shared_memory(shared_memory)
+        removed = parts.shared_memory.remove(died_unseen=died_unseen)
         parts.log.drain()
         parts.reservation.release()
         port_free = port_is_free(parts.launch.host, parts.reservation.port)
@@ -225,10 +232,13 @@ class Engine:
             parts.guardian.release()
         return StopReport(left, port_free, device, killed, removed, time.monotonic() - begin_s)
 
-    def _wait_for_root(self, deadline_s: float) -> None:
-        """Give the API server its time for an orderly end; a tree without one (already dead) gets a moment only."""
-        if self._parts.process.returncode is None:
-            self._parts.tree.wait_gone(deadline_s=deadline_s, poll_root=self._parts.process.poll)
+    def _ask_to_end(self) -> None:
+        """SIGTERM to the API server, and its time for an orderly end. An engine that is not serving yet has nothing to put in order."""
+        process = self._parts.process
+        self._parts.tree.thaw()
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        self._parts.tree.wait_gone(deadline_s=self._parts.launch.deadlines.stop_s, poll_root=process.poll)
 
     def _device_memory_returned(self) -> bool | None:
         before_bytes, read = self._parts.device_used_before_bytes, self._parts.device_used_bytes

@@ -24,10 +24,12 @@ from k3perf.engine.pinning import pin_servers
 from k3perf.engine.port import PortReservation, listener_inodes, own_process_listens, stranger_listens
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
+from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.errors import EngineError
-from k3perf.units import ns_to_s
+from k3perf.units import ns_to_s, s_to_ns
 
 _POLL_S: Final = 0.1
+_LOOK_S: Final = 2.0  # listing sockets and mappings takes tens of milliseconds: not at every poll, while nothing serves yet
 _WHOLE_START_FACTOR: Final = 4.0
 
 
@@ -84,11 +86,12 @@ def _environment(launch: EngineLaunch, engine_id: str, scratch: Path) -> dict[st
     """The harness's environment, the launch's over it, the mark, and a temporary directory that is removed at the end.
 
     SPT_NOENV keeps setproctitle from overwriting the environment block, where the mark is read. Inductor's cache stays where it would be
-    without our temporary directory, else every start would compile anew.
+    without our temporary directory (or beside vLLM's), else every start would compile anew.
     """
+    cache_root = launch.environment.get("VLLM_CACHE_ROOT") or f"{tempfile.gettempdir()}/k3perf-cache-{os.getuid()}"
     environment: dict[str, str | None] = {
         **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_k3perf_{os.getuid()}"),
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{cache_root}/torchinductor"),
         **launch.environment,
         ENGINE_ID_VARIABLE: engine_id,
         "SPT_NOENV": "1",
@@ -109,6 +112,7 @@ def _spawn(
     config_file = work_directory / "engine.yaml"
     log_path = work_directory / f"engine{suffix}.log"
     used_before_bytes = device_used_bytes() if device_used_bytes is not None else None
+    shared_memory = SharedMemoryRecord()
     reservation = PortReservation(launch.host)
     scratch = Path(tempfile.mkdtemp(prefix="k3perf-"))  # short: sockets live in it, and their paths end at 108 characters
     guardian = None
@@ -134,10 +138,21 @@ def _spawn(
         if isinstance(error, OSError):
             raise EngineError(f"the engine could not be started: {error}", stage="spawn") from error
         raise
-    log = LogReader(log_path, start_ns=started_ns, on_stage=on_stage)
-    tree = ProcessTree(engine_id, process.pid)
     return Engine(
-        EngineParts(launch, process, tree, guardian, reservation, log, log_path, scratch, started_ns, device_used_bytes, used_before_bytes)
+        EngineParts(
+            launch=launch,
+            process=process,
+            tree=ProcessTree(engine_id, process.pid),
+            guardian=guardian,
+            reservation=reservation,
+            log=LogReader(log_path, start_ns=started_ns, on_stage=on_stage),
+            log_path=log_path,
+            scratch=scratch,
+            started_ns=started_ns,
+            device_used_bytes=device_used_bytes,
+            device_used_before_bytes=used_before_bytes,
+            shared_memory=shared_memory,
+        )
     )
 
 
@@ -146,9 +161,14 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
     deadlines = engine.launch.deadlines
     limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
     whole_s = _WHOLE_START_FACTOR * sum(limits_s.values())
+    next_look_ns = 0
     while True:
         engine.log.drain()
-        if _answers_as_ours(engine):
+        look = engine.log.stage == log_lines.STAGES[-1] or time.monotonic_ns() >= next_look_ns
+        if look:
+            engine.look()
+            next_look_ns = time.monotonic_ns() + s_to_ns(_LOOK_S)
+        if look and _answers_as_ours(engine):
             engine.log.drain()
             return
         _raise_if_ended(engine)

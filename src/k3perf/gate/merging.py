@@ -47,16 +47,15 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
         commit=_only(document.commit for document in files),
         created_at_utc=max((document.created_at_utc for document in files), default=""),
         vllm_version=_only(document.vllm_version for document in files),
-        false_alarm_budget=min(1.0, sum(judged.share for judged in found.values())),
-        gated_metric_count=sum(len(cell.metrics) for cell in cells),
+        false_alarm_budget=plan.false_alarm_budget,
+        gated_metric_count=plan.gated_metric_count,
         cells=tuple(cells),
     )
 
 
 def _judged(document: VerdictDocument) -> list[_Judged]:
-    """Each cell with its share of the budget that its file was judged under, by its number of metrics."""
-    count = max(document.gated_metric_count, sum(len(cell.metrics) for cell in document.cells), 1)
-    return [_Judged(cell, document.false_alarm_budget * len(cell.metrics) / count) for cell in document.cells]
+    """Each cell with what its metrics spent: ``alpha`` is a metric's share of the budget (exact metrics spend none)."""
+    return [_Judged(cell, sum(metric.alpha or 0.0 for metric in cell.metrics)) for cell in document.cells]
 
 
 def _choose(first: _Judged, second: _Judged) -> _Judged:

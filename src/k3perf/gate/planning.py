@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.config.suite import Cell, Suite
 from k3perf.gate.selection import Priority, SelectedCell
+from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.samples import Arm, SessionRecord
+from k3perf.units import ns_to_s
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -33,6 +36,27 @@ class RecordedCosts(BaseModel):
     schema_version: Literal[1] = 1
     engine_start_s: dict[str, Seconds] = Field(default_factory=dict)
     cell_s: dict[str, Seconds] = Field(default_factory=dict)
+
+
+def record_costs(sessions: Iterable[SessionRecord]) -> RecordedCosts:
+    """What finished sessions took: the median start of each engine, and for each cell its candidates' time from first to last round.
+
+    A candidate's rounds span the reference's where both alternate, so the reference's time is in its cells' costs.
+    """
+    starts: dict[str, list[float]] = {}
+    cells: dict[str, float] = {}
+    for session in sessions:
+        start_s = sum(stage.duration_s for stage in session.stages)
+        if start_s > 0:
+            starts.setdefault(f"{session.target}/{session.config}", []).append(start_s)
+        if session.rounds and session.arm is Arm.CANDIDATE:
+            span_ns = max(record.end_ns for record in session.rounds) - min(record.start_ns for record in session.rounds)
+            cell = f"{session.target}-{session.config}-{session.workload}"
+            cells[cell] = cells.get(cell, 0.0) + ns_to_s(span_ns)
+    return RecordedCosts(
+        engine_start_s={key: round(median(values), 3) for key, values in sorted(starts.items())},
+        cell_s={key: round(value, 3) for key, value in sorted(cells.items()) if value > 0},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +206,13 @@ def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
 
 
 def gated_metric_count(suite: Suite, groups: Iterable[EngineGroup]) -> int:
-    """Gated metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
-    return sum(len(group.cells) * len(suite.tolerances.for_target(group.target)) for group in groups)
+    """Gated statistical metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
+    return sum(
+        len(group.cells)
+        for group in groups
+        for name in suite.tolerances.for_target(group.target)
+        if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
+    )
 
 
 def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGroup]]:

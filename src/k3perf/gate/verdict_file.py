@@ -45,6 +45,9 @@ class MetricEntry(_Part):
     round_count: int = Field(ge=0, le=10**6, default=0)
     alpha: Number | None = None
     reason: LongText = ""
+    look: int = Field(ge=0, le=10**6, default=0)
+    cumulative_loss_ratio: Number | None = None
+    waived_by: ShortText = ""
 
 
 class DifferenceEntry(_Part):
@@ -78,6 +81,8 @@ class CellEntry(_Part):
     missing: LongText = ""
     buy: ShortText = "nothing"
     notes: tuple[LongText, ...] = Field(max_length=1_000, default=())
+    buy_until_sessions: int = Field(ge=0, le=10**6, default=0)
+    buy_until_rounds: int = Field(ge=0, le=10**6, default=0)
 
     @property
     def cell_id(self) -> str:

@@ -60,8 +60,8 @@ class _Stream:
 
     chunks: list[ChunkRecord] = field(default_factory=list)
     id_count: int = 0
-    ids_seen: bool = False
-    token_ids: list[int] = field(default_factory=list)
+    first_sequence_ids: list[list[int]] = field(default_factory=list)
+    last_usage: dict[str, Any] | None = None
     usage_count: int | None = None
     usage_risen: int = 0
     usage_continuous: bool = False
@@ -99,7 +99,7 @@ def reply_token_ids(exchange: Exchange) -> tuple[int, ...]:
     body = _unframe(exchange)
     if body.status_code != 200 or not _is_event_stream(body):
         return ()
-    return tuple(_read_events(body).token_ids)
+    return tuple(token for ids in _read_events(body).first_sequence_ids for token in ids)
 
 
 def _unframe(exchange: Exchange) -> _Body:
@@ -134,6 +134,11 @@ def _read_events(body: _Body) -> _Stream:
                 _read_event(stream, line[5:].strip(), at_ns)
                 if stream.problem is not None:
                     return stream
+    if stream.last_usage:
+        try:
+            _take_usage(stream, stream.last_usage)
+        except (AttributeError, TypeError, ValueError) as error:
+            stream.problem = (RequestStatus.BAD_PAYLOAD, f"unexpected form of usage ({error})")
     return stream
 
 
@@ -146,6 +151,18 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     except orjson.JSONDecodeError as error:
         stream.problem = (RequestStatus.BAD_PAYLOAD, f"invalid JSON in the stream: {error}: {_shown(payload)}")
         return
+    try:
+        (choice,) = event["choices"]
+        ids, usage = choice["token_ids"], event["usage"]
+        if ids and usage and choice["index"] == 0 and "error" not in event:
+            # the common chunk of a server that was asked for ids and counts; of its usage only the last one matters
+            stream.chunks.append(ChunkRecord(at_ns, len(ids)))
+            stream.first_sequence_ids.append(ids)
+            stream.id_count += len(ids)
+            stream.last_usage = usage
+            return
+    except (KeyError, TypeError, ValueError):
+        pass  # another form
     if not isinstance(event, dict):
         stream.problem = (RequestStatus.BAD_PAYLOAD, f"a stream event is not an object: {_shown(payload)}")
         return
@@ -154,7 +171,7 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
         return
     try:
         _count_tokens(stream, event, at_ns)
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         stream.problem = (RequestStatus.BAD_PAYLOAD, f"unexpected form of a stream event ({error}): {_shown(payload)}")
 
 
@@ -167,7 +184,7 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
         if token_ids:
             ids += len(token_ids)
             if not choice.get("index"):
-                stream.token_ids.extend(token_ids)
+                stream.first_sequence_ids.append(token_ids)
         elif not text:
             text = _has_text(choice)
     risen = 0
@@ -177,10 +194,9 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
         if event.get("choices"):
             stream.usage_continuous = True
     if ids:
-        stream.ids_seen = True
         stream.id_count += ids
         stream.chunks.append(ChunkRecord(at_ns, ids))
-    elif risen > 0 and stream.usage_continuous and not stream.ids_seen:
+    elif risen > 0 and stream.usage_continuous and not stream.id_count:
         stream.usage_risen += risen
         stream.chunks.append(ChunkRecord(at_ns, risen))
     elif text:
@@ -194,6 +210,7 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 def _take_usage(stream: _Stream, usage: dict[str, Any]) -> int:
     """Note the counts; returns by how many output tokens the usage rose."""
+    stream.last_usage = None
     before = stream.usage_count or 0
     completion = usage.get("completion_tokens")
     if completion is not None:
@@ -209,7 +226,7 @@ def _take_usage(stream: _Stream, usage: dict[str, Any]) -> int:
 def _chunks_and_count(stream: _Stream) -> tuple[tuple[ChunkRecord, ...], int | None]:
     """Chunks with their counts, and the count of all tokens; None when neither ids nor usage told it."""
     if stream.chunks:
-        return tuple(stream.chunks), stream.id_count if stream.ids_seen else stream.usage_risen
+        return tuple(stream.chunks), stream.id_count if stream.id_count else stream.usage_risen
     if not stream.text_reads_ns:
         return (), stream.usage_count
     reads_ns = stream.text_reads_ns
@@ -225,7 +242,7 @@ def _judge(exchange: Exchange, body: _Body, stream: _Stream, count: int | None, 
         return broken
     if count is None:
         return RequestStatus.NO_USAGE, "neither token ids nor usage in the stream"
-    if stream.ids_seen and stream.usage_count is not None and stream.usage_count != count:
+    if stream.id_count and stream.usage_count is not None and stream.usage_count != count:
         return RequestStatus.BAD_PAYLOAD, f"the stream's ids are {count} tokens, its usage says {stream.usage_count}"
     asked = expected.output_token_count * expected.sequence_count
     if count < asked:

@@ -22,7 +22,10 @@ _CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
 
 
 class Exchange:
-    """What was sent and read for the request at ``position`` of the plan. ``reads`` are (nanoseconds, bytes) in order; ``failure`` is None while all is well."""
+    """What was sent and read for the request at ``position`` of the plan.
+
+    ``reads`` are (nanoseconds, bytes) in order; ``failure`` is None while all is well.
+    """
 
     __slots__ = ("connection_closes", "end_ns", "endpoint_index", "failure", "position", "reads", "scheduled_ns", "sent_ns")  # fmt: skip
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from k3perf.load.clock import Clock, monotonic_ns
 from k3perf.load.decode import Expected, decode_exchange
 from k3perf.load.exchange import Exchange
+from k3perf.load.processes import run_in_processes
 from k3perf.load.round_loop import RoundLoop
 from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
 from k3perf.load.wire import Endpoint
@@ -30,15 +31,21 @@ def run_round(
     clock: Clock = monotonic_ns,
     stop: threading.Event | Callable[[], bool] | None = None,
     start_at_ns: Callable[[], int] | None = None,
+    process_count: int = 1,
 ) -> RoundSamples:
     """Play the plan once; a sample for every planned request, whatever happened to it.
 
     Time-outs are the plan's. ``stop`` ends the round within 0.1 s once it is set (or true): what is in flight or was not sent yet comes
     back as ABANDONED. ``start_at_ns`` is asked for the start time when everything is encoded and connected; by default that is now.
-    Connections are opened and bodies encoded before the round's clock starts. Must not be called from a running event loop.
+    ``process_count`` above 1 plays the plan with that many client processes on the real clock; one core carries about 20,000 tokens per
+    second (docs/load.md). Connections are opened and bodies encoded before the round's clock starts. Must not be called from a running event loop.
     """
     base_urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     endpoints = tuple(Endpoint.parse(url) for url in base_urls)
+    if process_count > 1 and len(plan.requests) > 1:
+        return run_in_processes(
+            plan, base_urls=base_urls, model_name=model_name, process_count=process_count, should_stop=_as_question(stop)
+        )
     _allow_open_files(len(plan.requests) if plan.concurrency is None else plan.concurrency)
     round_loop = RoundLoop(plan, endpoints, model_name=model_name, clock=clock, should_stop=_as_question(stop))
     with _no_collector_pauses():

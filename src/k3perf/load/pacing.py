@@ -9,9 +9,9 @@ from typing import Final
 
 from k3perf.load.clock import Clock, PreciseTimer
 
-_PROBE_GAP_NS: Final = 2_000_000
-_PROBE_STEP_NS: Final = 618_034  # the golden ratio's share of a millisecond: probes visit every phase of a periodic load
-_PROBE_SPREAD_NS: Final = 1_000_000
+_PROBE_GAP_NS: Final = 4_000_000
+_PROBE_STEP_NS: Final = 1_236_068  # the golden ratio's share of the spread: probes visit every phase of a periodic load
+_PROBE_SPREAD_NS: Final = 2_000_000
 
 
 class Pacer:

@@ -43,7 +43,8 @@ class RoundLoop:
         self._clock = clock
         self._should_stop = should_stop
         self._encoded = EncodedRequests(plan, endpoints, model_name)
-        self._waiting: deque[tuple[int, int]] = deque()  # (position, due_ns), held back by the concurrency only
+        self._waiting: deque[tuple[int, int, bool]] = deque()  # (position, due_ns, held back by the concurrency)
+        self._slot_free_ns = 0
         self._user_count = 0  # requests in flight, plus conversations whose user is thinking
         self._active: dict[int, Connection] = {}
         self._unfinished = len(plan.requests)
@@ -92,24 +93,26 @@ class RoundLoop:
         if self._plan.requests[position].previous_index is not None:
             self._send(position, due_ns)  # this user's slot has been held while they were thinking
             return
-        self._waiting.append((position, due_ns))
+        limit = self._plan.concurrency
+        held = limit is not None and self._user_count + len(self._waiting) >= limit
+        self._waiting.append((position, due_ns, held))
         self._book_turn()
 
     def _book_turn(self) -> None:
         if not self._turn_is_booked:
             self._turn_is_booked = True
-            self._loop.call_soon(self._send_waiting, self.start_ns)
+            self._loop.call_soon(self._send_waiting)
 
-    def _send_waiting(self, slot_free_ns: int) -> None:
+    def _send_waiting(self) -> None:
         """Send what waits while there are free slots. A request held back by the concurrency is due when its slot became free."""
         self._turn_is_booked = False
         limit = self._plan.concurrency
         for _ in range(_SENDS_PER_TURN):
             if not self._waiting or (limit is not None and self._user_count >= limit):
                 return
-            position, due_ns = self._waiting.popleft()
+            position, due_ns, held = self._waiting.popleft()
             self._user_count += 1
-            self._send(position, max(due_ns, slot_free_ns))
+            self._send(position, max(due_ns, self._slot_free_ns) if held else due_ns)
         self._book_turn()
 
     def _send(self, position: int, scheduled_ns: int) -> None:
@@ -156,8 +159,9 @@ class RoundLoop:
             self._pacer.add(exchange.end_ns + self._plan.requests[follower].think_time_ns, follower)
             return
         self._user_count -= 1
+        self._slot_free_ns = exchange.end_ns
         if self._waiting:
-            self._send_waiting(exchange.end_ns)
+            self._send_waiting()
 
     # what ends late ones
 

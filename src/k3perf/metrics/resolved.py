@@ -7,7 +7,7 @@ sections. Pure: reads no server and no file. A section that a release no longer 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,7 +116,7 @@ def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] 
     """Flat ``section.key`` -> value of everything that decides speed or memory, sorted by key.
 
     ``server_info`` is the JSON of ``/server_info?config_format=json``; ``identity`` the worker's own versions, which win over the
-    server's. Raises MissingSectionError when the cache or scheduler section is gone.
+    server's, and the backends that it chose where the configuration says "auto". Raises MissingSectionError when the cache or scheduler section is gone.
     """
     config = _config(server_info)
     flat: dict[str, Any] = {}
@@ -132,6 +132,7 @@ def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] 
     kept = {key: value for key, value in flat.items() if not _matches(key, NOISE)}
     kept.update(_environment(server_info))
     kept.update(_versions(server_info, identity or {}))
+    kept.update({f"backend.{kind}": name for kind, name in ((identity or {}).get("backends") or {}).items()})
     return dict(sorted(kept.items()))
 
 
@@ -152,6 +153,34 @@ def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Resolved
 def describe(differences: tuple[ResolvedDifference, ...]) -> str:
     """One line a difference: ``key: was -> now``. Empty when there is none."""
     return "\n".join(f"{item.key}: {item.was!r} -> {item.now!r}" for item in differences)
+
+
+# Log lines in which vLLM says that it set a value by itself: key pattern, line pattern.
+FORCING: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"cache_config\.(block_size|mamba_block_size|effective_attention_block_size)",
+        r"Setting attention block size to|requires block_size=",
+    ),
+    (r"cache_config\.(block_size|effective_attention_block_size)", r"Setting kv cache block size to"),
+    (r"cache_config\.mamba_page_size_padded", r"Padding mamba page size"),
+    (r"cache_config\.mamba_cache_mode", r"Mamba cache mode is set to"),
+    (r"scheduler_config\.max_num_batched_tokens", r"max_num_batched_tokens"),
+    (r"scheduler_config\.async_scheduling", r"[Aa]synchronous scheduling"),
+    (r"backend\.attention", r"Using \S+ attention backend"),
+    (r"backend\.mla_prefill", r"Using \S+ MLA prefill backend"),
+    (r"backend\.kda_(prefill|decode)", r"Using .* KDA (prefill|decode) backend"),
+    (r"env\.VLLM_SSM_CONV_STATE_LAYOUT", r"Setting SSM conv state layout"),
+)
+
+
+def forced_by(key: str, log_lines: Iterable[str]) -> str:
+    """The last line of the engine's log that says why ``key`` has its value, from its message on; empty when none says so."""
+    patterns = [line for pattern, line in FORCING if re.fullmatch(pattern, key)]
+    found = ""
+    for text in log_lines:
+        if any(re.search(pattern, text) for pattern in patterns):
+            found = text.rpartition("] ")[2].strip() if "] " in text else text.strip()
+    return found
 
 
 def _config(server_info: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -27,6 +27,9 @@ ENGINE_DEATHS_READING: Final = "engine_deaths_count"
 # Idle 0x1, application clocks 0x2, the software power cap 0x4 and sync boost 0x10 are how a healthy device runs.
 HARMFUL_THROTTLE_BITS: Final = 0x8 | 0x20 | 0x40 | 0x80
 
+# how telemetry ends the source of a reading that this device or kernel does not have; one that is lost says something else
+NOT_OFFERED: Final = "not offered here"
+
 _TTFT_FLOOR_MS: Final = 10.0  # below this a difference between client and server is scheduling, not disagreement
 
 
@@ -51,7 +54,7 @@ def telemetry(name: str, pick: Callable[[list[float]], float] = max) -> Reading:
     """
 
     def read(record: RoundRecord) -> float | None:
-        found = [entry for entry in record.telemetry if entry.name == name]
+        found = [entry for entry in record.telemetry if entry.name == name and not entry.source.endswith(NOT_OFFERED)]
         if not found:
             return None
         if any(entry.value is None for entry in found):
@@ -61,8 +64,15 @@ def telemetry(name: str, pick: Callable[[list[float]], float] = max) -> Reading:
     return read
 
 
+def _all_bits(values: list[float]) -> float:
+    joined = 0
+    for value in values:
+        joined |= int(value)
+    return float(joined)
+
+
 def _harmful_throttle(record: RoundRecord) -> float | None:
-    value = telemetry("throttle_reasons_bits")(record)
+    value = telemetry("throttle_reasons_bits", _all_bits)(record)
     return None if value is None else float(int(value) & HARMFUL_THROTTLE_BITS)
 
 

@@ -24,6 +24,10 @@ VALUES: Final = {
     ),
     "--k3-sessions": ("N", "with --k3-record: sessions per cell (default: the target's)"),
     "--k3-cells": ("FILE", "JSON list of cell ids to keep, as `k3perf plan --json` writes it"),
+    "--k3-gated-metric-count": (
+        "N",
+        "when this run is one shard of a plan: gated metrics of the whole plan, which share the error budgets",
+    ),
     "--k3-trace": ("FILE", "replay this trace instead of the shipped one"),
 }
 REPEATED: Final = {

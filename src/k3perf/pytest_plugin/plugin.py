@@ -50,11 +50,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Remember which cells were selected after -k and -m: they share the false-alarm budget."""
+    """Remember which cells were selected after -k and -m (they share the false-alarm budget); refuse bad input before anything starts."""
     if (state := _state(session.config)) is not None:
         from k3perf.pytest_plugin.marks import selected_cells
 
         state.selected_cells = selected_cells(session.items)
+        state.check_inputs()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -40,6 +40,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         record=option("--k3-record"),
         record_sessions=_positive(option("--k3-sessions"), "--k3-sessions"),
         strict=option("--k3-strict"),
+        planned_gated_metric_count=_positive(option("--k3-gated-metric-count"), "--k3-gated-metric-count"),
         injections=tuple(Injection.parse(text) for text in option("--k3-inject")),
         trace_file=_existing(option("--k3-trace"), "--k3-trace"),
         resume=option("--k3-resume"),
@@ -72,7 +73,10 @@ def engine_python_path(cache_directory: Path) -> str:
 
 
 def commit_of(directory: Path) -> str:
-    """The checked-out commit, ``unknown`` outside a repository; ``-dirty`` when tracked files differ from it."""
+    """The checked-out commit; ``-dirty`` when tracked files differ from it.
+
+    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it, else it is ``unknown``.
+    """
     try:
         run = subprocess.run(
             ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],  # noqa: S607 (git as everywhere)
@@ -82,7 +86,7 @@ def commit_of(directory: Path) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return os.environ.get("K3PERF_COMMIT", "unknown")
     return run.stdout.strip()
 
 

@@ -52,6 +52,16 @@ class PluginState:
             self.run = SuiteRun(settings, self.selected_cells, self.progress)
         return self.run
 
+    def check_inputs(self) -> None:
+        """Read everything that the selected cells will be judged with. UsageError for a missing engine Python or an unusable file."""
+        if not self.selected_cells or self.config.getoption("--collect-only"):
+            return
+        try:
+            self.open_run().check_inputs()
+        except K3PerfError as error:
+            self.close_run()
+            raise pytest.UsageError(str(error)) from None
+
     def close_run(self) -> None:
         """Stop everything that the run started and write its files."""
         if self.progress is not None:

@@ -29,7 +29,9 @@ class GateKeeper:
 
     @property
     def gated_metric_count(self) -> int:
-        """Gated statistical metrics of all selected cells: the parts that the false-alarm budget is divided into (at least 1)."""
+        """Gated statistical metrics of all selected cells, or of the whole plan that they are a shard of: the parts that the false-alarm
+        budget is divided into (at least 1).
+        """
         tolerances = self._settings.suite.tolerances
         count = sum(
             1
@@ -37,7 +39,12 @@ class GateKeeper:
             for name in tolerances.for_target(cell.target.name)
             if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
         )
-        return max(count, 1)
+        return max(count, self._settings.planned_gated_metric_count or 1)
+
+    def check_inputs(self, cell: Cell) -> None:
+        """Read what the cell will be judged with. Raises UsageError for a file or name that cannot be used."""
+        self.policy(cell)
+        self._baseline(cell)
 
     def early_verdict(self, cell: Cell, plan_digest: str) -> CellVerdict | None:
         """NO_BASELINE before anything is started, where the mode needs committed numbers and there are none; else None."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from k3perf.config.suite import Cell
+from k3perf.engine.group import EngineGroup
 from k3perf.engine.running import Engine
 from k3perf.load.generator import run_round
 from k3perf.load.round_samples import RoundSamples
@@ -38,7 +39,7 @@ class LiveEngine:
     arm: Arm
     target: str
     config: str
-    engine: Engine
+    engine: Engine | EngineGroup
     probe: ServerProbe
     identity: EngineIdentity
     resolved_config: dict[str, Any]

@@ -48,7 +48,7 @@ class RunSettings:
     """Everything that decides a run but the cells themselves.
 
     ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in ``ab`` mode, with ``ab_suite`` the declarations the
-    base is measured with (another git ref's, or the same).
+    base is measured with (another git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
     """
 
     suite: Suite
@@ -65,6 +65,7 @@ class RunSettings:
     record: bool = False
     record_sessions: int | None = None
     strict: bool = False
+    planned_gated_metric_count: int | None = None
     injections: tuple[Injection, ...] = ()
     trace_file: Path | None = None
     resume: bool = False

@@ -24,7 +24,7 @@ from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
-from k3perf.store.files import replace_text
+from k3perf.store.atomic import replace_file
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import CellKey, FinishedCell, ResultWriter, read_results
 from k3perf.telemetry.sampler import Sampler
@@ -72,6 +72,13 @@ class SuiteRun:
         """How many gated metrics share this run's false-alarm budget."""
         return self._keeper.gated_metric_count
 
+    def check_inputs(self) -> None:
+        """Read tolerances, baselines and plans of every cell. Raises UsageError for one that cannot be used; starts nothing."""
+        for cell in self._cells:
+            self._plan(cell)
+            ValidityRules.for_target(cell.target.validity)
+            self._keeper.check_inputs(cell)
+
     def measure(self, cell: Cell) -> CellResult:
         """The cell's result. A broken measurement is an INVALID verdict; only bad input raises."""
         if cell.cell_id not in self._results:
@@ -98,7 +105,13 @@ class SuiteRun:
             self._exit.close()
             self._sampler = None
             if self._results:
-                self._write_files()
+                self._write_files_or_say_why()
+
+    def _write_files_or_say_why(self) -> None:
+        try:
+            self._write_files()
+        except OSError as error:
+            self._progress.note(f"the files of this run cannot be written: {error}")
 
     def _measure(self, cell: Cell) -> CellResult:
         early = self._keeper.early_verdict(cell, self._plan(cell).digest)
@@ -116,7 +129,11 @@ class SuiteRun:
             reason = engine_reason(error)
             measurement = self._empty(cell, (reason,))
             verdict = self._keeper.judge(cell, measurement)
-        self._finish(cell, measurement, verdict)
+        try:
+            self._finish(cell, measurement, verdict)
+        except MeasurementInvalid as error:  # numbers that cannot be kept are no result
+            measurement = self._empty(cell, (*measurement.invalid_reasons, engine_reason(error)))
+            verdict = self._keeper.judge(cell, measurement)
         return CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
 
     def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> None:
@@ -194,7 +211,8 @@ class SuiteRun:
         return expand(
             cell.workload,
             vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
-            trace_directory=self.settings.trace_file or self.settings.suite.root / "traces",
+            trace_directory=self.settings.suite.root / "traces",
+            trace_file=self.settings.trace_file,
         )
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
@@ -251,7 +269,7 @@ class SuiteRun:
             identity=self._identity,
             cells=tuple(result.measurement for result in self._results.values()),
         )
-        replace_text(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
+        replace_file(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
 
     def _verdict_document(self) -> dict[str, Any]:
         verdict = self.verdict()

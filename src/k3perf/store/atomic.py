@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes | str) -> None:
-    """Write ``data`` beside ``path``, fsync it, rename it over ``path`` and fsync the directory. OSError leaves the old file as it was."""
+    """Write ``data`` beside ``path``, fsync it, rename it over ``path`` and fsync the directory. OSError leaves the old file as it was.
+
+    What a killed writer left beside the file is removed by the next one. One writer per process and file at a time.
+    """
     content = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    _remove_leftovers(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666  # the umask still takes its part of a new file's
     try:
-        with os.fdopen(descriptor, "wb") as handle:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as handle:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
-        Path(name).chmod(_mode(path))
-        Path(name).replace(path)
+        if path.exists():
+            draft.chmod(mode)
+        draft.replace(path)
     except BaseException:
         with suppress(OSError):
-            Path(name).unlink()
+            draft.unlink()
         raise
     _sync_directory(path.parent)
 
 
-def _mode(path: Path) -> int:
-    """The mode of the file that is replaced, or what the umask leaves of 0666."""
-    try:
-        return path.stat().st_mode & 0o7777
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+def _remove_leftovers(path: Path) -> None:
+    for draft in path.parent.glob(f".{path.name}.*.new"):
+        writer = draft.name.split(".")[-2]
+        if writer.isdigit() and not Path(f"/proc/{writer}").exists():
+            draft.unlink(missing_ok=True)
 
 
 def _sync_directory(directory: Path) -> None:

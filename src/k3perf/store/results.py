@@ -110,7 +110,7 @@ class ResultWriter:
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
-                raise OSError(errno.ENOSPC, f"{written} of {len(line)} bytes were written")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a short write to a file means just that
             if sync:
                 os.fsync(self._descriptor)
         except OSError as error:

@@ -1,7 +1,8 @@
 """Samples over a window -> named readings (``TelemetryReading``). Pure.
 
-Counters (ticks, pressure, energy) are differences between the samples nearest outside the window, scaled to the time between them; gauges
-are extremes or means of the samples inside it and of the two next to it. A reading whose samples hold no value has value None and says why.
+Ratios (ticks, pressure) are differences between the samples nearest outside the window over the time between them; gauges are extremes or
+means of the samples inside it and of the two next to it; energy is the mean power between its nearest readings times the window. A reading
+whose samples hold no value has value None and says why.
 """
 
 from __future__ import annotations
@@ -61,16 +62,19 @@ def host_readings(samples: Sequence[HostSample]) -> tuple[TelemetryReading, ...]
         _reading("steal_ratio", _steal_ratio(first, last)),
         _reading("psi_cpu_some_ratio", _pressure_ratio(first.psi_cpu_some_us, last.psi_cpu_some_us, first, last)),
         _reading("psi_memory_some_ratio", _pressure_ratio(first.psi_memory_some_us, last.psi_memory_some_us, first, last)),
-        _reading("foreign_cpu_ratio", _foreign_ratio(first, last)),
+        _reading("foreign_cpu_ratio", _foreign_ratio(samples)),
         _reading("swap_used_bytes", _maximum(sample.swapped_bytes for sample in samples)),
         _reading("engine_rss_max_bytes", _maximum(sample.resident_bytes for sample in samples)),
         _reading("clock_jump_ms", _clock_jump_ms(samples)),
     )
 
 
-def device_readings(samples: Sequence[DeviceSample], ownership: DeviceOwnership) -> tuple[TelemetryReading, ...]:
-    """Readings of one device from its samples in order of time; the source names the device."""
-    index = samples[0].index if samples else -1
+def device_readings(
+    index: int, kept: Sequence[DeviceSample], start_ns: int, end_ns: int, ownership: DeviceOwnership
+) -> tuple[TelemetryReading, ...]:
+    """Readings of one device over the window from all its kept samples, in order of time; the source names the device."""
+    first, last = around(kept, start_ns, end_ns)
+    samples = kept[first:last]
     throttle = [sample.throttle_bits for sample in samples if sample.throttle_bits is not None]
     bits = 0
     for value in throttle:
@@ -79,7 +83,7 @@ def device_readings(samples: Sequence[DeviceSample], ownership: DeviceOwnership)
         "device_used_max_bytes": _maximum(sample.used_bytes for sample in samples),
         "engine_device_max_bytes": _maximum(_engine_bytes(sample, ownership) for sample in samples),
         "power_mean_w": _mean(sample.power_w for sample in samples),
-        "energy_j": _growth([sample.energy_j for sample in samples]),
+        "energy_j": energy_j(kept, start_ns, end_ns),
         "sm_clock_min_mhz": _minimum(sample.sm_clock_mhz for sample in samples),
         "sm_clock_mean_mhz": _mean(sample.sm_clock_mhz for sample in samples),
         "memory_clock_min_mhz": _minimum(sample.memory_clock_mhz for sample in samples),
@@ -89,6 +93,16 @@ def device_readings(samples: Sequence[DeviceSample], ownership: DeviceOwnership)
         "foreign_device_processes_count": _maximum(_foreign_count(sample, ownership) for sample in samples),
     }
     return tuple(_reading(name, values[name], f"{_NVML} device {index}") for name in DEVICE_READINGS)
+
+
+def energy_j(samples: Sequence[DeviceSample], start_ns: int, end_ns: int) -> float | None:
+    """Energy of the window: mean power between the two energy readings nearest outside it (else inside it), times its length."""
+    points = [(sample.at_ns, sample.energy_j) for sample in samples if sample.energy_j is not None]
+    before = [point for point in points if point[0] <= start_ns][-1:] or points[:1]
+    after = [point for point in points if point[0] >= end_ns][:1] or points[-1:]
+    if not points or after[0][0] <= before[0][0]:
+        return None
+    return (after[0][1] - before[0][1]) / (after[0][0] - before[0][0]) * (end_ns - start_ns)
 
 
 def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
@@ -107,14 +121,21 @@ def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
     return (last.cpu.steal - first.cpu.steal) / (last.cpu.total - first.cpu.total)
 
 
-def _foreign_ratio(first: HostSample, last: HostSample) -> float | None:
+def _foreign_ratio(samples: Sequence[HostSample]) -> float | None:
     """Share of all processors' time that processes other than the engine's and the harness's used.
 
-    A process that only one sample saw (started or ended in between) counts with what that sample knows of it.
+    What a process used is taken between neighbouring samples that both saw it, so one that starts or ends in between loses at most one
+    interval.
     """
+    first, last = samples[0], samples[-1]
     if first.cpu is None or last.cpu is None or last.cpu.total <= first.cpu.total:
         return None
-    ours = sum(ticks - first.process_ticks.get(pid, 0) for pid, ticks in last.process_ticks.items())
+    ours = sum(
+        ticks - before.process_ticks[pid]
+        for before, after in pairwise(samples)
+        for pid, ticks in after.process_ticks.items()
+        if pid in before.process_ticks
+    )
     return max(0, last.cpu.busy - first.cpu.busy - ours) / (last.cpu.total - first.cpu.total)
 
 

@@ -17,6 +17,7 @@ from k3perf.workload.arrivals import send_offsets_ns
 from k3perf.workload.content import CONTENT_VERSION, Segment, TokenSource
 from k3perf.workload.draws import permutation
 from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.trace import TraceUse, read_trace, scale_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,6 @@ class PlannedRequest:
             usable = reply is not None and len(reply) == segment.token_count
             tokens.extend(reply if usable and reply is not None else self.source.token_ids(segment))
         return tuple(tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceUse:
-    """What of a trace a plan uses, for the record: file, its SHA-256, scales, and how many requests were left out by reason."""
-
-    file: str
-    sha256: str
-    block_tokens: int
-    used_count: int
-    outside_window_count: int
-    too_long_count: int
-    beyond_limit_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +94,45 @@ def expand(
     vocabulary_size: int,
     reserved_token_ids: int = 3,
     trace_directory: Path | None = None,
+    trace_file: Path | None = None,
     found_rate_per_s: float | None = None,
 ) -> Plan:
     """Expand a workload; equal arguments give equal plans on every machine.
 
     ``reserved_token_ids``: ids below it are never in a prompt (padding, begin, end). ``trace_directory``: where a relative trace
-    ``file`` is looked up. ``found_rate_per_s``: the rate that ``found_rate_share_ratio`` is a share of.
+    ``file`` is looked up; ``trace_file``: a trace to replay instead of it. ``found_rate_per_s``: the rate that ``found_rate_share_ratio`` is a share of.
     Raises UsageError (ConfigFileError for a trace file) when the workload cannot be expanded.
     """
     source = TokenSource(spec.seed, vocabulary_size, reserved_token_ids)
     trace: TraceUse | None = None
+    concurrency: int | None = None
     if isinstance(spec.arrival, TraceReplay):
-        raise UsageError("trace replay is not wired in yet")
+        requests, trace = _trace_requests(spec, spec.arrival, source, trace_file or (trace_directory or Path()) / spec.arrival.file)
+        concurrency = spec.arrival.concurrency_limit
     elif spec.conversation is not None:
         requests = _conversation_requests(spec, source, found_rate_per_s)
     else:
         requests = _independent_requests(spec, source, found_rate_per_s)
-    concurrency = spec.arrival.concurrency if isinstance(spec.arrival, ClosedLoop) else None
+    if isinstance(spec.arrival, ClosedLoop):
+        concurrency = spec.arrival.concurrency
     return Plan(spec, requests, concurrency, _digest(spec, requests, concurrency, source), source, trace)
+
+
+def _trace_requests(
+    spec: WorkloadSpec, arrival: TraceReplay, source: TokenSource, path: Path
+) -> tuple[tuple[PlannedRequest, ...], TraceUse]:
+    rows, sha256 = read_trace(path)
+    scaled, use = scale_trace(arrival, rows, file=path.name, sha256=sha256, maximum_requests=spec.requests)
+    if not scaled:
+        raise UsageError(
+            f"workload {spec.name}: nothing of the trace {path} is left: {use.outside_window_count} requests are outside the window, "
+            f"{use.too_long_count} are too long; widen the window, lower length_scale or raise longest_request_tokens"
+        )
+    requests = tuple(
+        PlannedRequest(index, request.segments, request.output_token_count, request.offset_ns, source)
+        for index, request in enumerate(scaled)
+    )
+    return requests, use
 
 
 def _lengths(spec: WorkloadSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:

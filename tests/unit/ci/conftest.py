@@ -55,13 +55,19 @@ def workload(name: str, **changes: Any) -> WorkloadSpec:
         "prompt_tokens": {"kind": "fixed", "tokens": 8},
         "output_tokens": {"kind": "fixed", "tokens": 8},
     }
-    merged = {key: value for key, value in (declared | changes).items() if value is not None}
-    return WorkloadSpec.model_validate(merged)
+    return WorkloadSpec.model_validate({key: value for key, value in (declared | changes).items() if value is not None})
 
 
 def suite_of(configs: list[ConfigSpec], targets: list[TargetSpec], workloads: list[WorkloadSpec]) -> Suite:
     tolerances = ToleranceFile.model_validate(
-        {"schema_version": 1, "defaults": {"tpot_mean_ms": {"loss_ratio": 0.05}, "output_tokens_per_s": {"loss_ratio": 0.05}}}
+        {
+            "schema_version": 1,
+            "defaults": {
+                "tpot_mean_ms": {"loss_ratio": 0.05},
+                "output_tokens_per_s": {"loss_ratio": 0.05},
+                "weights_bytes": {"loss_absolute": 0},
+            },
+        }
     )
     return Suite(
         root=Path("perf_tests"),

@@ -57,14 +57,14 @@ def test_invalid_twice_stays_invalid() -> None:
 
 def test_shards_judged_under_the_whole_plans_count_keep_the_budget() -> None:
     names = [f"alpha-c{index}-chat" for index in range(8)]
-    shards = [verdict(cell(f"c{index}"), gated=8) for index in range(8)]
+    shards = [verdict(cell(f"c{index}", metric(alpha=0.01 / 8), metric("weights_bytes", alpha=None)), gated=8) for index in range(8)]
     merged = merge(plan(*names), shards)
-    assert merged.false_alarm_budget == pytest.approx(0.01)
+    assert merged.false_alarm_budget == 0.01
     assert merged.gated_metric_count == 8
 
 
 def test_shards_that_each_spent_the_whole_budget_are_refused() -> None:
-    shards = [verdict(cell("one")), verdict(cell("two"))]
+    shards = [verdict(cell("one", metric(alpha=0.01))), verdict(cell("two", metric(alpha=0.01)))]
     with pytest.raises(UsageError, match=r"0\.02 together, the suite has 0\.01.*--k3-gated-metric-count"):
         merge(plan("alpha-one-chat", "alpha-two-chat"), shards)
 

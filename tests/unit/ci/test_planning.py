@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from k3perf.cli.plan import register
 from k3perf.config.suite import Suite
 from k3perf.gate.planning import (
     UNRECORDED_CELL_S,
@@ -21,9 +24,11 @@ from k3perf.gate.planning import (
     fit_budget,
     gated_metric_count,
     group_engines,
+    record_costs,
     split,
 )
 from k3perf.gate.selection import ChangedPath, Priority, select, select_all
+from k3perf.samples import Arm, EngineIdentity, RoundKind, RoundRecord, SessionRecord, StageTiming
 
 from .conftest import config, suite_of, target, workload
 
@@ -163,4 +168,47 @@ def test_nothing_selected_is_an_empty_plan(sixty_cells: Suite) -> None:
 
 def test_gated_metrics_are_counted_over_the_whole_plan(sixty_cells: Suite) -> None:
     groups = group_engines(select_all(sixty_cells, "x").cells, CostModel(RecordedCosts()))
-    assert gated_metric_count(sixty_cells, groups) == 60 * 2
+    assert gated_metric_count(sixty_cells, groups) == 60 * 2, "exact metrics spend nothing of the budget"
+
+
+def session(session_id: str, config: str, arm: Arm, start_s: float, rounds: tuple[tuple[int, int], ...]) -> SessionRecord:
+    return SessionRecord(
+        session_id=session_id,
+        target="alpha",
+        config=config,
+        workload="chat",
+        plan_digest="d",
+        arm=arm,
+        started_at_utc="2026-11-29T00:00:00Z",
+        identity=EngineIdentity("0.33.0", "3.12", "2.11", "h200", (), None, "host"),
+        resolved_config={},
+        stages=(StageTiming("load", start_s / 2), StageTiming("ready", start_s / 2)),
+        memory=(),
+        rounds=tuple(RoundRecord(index, RoundKind.MEASURED, begin * 10**9, end * 10**9, ()) for index, (begin, end) in enumerate(rounds)),
+    )
+
+
+def test_costs_are_recorded_from_finished_sessions() -> None:
+    costs = record_costs(
+        [
+            session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110), (120, 130))),
+            session("b", "tuned", Arm.CANDIDATE, 80, ((200, 240),)),
+            session("c", "tuned", Arm.CANDIDATE, 100, ()),
+            session("d", "default", Arm.REFERENCE, 50, ((110, 120),)),
+        ]
+    )
+    assert costs == RecordedCosts(engine_start_s={"alpha/default": 50, "alpha/tuned": 80}, cell_s={"alpha-tuned-chat": 70})
+
+
+def test_recorded_costs_come_from_a_results_file(tmp_path: Path) -> None:
+    from k3perf.store.results import ResultWriter
+
+    measured = session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110),))
+    with ResultWriter(tmp_path / "run" / "results.jsonl", run_id="r") as writer:
+        writer.session(measured)
+        writer.round("a", measured.rounds[0])
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    parsed = parser.parse_args(["plan", "--record-costs", str(tmp_path), "--costs", str(tmp_path / "costs.json")])
+    assert parsed.run(parsed) == 0
+    assert RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes()).cell_s == {"alpha-tuned-chat": 10}

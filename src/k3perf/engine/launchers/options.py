@@ -22,6 +22,9 @@ class LaunchOptions(Declared):
     interface: str = Field(pattern=r"^[A-Za-z0-9_.:@=-]*$", default="")
     api_servers: int | None = Field(ge=1, default=None)
     engine_command: tuple[str, ...] = ("vllm", "serve")
+    # multi_node, started by the suite: each rank's address, and the words in front of its command that bring it to its host
+    host_addresses: tuple[str, ...] = ()
+    host_commands: tuple[tuple[str, ...], ...] = ()
     # Ray
     ray_port: int = Field(ge=1, le=65535, default=6379)
     wait_for_hosts_s: int = Field(ge=1, default=600)

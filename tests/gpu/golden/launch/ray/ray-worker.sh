@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # two-hosts over a Ray cluster of 2 hosts: a worker host. ray-worker.sh HEAD_ADDRESS OWN_ADDRESS
-# It stays until the head's Ray stops.
+# It ends by itself some time after the head's Ray has stopped.
 set -euo pipefail
 head_address=${1:?usage: ray-worker.sh HEAD_ADDRESS OWN_ADDRESS}
 own_address=${2:?usage: ray-worker.sh HEAD_ADDRESS OWN_ADDRESS}

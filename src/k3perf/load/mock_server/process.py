@@ -1,0 +1,68 @@
+"""The mock server as a process of its own, so that it never shares an interpreter with the client it is measured by."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from k3perf.errors import MeasurementInvalid
+from k3perf.load.mock_server.behaviour import Behaviour
+
+_STOP_TIMEOUT_S: Final = 5.0
+_REQUEST_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class MockServer:
+    """A running mock server."""
+
+    base_url: str
+    pid: int
+
+    def behave(self, behaviour: Behaviour) -> None:
+        """Behave like this from now on, with truth, counters and cache empty."""
+        self._call("/behaviour", behaviour.model_dump_json().encode())
+
+    def truth(self) -> list[dict[str, Any]]:
+        """What it did since it began or was told how to behave: one record per request (``truth.RequestTruth``)."""
+        requests: list[dict[str, Any]] = json.loads(self._call("/truth"))["requests"]
+        return requests
+
+    def metrics_text(self) -> str:
+        """Its ``/metrics``."""
+        return self._call("/metrics").decode()
+
+    def _call(self, path: str, body: bytes | None = None) -> bytes:
+        request = urllib.request.Request(self.base_url + path, data=body)  # noqa: S310 - a loopback URL made here
+        with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as response:  # noqa: S310
+            answer: bytes = response.read()
+        return answer
+
+
+@contextmanager
+def start_mock_server(behaviour: Behaviour | None = None, *, cpus: frozenset[int] = frozenset()) -> Iterator[MockServer]:
+    """A mock server on a free port, ended with the block; pinned to ``cpus`` if any are given. Raises MeasurementInvalid."""
+    command = [sys.executable, "-m", "k3perf.load.mock_server.main", "--port", "0"]
+    if cpus:
+        command += ["--cpus", ",".join(map(str, sorted(cpus)))]
+    if behaviour is not None:
+        command += ["--behaviour", behaviour.model_dump_json()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None  # noqa: S101 - asked for above
+            line = process.stdout.readline().strip()
+            if not line.startswith("http://"):
+                raise MeasurementInvalid(f"the mock server did not start: it said {line!r} and ended with status {process.wait()}")
+            yield MockServer(line, process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

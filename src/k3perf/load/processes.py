@@ -1,0 +1,163 @@
+"""One round played by several client processes, when one core cannot carry the streams; merged without losing a sample.
+
+All processes share the machine's monotonic clock, so they start at one instant and their times need no translation.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import IO, Final
+
+from k3perf.errors import MeasurementInvalid
+from k3perf.load.clock import monotonic_ns
+from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
+from k3perf.units import NS_PER_MS
+from k3perf.workload.plan import Plan
+
+READY: Final = b"ready\n"
+_START_DELAY_NS: Final = 50 * NS_PER_MS
+_STOP_POLL_S: Final = 0.05
+
+
+def split_plan(plan: Plan, process_count: int) -> tuple[Plan, ...]:
+    """The plan in at most ``process_count`` parts; conversations stay whole, the concurrency is shared out."""
+    if plan.concurrency is not None:
+        process_count = min(process_count, plan.concurrency)
+    part_of: dict[int, int] = {}
+    first_turns = 0
+    for request in plan.requests:
+        if request.previous_index is None:
+            part_of[request.index] = first_turns % process_count
+            first_turns += 1
+        else:
+            part_of[request.index] = part_of[request.previous_index]
+    parts = []
+    for number in range(min(process_count, first_turns)):
+        concurrency = plan.concurrency
+        if concurrency is not None:
+            concurrency = concurrency // process_count + (number < concurrency % process_count)
+        requests = tuple(request for request in plan.requests if part_of[request.index] == number)
+        parts.append(replace(plan, requests=requests, concurrency=concurrency))
+    return tuple(parts)
+
+
+def run_in_processes(
+    plan: Plan, *, base_urls: Sequence[str], model_name: str, process_count: int, should_stop: Callable[[], bool]
+) -> RoundSamples:
+    """Play the plan with several client processes. Raises MeasurementInvalid if one of them dies."""
+    parts = split_plan(plan, process_count)
+    workers = [_Worker(part, base_urls, model_name) for part in parts]
+    try:
+        for worker in workers:
+            worker.await_ready()
+        start_ns = monotonic_ns() + _START_DELAY_NS
+        for worker in workers:
+            worker.tell(b"%d\n" % start_ns)
+        finished = threading.Event()
+        watcher = threading.Thread(target=_stop_when_asked, args=(workers, should_stop, finished), daemon=True)
+        watcher.start()
+        try:
+            results = _all_results(workers)
+        finally:
+            finished.set()
+            watcher.join()
+    finally:
+        for worker in workers:
+            worker.end()
+    return merge_rounds(results)
+
+
+def merge_rounds(results: Sequence[RoundSamples]) -> RoundSamples:
+    """One round out of its parts: every sample in plan order, the worst lag, the sum of CPU time."""
+    samples = tuple(sorted((sample for part in results for sample in part.samples), key=lambda sample: sample.request_index))
+    all_lags_ns, _ = schedule_lags_ns(samples)
+    by_endpoint = zip(*(part.endpoints for part in results), strict=True)
+    return RoundSamples(
+        samples=samples,
+        start_ns=min(part.start_ns for part in results),
+        end_ns=max(part.end_ns for part in results),
+        client_lag_p99_ns=max(part.client_lag_p99_ns for part in results),
+        client_cpu_ns=sum(part.client_cpu_ns for part in results),
+        schedule_lag_p99_ns=percentile_ns(all_lags_ns, 0.99),
+        endpoints=tuple(
+            EndpointLoad(
+                base_url=loads[0].base_url,
+                request_count=sum(load.request_count for load in loads),
+                output_token_count=sum(load.output_token_count for load in loads),
+            )
+            for loads in by_endpoint
+        ),
+        stopped=any(part.stopped for part in results),
+    )
+
+
+class _Worker:
+    """One client process: a pickled task in, ``ready`` out, a start time in, pickled samples out; any later line means stop."""
+
+    def __init__(self, part: Plan, base_urls: Sequence[str], model_name: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "k3perf.load.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.expected_count = len(part.requests)
+        self._task = pickle.dumps((part, tuple(base_urls), model_name))
+
+    def await_ready(self) -> None:
+        """Hand over the task and wait until everything is encoded and connected."""
+        self.tell(self._task)
+        if self._stdout.readline() != READY:
+            raise MeasurementInvalid(f"a client process did not get ready: {self._last_words()}")
+
+    def tell(self, message: bytes) -> None:
+        """Write to the process; one that is gone is noticed when its answer is read."""
+        assert self._process.stdin is not None  # noqa: S101 - asked for above
+        try:
+            self._process.stdin.write(message)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def result(self) -> RoundSamples:
+        """Its part of the round."""
+        answer = self._stdout.read()
+        if self._process.wait() != 0 or not answer:
+            raise MeasurementInvalid(f"a client process died with status {self._process.returncode}: {self._last_words()}")
+        seen: RoundSamples = pickle.loads(answer)  # noqa: S301 - written by our own child
+        if len(seen.samples) != self.expected_count:
+            raise MeasurementInvalid(f"a client process returned {len(seen.samples)} samples for {self.expected_count} requests")
+        return seen
+
+    def end(self) -> None:
+        """Make sure that the process is gone."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None  # noqa: S101 - asked for above
+        return self._process.stdout
+
+    def _last_words(self) -> str:
+        assert self._process.stderr is not None  # noqa: S101 - asked for above
+        return self._process.stderr.read().decode("utf-8", "replace").strip()[-500:] or "it said nothing"
+
+
+def _all_results(workers: Sequence[_Worker]) -> list[RoundSamples]:
+    """Read all answers, each in a thread, since a full pipe would stop a process while another is waited for."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return list(pool.map(lambda worker: worker.result(), workers))
+
+
+def _stop_when_asked(workers: Sequence[_Worker], should_stop: Callable[[], bool], finished: threading.Event) -> None:
+    while not finished.wait(_STOP_POLL_S):
+        if should_stop():
+            for worker in workers:
+                worker.tell(b"stop\n")
+            return

@@ -1,0 +1,39 @@
+"""``python -m k3perf.load.worker``: one client process of a round; the protocol is that of ``processes._Worker``."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+from typing import NoReturn
+
+from k3perf.load.generator import run_round
+from k3perf.load.processes import READY
+
+
+def main() -> NoReturn:
+    """Read the task, get ready, start when told, write the samples. The parent's end of the pipe closing means stop, too."""
+    commands = sys.stdin.buffer
+    part, base_urls, model_name = pickle.load(commands)  # noqa: S301 - written by our own parent
+    stop = threading.Event()
+
+    def start_at_ns() -> int:
+        sys.stdout.buffer.write(READY)
+        sys.stdout.buffer.flush()
+        start_ns = int(commands.readline())
+        threading.Thread(target=stop_at_next_line, daemon=True).start()
+        return start_ns
+
+    def stop_at_next_line() -> None:
+        commands.readline()
+        stop.set()
+
+    seen = run_round(part, base_url=base_urls, model_name=model_name, stop=stop, start_at_ns=start_at_ns)
+    sys.stdout.buffer.write(pickle.dumps(seen))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # an orderly exit would wait for the thread that still reads stdin
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A seed to a small trace with the statistics of production chat traffic, in Mooncake's form. Pure; copies no real trace.
+
+Like the published conversation trace of a large chat service it has arrivals noted in steps of three seconds, log-normal prompts (median
+near 6,900 tokens, sigma of the logarithm 1.2) and replies (median 350), one block that every prompt begins with, and conversations that
+come back with a longer prompt, so that an unbounded cache would hit about a third of the prompt tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from k3perf.config.workload_spec import LogNormalLength
+from k3perf.units import MS_PER_S
+from k3perf.workload.draws import uniforms
+from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.trace import TRACE_BLOCK_TOKENS, TraceRow
+
+_STEP_MS: Final = 3000
+_PROMPTS: Final = LogNormalLength(kind="lognormal", median=6500, sigma=1.15, low=891, high=126_000)
+_REPLIES: Final = LogNormalLength(kind="lognormal", median=350, sigma=0.65, low=1, high=2000)
+_NEW_TURNS: Final = LogNormalLength(kind="lognormal", median=250, sigma=1.0, low=8, high=8000)
+_RETURN_SHARE: Final = 0.34
+_REMEMBERED: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+
+
+def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[TraceRow, ...]:
+    """``requests`` rows over ``duration_s`` seconds; the same for the same seed."""
+    prompts = draw_lengths(_PROMPTS, seed=seed, label="trace/prompt", count=requests)
+    replies = draw_lengths(_REPLIES, seed=seed, label="trace/reply", count=requests)
+    turns = draw_lengths(_NEW_TURNS, seed=seed, label="trace/turn", count=requests)
+    times = sorted(uniforms(seed, "trace/time", requests))
+    comes_back = uniforms(seed, "trace/return", requests)
+    which = uniforms(seed, "trace/which", requests)
+    fresh_ids = count(1)
+    remembered: list[_Seen] = []
+    rows = []
+    for index in range(requests):
+        if remembered and comes_back[index] < _RETURN_SHARE:
+            before = remembered.pop(int(which[index] * len(remembered)))
+            length = before.input_length + before.output_length + turns[index]
+            kept = before.hash_ids[: before.input_length // TRACE_BLOCK_TOKENS]
+        else:
+            length, kept = prompts[index], (0,)
+        ids = _block_ids(kept, length, fresh_ids)
+        timestamp_ms = int(times[index] * duration_s * MS_PER_S) // _STEP_MS * _STEP_MS
+        rows.append(TraceRow(timestamp_ms, length, replies[index], ids))
+        remembered = [*remembered, _Seen(length, replies[index], ids)][-_REMEMBERED:]
+    return tuple(rows)
+
+
+def _block_ids(kept: tuple[int, ...], length: int, fresh_ids: Iterator[int]) -> tuple[int, ...]:
+    wanted = -(-length // TRACE_BLOCK_TOKENS)
+    return (*kept, *(next(fresh_ids) for _ in range(wanted - len(kept))))[:wanted]

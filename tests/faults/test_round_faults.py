@@ -1,0 +1,218 @@
+"""A spoiled round: every rule breaks on its reading, holds one step inside its limit, and never turns into a pass or a regression."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from k3perf.errors import UnknownNameError
+from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES, Bound, ValidityRules, judge_round, judge_session
+from k3perf.samples import (
+    Arm,
+    ChunkRecord,
+    EngineIdentity,
+    InvalidReason,
+    RequestSample,
+    RequestStatus,
+    RoundKind,
+    RoundRecord,
+    SessionRecord,
+    TelemetryReading,
+)
+from k3perf.telemetry.devices import DeviceSample
+from k3perf.telemetry.window import DeviceOwnership, device_readings, lost_devices
+from tests.faults.matrix import Fault, Kind, of
+
+MS = 1_000_000
+
+
+def request(index: int, status: RequestStatus = RequestStatus.OK, *, ttft_ms: int = 50) -> RequestSample:
+    first_ns = ttft_ms * MS
+    chunks = (ChunkRecord(first_ns, 1), ChunkRecord(first_ns + 100 * MS, 9))
+    return RequestSample(index, status, 0, 0, first_ns + 100 * MS, chunks, 8, 10, 10)
+
+
+TTFT = {"vllm:time_to_first_token_seconds_sum": 0.2, "vllm:time_to_first_token_seconds_count": 4.0}
+CLEAN = RoundRecord(
+    round_index=0,
+    kind=RoundKind.MEASURED,
+    start_ns=0,
+    end_ns=200 * MS,
+    samples=tuple(request(index) for index in range(4)),
+    client_lag_p99_ns=2 * MS,
+    counters={"vllm:num_preemptions_total": 0.0, "vllm:generation_tokens_total": 40.0, **TTFT},
+    telemetry=tuple(
+        TelemetryReading(name, value, "test")
+        for name, value in {
+            "jit_compiles_count": 0,
+            "engine_restarts_count": 0,
+            "engine_deaths_count": 0,
+            "throttle_reasons_bits": 0x4,  # the software power cap is how a loaded device runs
+            "sm_clock_min_mhz": 1900,
+            "temperature_max_c": 60,
+            "power_mean_w": 600,
+            "ecc_errors_count": 0,
+            "foreign_device_processes_count": 0,
+            "steal_ratio": 0.0,
+            "psi_cpu_some_ratio": 0.1,
+            "foreign_cpu_ratio": 0.01,
+            "swap_used_bytes": 0,
+            "clock_jump_ms": 0.2,
+        }.items()
+    ),
+)
+RULES = ValidityRules.for_target({"sm_clock_min_mhz": 1500})
+
+
+def reading(name: str, value: float | None) -> RoundRecord:
+    kept = tuple(entry for entry in CLEAN.telemetry if entry.name != name)
+    return replace(CLEAN, telemetry=(*kept, TelemetryReading(name, value, "test")))
+
+
+def counter(name: str, value: float) -> RoundRecord:
+    return replace(CLEAN, counters={**CLEAN.counters, name: value})
+
+
+def one_request(status: RequestStatus) -> RoundRecord:
+    return replace(CLEAN, samples=(*CLEAN.samples[:3], request(3, status)))
+
+
+SPOILED = {
+    "requests_fail": one_request(RequestStatus.RESET),
+    "answers_short": one_request(RequestStatus.SHORT),
+    "no_answer_at_all": replace(CLEAN, samples=()),
+    "engine_dies_mid_round": reading("engine_deaths_count", 1),
+    "engine_restarts": reading("engine_restarts_count", 1),
+    "compile_in_window": reading("jit_compiles_count", 1),
+    "preempted": counter("vllm:num_preemptions_total", 1.0),
+    "client_late": replace(CLEAN, client_lag_p99_ns=40 * MS),
+    "clocks_disagree": replace(CLEAN, samples=tuple(request(index, ttft_ms=100) for index in range(4))),
+    "strangers_traffic": counter("vllm:generation_tokens_total", 50.0),
+    "throttled": reading("throttle_reasons_bits", 0x44),
+    "clock_low": reading("sm_clock_min_mhz", 1200),
+    "too_hot": reading("temperature_max_c", 95),
+    "ecc_error_in_round": reading("ecc_errors_count", 1),
+    "nvml_lost": reading("throttle_reasons_bits", None),
+    "process_joins_device": reading("foreign_device_processes_count", 1),
+    "cpu_stolen": reading("steal_ratio", 0.1),
+    "cpu_used_by_others": reading("foreign_cpu_ratio", 0.25),
+    "swapped": reading("swap_used_bytes", 1 << 20),
+    "clock_jumps": reading("clock_jump_ms", 2000.0),
+}
+ROWS = [fault for fault in of(Kind.ROUND) if fault.name != "spread_too_wide"]
+
+
+def test_a_clean_round_is_valid() -> None:
+    assert judge_round(CLEAN, RULES) == ()
+
+
+@pytest.mark.parametrize("fault", ROWS, ids=lambda fault: fault.name)
+def test_a_spoiled_round_breaks_its_rule_and_no_other(fault: Fault) -> None:
+    (reason,) = judge_round(SPOILED[fault.name], RULES)
+    assert reason.rule == fault.shows
+    assert reason.text
+    rule = next(rule for rule in RULES.rounds if rule.name == reason.rule)
+    assert reason.limit == rule.limit
+    if fault.name != "nvml_lost":
+        assert reason.reading is not None
+        assert (reason.reading > rule.limit) if rule.bound is Bound.AT_MOST else (reason.reading < rule.limit)
+
+
+def test_every_rule_that_is_on_has_a_row() -> None:
+    rows = {fault.shows for fault in of(Kind.ROUND)}
+    on = {rule.name for rule in RULES.rounds if rule.limit is not None} | {"spread_over_noise_ratio"}
+    assert rows == on
+
+
+@pytest.mark.parametrize("name", ["steal_ratio", "foreign_cpu_ratio", "clock_jump_ms", "swap_used_bytes"])
+def test_a_host_reading_that_this_kernel_does_not_offer_is_no_reason(name: str) -> None:
+    assert judge_round(reading(name, None), RULES) == ()
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES.rounds if rule.requires and rule.limit is not None], ids=lambda rule: rule.name)
+def test_a_required_reading_that_got_lost_is_a_reason(rule: object) -> None:
+    name = {"engine_died": "engine_deaths_count", "engine_restarted": "engine_restarts_count", "compile_in_window": "jit_compiles_count"}
+    name["harmful_throttle_bits"] = "throttle_reasons_bits"
+    lost = name.get(rule.name, rule.name)  # type: ignore[attr-defined]
+    (reason,) = judge_round(reading(lost, None), RULES)
+    assert reason.rule == rule.name  # type: ignore[attr-defined]
+    assert reason.reading is None
+    assert "could not be read" in reason.text
+
+
+def test_hardware_without_a_reading_is_not_judged_by_it() -> None:
+    assert judge_round(replace(CLEAN, telemetry=(), counters={}, client_lag_p99_ns=None), RULES) == ()
+
+
+@pytest.mark.parametrize(
+    ("bits", "valid"), [(0x1, True), (0x2, True), (0x4, True), (0x8, False), (0x20, False), (0x40, False), (0x80, False)]
+)
+def test_throttle_bits(bits: int, valid: bool) -> None:
+    assert (judge_round(reading("throttle_reasons_bits", bits), RULES) == ()) is valid
+
+
+def test_the_worst_of_several_devices_counts() -> None:
+    two = replace(CLEAN, telemetry=(*CLEAN.telemetry, TelemetryReading("sm_clock_min_mhz", 1000, "nvml 1")))
+    assert [reason.rule for reason in judge_round(two, RULES)] == ["sm_clock_min_mhz"]
+
+
+def test_the_throttle_bits_of_several_devices_are_joined() -> None:
+    other = (TelemetryReading("throttle_reasons_bits", 0x100, "nvml 1"), TelemetryReading("throttle_reasons_bits", 0x40, "nvml 2"))
+    assert [reason.rule for reason in judge_round(replace(CLEAN, telemetry=(*CLEAN.telemetry, *other)), RULES)] == ["harmful_throttle_bits"]
+
+
+def test_a_device_without_a_reading_is_told_from_one_that_got_lost() -> None:
+    kept = tuple(entry for entry in CLEAN.telemetry if entry.name != "ecc_errors_count")
+    without = device_readings((DeviceSample(0, 0, 1, {}, None, None, None, None, None, None, None),), DeviceOwnership(frozenset()))
+    ecc = next(entry for entry in without if entry.name == "ecc_errors_count")
+    assert ecc.value is None
+    assert judge_round(replace(CLEAN, telemetry=(*kept, ecc)), RULES) == ()
+    lost = next(entry for entry in lost_devices(0, "GPU is lost") if entry.name == "ecc_errors_count")
+    assert [reason.rule for reason in judge_round(replace(CLEAN, telemetry=(*kept, lost)), RULES)] == ["ecc_errors_count"]
+
+
+def test_small_ttft_differences_are_scheduling_not_disagreement() -> None:
+    assert judge_round(replace(CLEAN, samples=tuple(request(index, ttft_ms=58) for index in range(4))), RULES) == ()
+
+
+def test_limits_are_set_per_target_and_unknown_rules_are_refused() -> None:
+    lenient = ValidityRules.for_target({"preemptions": 100, "steal_ratio": 0.5})
+    assert judge_round(counter("vllm:num_preemptions_total", 50.0), lenient) == ()
+    assert judge_round(SPOILED["cpu_stolen"], lenient) == ()
+    with pytest.raises(UnknownNameError, match="preemption_count"):
+        ValidityRules.for_target({"preemption_count": 1})
+    names = [rule.name for rule in ROUND_RULES]
+    assert len(set(names)) == len(names)
+
+
+def session(*rounds: RoundRecord) -> SessionRecord:
+    identity = EngineIdentity("0", "3", "2", "cpu-2", (), None, "h")
+    return SessionRecord("s", "t", "c", "w", "d", Arm.CANDIDATE, "2026-01-01T00:00:00+00:00", identity, {}, (), (), rounds)
+
+
+def timed(duration_ms: int) -> RoundRecord:
+    chunks = (ChunkRecord(MS, 1), ChunkRecord(duration_ms * MS, 9))
+    return replace(CLEAN, samples=(RequestSample(0, RequestStatus.OK, 0, 0, duration_ms * MS, chunks, 8, 10, 10),))
+
+
+def test_spread_far_above_the_recorded_noise() -> None:
+    wide = session(*(timed(duration_ms) for duration_ms in (100, 120, 140, 160)))
+    narrow = session(*(timed(duration_ms) for duration_ms in (100, 101, 100, 101)))
+    (reason,) = judge_session(wide, RULES, recorded_noise_ratio=0.02)
+    assert reason.rule == "spread_over_noise_ratio"
+    # cross-checked by hand: rates 100, 83.33, 71.43, 62.5 tokens/s, mean 79.32, sample sd 16.22, CV 20.45 %
+    assert reason.reading == pytest.approx(0.20446 / 0.02, rel=1e-4)
+    assert judge_session(narrow, RULES, recorded_noise_ratio=0.02) == ()
+    assert judge_session(wide, RULES) == ()  # no recorded noise, no judgement
+    assert judge_session(session(timed(100), timed(160)), RULES, recorded_noise_ratio=0.02) == ()  # two rounds tell nothing
+
+
+def test_a_session_without_a_valid_round_says_which_rules_broke() -> None:
+    bad = replace(CLEAN, invalid_reasons=(InvalidReason("steal_ratio", "x"),))
+    warm_up = replace(CLEAN, kind=RoundKind.WARM_UP)
+    (reason,) = judge_session(session(warm_up, bad), RULES)
+    assert reason.rule == "valid_rounds_count"
+    assert "broken: steal_ratio" in reason.text
+    assert judge_session(session(bad, CLEAN), RULES) == ()
+    assert set(SESSION_RULES) == {"valid_rounds_count", "spread_over_noise_ratio"}

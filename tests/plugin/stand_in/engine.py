@@ -1,0 +1,165 @@
+"""A stand-in engine for whole runs of the plugin: answers every route that the harness uses, tokens at a fixed pace, readings as told.
+
+Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
+the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
+``weights_bytes``, ``rss_bytes``.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import yaml
+
+SERVER_INFO = json.loads((Path(__file__).parent.parent.parent / "unit" / "metrics" / "server_info_0_32_0_cpu.json").read_text())
+BEHAVIOUR = json.loads(Path(os.environ["K3PERF_STAND_IN"]).read_text()) if os.environ.get("K3PERF_STAND_IN") else {}
+LINES = (
+    "INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {}",
+    "INFO 01-01 00:00:00 [cpu_model_runner.py:68] Starting to load model stand-in...",
+    "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model) took 0.10 s",
+    "INFO 01-01 00:00:00 [launcher.py:186] Available routes are:",
+    "INFO:     Application startup complete.",
+)
+
+
+class State:
+    def __init__(self, config):
+        self.config = config
+        self.slow_ratio = 0.0
+        self.held = {"weights": 0, "host": 0, "device": 0}
+        self.request_count = 0
+        self.token_count = 0
+        self.lock = threading.Lock()
+
+    def memory(self):
+        kv_bytes = 1 << 20 if self.config.get("kv-cache-dtype") == "fp8" else 2 << 20
+        return {
+            "rank": 0,
+            "weights_bytes": BEHAVIOUR.get("weights_bytes", 1 << 20) + self.held["weights"],
+            "kv_cache_bytes": kv_bytes,
+            "resident_bytes": (1 << 20) + sum(self.held.values()),
+            "peak_resident_bytes": (1 << 20) + sum(self.held.values()),
+            "absent": ["graph_pool_bytes"],
+        }
+
+    def call(self, method, arguments):
+        if method == "k3perf_memory":
+            return self.memory()
+        if method == "k3perf_identity":
+            return {
+                "vllm_version": "0.32.0",
+                "torch_version": "2.13.0",
+                "python_version": "3.11.7",
+                "host": "here",
+                "device_names": ["stand-in"],
+            }
+        if method == "k3perf_slow_down":
+            self.slow_ratio = float(arguments[0]) / 100
+        if method == "k3perf_hold_bytes":
+            self.held[arguments[0]] += int(arguments[1])
+            self.ballast = bytearray(os.urandom(1)) * int(arguments[1])
+        return None
+
+    def server_info(self):
+        info = json.loads(json.dumps(SERVER_INFO))
+        info["vllm_config"]["cache_config"].update(BEHAVIOUR.get("cache_config", {}))
+        return info
+
+    def metrics(self):
+        return f"vllm:generation_tokens_total {self.token_count}\nvllm:num_preemptions_total 0\n"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def reply(self, data, content_type="application/json"):
+        body = data.encode() if isinstance(data, str) else json.dumps(data).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        state = self.server.state
+        path = self.path.partition("?")[0]
+        if path == "/v1/models":
+            self.reply({"data": [{"id": state.config["served_model_name"]}]})
+        elif path == "/server_info":
+            self.reply(state.server_info())
+        elif path == "/metrics":
+            self.reply(state.metrics(), "text/plain")
+        else:
+            self.reply("", "text/plain")
+
+    def do_POST(self):
+        state = self.server.state
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        if self.path == "/collective_rpc":
+            self.reply({"results": [state.call(body["method"], body.get("args", []))]})
+        elif self.path == "/v1/completions":
+            self.stream(state, body)
+        else:
+            self.reply({})
+
+    def stream(self, state, body):
+        with state.lock:
+            state.request_count += 1
+            if state.request_count > BEHAVIOUR.get("die_after_requests", 10**9):
+                sys.stderr.write("(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as told\n")
+                sys.stderr.flush()
+                os._exit(13)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        prompt_count = len(body["prompt"])
+        due_s = time.monotonic()
+        for index in range(body["max_tokens"]):
+            due_s += BEHAVIOUR.get("token_s", 0.01) * (1 + state.slow_ratio)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            usage = {"prompt_tokens": prompt_count, "completion_tokens": index + 1, "total_tokens": prompt_count + index + 1}
+            self.event({"choices": [{"index": 0, "text": "t", "token_ids": [5], "finish_reason": None}], "usage": usage})
+            with state.lock:
+                state.token_count += 1
+        self.event({"choices": [], "usage": usage})
+        self.chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def event(self, data):
+        self.chunk(b"data: " + json.dumps(data).encode() + b"\n\n")
+
+    def chunk(self, data):
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64  # the default of 5 makes the sixth of eight simultaneous connections wait a second
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("-m", "--config", "--host", "--port", "--served-model-name", "--worker-extension-cls", "--load-format"):
+        parser.add_argument(name)
+    options = parser.parse_args()
+    config = yaml.safe_load(Path(options.config).read_text())
+    config["served_model_name"] = options.served_model_name
+    server = Server((options.host, int(options.port)), Handler)
+    server.state = State(config)
+    for line in LINES:
+        sys.stdout.write(f"(APIServer pid={os.getpid()}) {line}\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

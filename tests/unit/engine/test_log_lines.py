@@ -1,0 +1,103 @@
+"""vLLM's lines: stages, compiles, port clashes, and the one error that matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from k3perf.engine import log_lines
+
+# of vLLM 0.32.0 (CPU) and 0.27 (GPU), shortened
+STAGES = [
+    ("(APIServer pid=1) INFO 11-29 14:05:44 [api_utils.py:286] non-default args: {'host': '127.0.0.1'}", None),
+    ("(EngineCore pid=2) INFO 11-29 14:06:14 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m'", "load"),
+    ("(Worker pid=3) INFO 11-29 14:06:27 [cpu_model_runner.py:68] Starting to load model m...", "load"),
+    ("Loading safetensors checkpoint shards:  50% Completed | 4/8", "load"),
+    ("(Worker_TP0 pid=3) INFO 1 [default_loader.py:502] Loading weights took 3.20 seconds", "profile"),
+    ("(Worker_TP0 pid=3) INFO 1 [gpu_model_runner.py:5089] Model loading took 1.23 GiB memory and 4.5 seconds", "profile"),
+    ("(Worker pid=3) INFO 1 [cpu_worker.py:260] Explicitly set (1.0/8.96) GiB for KV cache on node 0.", "profile"),
+    ("(Worker pid=3) INFO 1 [monitor.py:30] Starting torch.compile", "compile"),
+    ("(EngineCore pid=2) INFO 1 [kv_cache_utils.py:2327] CPU KV cache size: 516,096 tokens, Maximum concurrency", "capture"),
+    ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  14%|x", "capture"),
+    ("(EngineCore pid=2) INFO 1 [core.py:402] init engine (profile, create kv cache, warmup model) took 3.48 s", "ready"),
+    ("(APIServer pid=1) INFO 1 [entry.py:140] Starting vLLM server on http://127.0.0.1:8101", "ready"),
+    ("INFO:     Application startup complete.", "ready"),
+]
+
+
+@pytest.mark.parametrize(("line", "stage"), STAGES)
+def test_stage_of_a_line(line: str, stage: str | None) -> None:
+    assert log_lines.stage_opened_by(line) == stage
+
+
+def test_the_monitors_own_greeting_is_no_compile() -> None:
+    greeting = "Kernel JIT monitor activated; monitored JIT compilations during inference will use mode=warn."
+    event = (
+        "WARNING [jit_monitor.py:140] Triton JIT compile during inference: _fwd_kernel (new signature). "
+        "This causes a latency spike; consider extending warmup to cover this shape/config."
+    )
+    assert not log_lines.shows_compile_in_service(greeting)
+    assert log_lines.shows_compile_in_service(event)
+    assert log_lines.shows_compile_in_service("Triton autotuning for function _fwd_kernel finished after 1.20s; best config selected")
+
+
+def test_cache_states() -> None:
+    cold = "Compiling a graph for compile range (1, 2048) takes 12.30 s"
+    warm = "Directly load the compiled graph(s) for compile range (1, 2048) from the cache, took 0.5 s"
+    assert log_lines.compile_cache_warm([cold, warm]) is False
+    assert log_lines.compile_cache_warm([warm]) is True
+    assert log_lines.compile_cache_warm(["nothing"]) is None
+
+
+WORKER_FAILURE = """
+(APIServer pid=1) INFO 11-29 14:06:37 [entry.py:136] Supported tasks
+(Worker pid=3) ERROR 11-29 14:06:27 [multiproc_executor.py:953] WorkerProc failed to start.
+(Worker pid=3) ERROR 11-29 14:06:27 [multiproc_executor.py:953] Traceback (most recent call last):
+(Worker pid=3) ERROR 11-29 14:06:27 [multiproc_executor.py:953]   File "x.py", line 1, in f
+(Worker pid=3) ERROR 11-29 14:06:27 [multiproc_executor.py:953] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+(EngineCore pid=2) ERROR 11-29 14:06:28 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=2) ERROR 11-29 14:06:28 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=2) ERROR 11-29 14:06:28 [core.py:1510] Exception: WorkerProc initialization failed due to an exception.
+Traceback (most recent call last):
+  File "api_server.py", line 1
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+""".strip().splitlines()
+
+
+def test_the_root_cause_is_the_deepest_processs_first_error() -> None:
+    assert log_lines.root_cause(WORKER_FAILURE) == "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def test_without_a_worker_the_core_is_the_deepest() -> None:
+    lines = [line for line in WORKER_FAILURE if not line.startswith("(Worker")]
+    lines.insert(1, "(EngineCore pid=2) ERROR 11-29 14:06:28 [core.py:9] ValueError: block size 7 is not supported")
+    assert log_lines.root_cause(lines) == "ValueError: block size 7 is not supported"
+
+
+def test_an_argument_error_of_the_api_server() -> None:
+    lines = ["usage: api_server.py [-h]", "api_server.py: error: unrecognized arguments: --frobnicate"]
+    assert log_lines.root_cause(lines) == "api_server.py: error: unrecognized arguments: --frobnicate"
+
+
+def test_only_second_hand_words_are_better_than_none() -> None:
+    assert log_lines.root_cause(["RuntimeError: Engine core initialization failed. See root cause above."]).startswith(
+        "RuntimeError: Engine core"
+    )
+    assert log_lines.root_cause(["INFO all is well"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): address already in use", True),
+        ("OSError: [Errno 98] Address already in use", True),
+        ("INFO: started", False),
+    ],
+)
+def test_port_clash(line: str, expected: bool) -> None:
+    assert log_lines.shows_port_clash(line) is expected
+
+
+def test_heartbeats() -> None:
+    assert log_lines.is_heartbeat("INFO [utils.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.")
+    assert log_lines.is_heartbeat("No available shared memory broadcast block found in 60 seconds.")
+    assert not log_lines.is_heartbeat("Loading safetensors checkpoint shards:  50% Completed")

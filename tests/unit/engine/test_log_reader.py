@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from k3perf.engine.log_reader import LogReader
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 100
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+JIT = "Triton JIT compile during inference: k. This causes a latency spike; consider\n"
+
+
+def test_lines_complete_late_and_carry_an_interval(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock()
+    reader = LogReader(path, start_ns=100, clock_ns=clock)
+    assert reader.drain() == 0
+    path.write_text("half")
+    clock.now_ns = 200
+    assert reader.drain() == 0
+    assert reader.tail() == ("half",)
+    with path.open("a") as handle:
+        handle.write(" a line\n" + JIT)
+    clock.now_ns = 300
+    assert reader.drain() == 2
+    assert reader.lines()[0] == "half a line"
+    # written after 200 and before 300: it may lie in every window that touches that
+    assert reader.compiles_between(0, 199) == ()
+    assert len(reader.compiles_between(0, 250)) == 1
+    assert len(reader.compiles_between(250, 400)) == 1
+    assert reader.compiles_between(301, 400) == ()
+
+
+def test_stages_only_go_forward_and_add_up(tmp_path: Path) -> None:
+    path, clock, heard = tmp_path / "log", Clock(), []
+    reader = LogReader(path, start_ns=100, clock_ns=clock, on_stage=heard.append)
+    for now_ns, line in ((200, "Starting to load model"), (500, "Graph capturing finished"), (600, "Starting to load model"), (700, "x")):
+        with path.open("a") as handle:
+            handle.write(line + "\n")
+        clock.now_ns = now_ns
+        reader.drain()
+    assert heard == ["load", "capture"]
+    assert reader.stage == "capture"
+    timings = {stage.stage: stage.duration_s for stage in reader.stage_timings(1100)}
+    assert timings == {"import": 100e-9, "load": 300e-9, "capture": 600e-9}
+
+
+def test_progress_bars_count_and_heartbeats_do_not(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock()
+    reader = LogReader(path, start_ns=100, clock_ns=clock)
+    path.write_text("Loading: 10%\rLoading: 20%\r")
+    clock.now_ns = 200
+    assert reader.drain() == 2
+    assert reader.last_progress_ns == 200
+    with path.open("a") as handle:
+        handle.write("Waiting for 1 local, 0 remote core engine proc(s) to start.\n")
+    clock.now_ns = 300
+    reader.drain()
+    assert reader.last_progress_ns == 200
+
+
+def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\xff\xfe broken \n\n")
+    reader = LogReader(path, start_ns=0, clock_ns=Clock())
+    reader.drain()
+    assert len(reader.lines()) == 1

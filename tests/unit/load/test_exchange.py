@@ -1,0 +1,121 @@
+"""Where a response ends, told from its framing alone, however the bytes come in."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from k3perf.load.exchange import Connection, Exchange
+from k3perf.samples import RequestStatus
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Wire:
+    """Takes the place of a transport."""
+
+    def __init__(self):
+        self.sent = b""
+        self.closed = False
+
+    def write(self, data):
+        self.sent += data
+
+    def is_closing(self):
+        return self.closed
+
+    def abort(self):
+        self.closed = True
+
+
+@pytest.fixture
+def line():
+    ticks = count(1)
+    finished = []
+    lost = []
+    connection = Connection(0, lambda: next(ticks), lambda _, exchange: finished.append(exchange), lost.append)
+    connection.connection_made(Wire())
+    connection.send(Exchange(0, 0, 0), b"POST / HTTP/1.1\r\n\r\n")
+    return connection, finished, lost
+
+
+def feed(connection, data, size):
+    for start in range(0, len(data), size):
+        connection.data_received(data[start : start + size])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 1000])
+def test_a_chunked_reply_ends_with_its_last_chunk(line, size):
+    connection, finished, _ = line
+    reply = HEAD + b"5\r\nhello\r\n" + b"a;x=y\r\n0123456789\r\n" + b"0\r\n\r\n"
+    feed(connection, reply[:-1], size)
+    assert finished == []
+    connection.data_received(reply[-1:])
+    assert [exchange.failure for exchange in finished] == [None]
+    assert connection.usable
+
+
+def test_bytes_that_only_look_like_the_end_are_no_end(line):
+    connection, finished, _ = line
+    connection.data_received(HEAD + b"7\r\nab0\r\n\r\n")
+    assert finished == []
+    connection.data_received(b"\r\n" + b"0\r\n\r\n")
+    assert len(finished) == 1
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_a_reply_with_a_length_ends_there(line, size):
+    connection, finished, _ = line
+    feed(connection, b"HTTP/1.1 429 No\r\nContent-Length: 6\r\n\r\n0\r\n\r\n", size)
+    assert finished == []
+    connection.data_received(b"!")
+    assert len(finished) == 1
+
+
+def test_a_reply_without_a_length_ends_with_the_connection(line):
+    connection, finished, _ = line
+    connection.data_received(b"HTTP/1.0 200 OK\r\n\r\nall")
+    assert finished == []
+    connection.connection_lost(None)
+    assert finished[0].failure is None
+    assert finished[0].connection_closes
+
+
+def test_a_lost_connection_is_a_reset(line):
+    connection, finished, _ = line
+    connection.data_received(HEAD)
+    connection.connection_lost(ConnectionResetError())
+    assert finished[0].failure == (RequestStatus.RESET, "connection lost: ConnectionResetError")
+
+
+def test_a_connection_lost_between_exchanges_is_nobodys_failure(line):
+    connection, finished, lost = line
+    connection.data_received(HEAD + b"0\r\n\r\n")
+    connection.connection_lost(ConnectionResetError())
+    assert [exchange.failure for exchange in finished] == [None]
+    assert lost == [connection]
+
+
+def test_unasked_bytes_end_the_connection(line):
+    connection, _, _ = line
+    connection.data_received(HEAD + b"0\r\n\r\n")
+    connection.data_received(b"HTTP/1.1 200 OK\r\n")
+    assert not connection.usable
+
+
+def test_times_are_those_of_the_reads(line):
+    connection, finished, _ = line
+    connection.data_received(HEAD)
+    connection.data_received(b"0\r\n\r\n")
+    exchange = finished[0]
+    assert exchange.sent_ns < exchange.reads[0][0] < exchange.reads[1][0] == exchange.end_ns
+
+
+def test_failing_an_exchange_closes_its_connection(line):
+    connection, finished, _ = line
+    connection.fail(RequestStatus.TIMED_OUT, "late")
+    assert finished[0].failure == (RequestStatus.TIMED_OUT, "late")
+    assert not connection.usable
+    connection.connection_lost(None)
+    assert len(finished) == 1

@@ -1,0 +1,61 @@
+"""Users' logs become traces; what cannot be used is counted by reason."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from k3perf.workload.log_import import import_log
+from k3perf.workload.trace import read_trace, trace_text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"created": 1700000001, "usage": {"prompt_tokens": 600, "completion_tokens": 7}},
+        {"timestamp": "2023-11-14T22:13:21Z", "prompt_tokens": 600, "completion_tokens": 7},
+        {"timestamp": "2023-11-14T22:13:21", "usage": {"input_tokens": 600, "output_tokens": 7}},
+        {"timestamp_ms": 1700000001000, "response": {"usage": {"prompt_tokens": 600, "completion_tokens": 7}}},
+        {"response": {"body": {"created": 1700000001, "usage": {"prompt_tokens": 600, "completion_tokens": 7}}}},
+    ],
+)
+def test_the_usual_forms_are_understood(record):
+    first = {"created": 1700000000, "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+    imported = import_log([json.dumps(record), json.dumps(first)])
+    assert imported.left_out == {}
+    assert [(row.timestamp_ms, row.input_length, row.output_length, len(row.hash_ids)) for row in imported.rows] == [
+        (0, 5, 3, 1),
+        (1000, 600, 7, 2),
+    ]
+
+
+def test_what_is_left_out_is_counted_by_reason():
+    lines = [
+        "no json",
+        "[]",
+        "",
+        json.dumps({"created": 1, "usage": None}),
+        json.dumps({"created": 1}),
+        json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
+        json.dumps({"created": "yesterday", "usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
+        json.dumps({"created": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 0}}),
+        json.dumps({"created": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
+    ]
+    imported = import_log(lines)
+    assert len(imported.rows) == 1
+    assert imported.left_out == {
+        "not JSON": 1,
+        "not an object": 1,
+        "no token counts": 2,
+        "no time": 2,
+        "no tokens in prompt or reply": 1,
+    }
+
+
+def test_an_imported_log_is_a_valid_trace_without_sharing(tmp_path):
+    record = json.dumps({"created": 1, "usage": {"prompt_tokens": 1025, "completion_tokens": 3}})
+    path = tmp_path / "trace.jsonl"
+    path.write_text(trace_text(import_log([record, record]).rows))
+    rows, _ = read_trace(path)
+    assert len({block for row in rows for block in row.hash_ids}) == 6
