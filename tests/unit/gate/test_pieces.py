@@ -26,6 +26,15 @@ def test_a_mean_inside_the_tolerance_is_no_regression_whatever_two_sessions_say(
     assert judge([[0.9], [1.2], [1.2]], QUIET, LIMITS, looks).outcome is Outcome.REGRESSED
 
 
+def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
+    """Standard error 0.2: no loss is excluded at 1.2 tolerances, half a tolerance only at 1.25."""
+    noisy = Reference(mean=0.0, session_count=6, variance=0.06, df=100, round_variance=None, round_count=0)
+    looks = schedule(range(2, 3), 1, 1, 1, 6)
+    doubtful = judge([[1.2], [1.2]], noisy, LIMITS, looks)
+    assert (doubtful.outcome, doubtful.relevant, doubtful.significant) == (Outcome.INCONCLUSIVE, True, True)
+    assert judge([[1.25], [1.25]], noisy, LIMITS, looks).outcome is Outcome.REGRESSED
+
+
 def test_without_noise_nothing_is_decided() -> None:
     looks = schedule(range(1, 4), 1, 1, 1, 0)
     unknown = Reference(0.0, 0, 0.0, 0, None, 0)
