@@ -123,6 +123,16 @@ def test_recorded_sessions_are_replayed_unchanged(mode: str) -> None:
     assert any(value_of(RATE, loss) == pytest.approx(value) for loss in first)
 
 
+def test_an_invalid_round_takes_its_neighbour_with_it() -> None:
+    cell = recorded_cell("a", mode="reference")
+    own = cell.sessions[0]
+    spoiled = replace(own.rounds[3], invalid_reasons=(InvalidReason("x", "y"),))
+    broken = replace(own, rounds=(*own.rounds[:3], spoiled, *own.rounds[4:]))
+    source = recorded_source(replace(cell, sessions=(broken, *cell.sessions[1:])), (RATE,))
+    lengths = sorted((len(mine[RATE]), len(beside[RATE])) for mine, beside in source(random.Random(1), 12) if beside)
+    assert lengths == [(11, 11), *[(12, 12)] * 11]
+
+
 def test_recorded_trials_reach_sixty_metrics_with_the_noise_of_the_cells_there_are() -> None:
     setting = recorded_setting([recorded_cell("a"), recorded_cell("b")], tolerance=0.1, plan=MeasurementPlan(mode="baseline"))
     assert recorded_metrics([recorded_cell("a")]) == (RATE,)
