@@ -35,6 +35,13 @@ def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
     assert judge([[1.25], [1.25]], noisy, LIMITS, looks).outcome is Outcome.REGRESSED
 
 
+def test_three_slow_rounds_of_four_in_two_sessions_make_no_regression() -> None:
+    quiet = Reference(mean=0.0, session_count=6, variance=0.0004, df=100, round_variance=0.0001, round_count=12)
+    looks = schedule(range(2, 3), 4, 4, 12, 6)
+    assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge([[2.99, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.REGRESSED
+
+
 def test_without_noise_nothing_is_decided() -> None:
     looks = schedule(range(1, 4), 1, 1, 1, 0)
     unknown = Reference(0.0, 0, 0.0, 0, None, 0)

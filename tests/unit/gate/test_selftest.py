@@ -36,7 +36,7 @@ def test_every_shape_has_mean_zero_and_variance_one(shape: str) -> None:
 def test_the_shapes_are_what_their_names_say() -> None:
     rng = random.Random(2)
     skew = [value**3 for value in (DRAWS["log_normal"](rng) for _ in range(20000))]
-    assert mean(skew) > 1.2
+    assert mean(skew) > 0.5
     fourth = [value**4 for value in (DRAWS["heavy_tailed"](rng) for _ in range(20000))]
     assert mean(fourth) > 4
     assert {DRAWS["two_level"](rng) for _ in range(50)} == {-1.0, 1.0}
