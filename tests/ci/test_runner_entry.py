@@ -30,7 +30,7 @@ esac
 RUN_SH = """#!/bin/sh
 printf '%s\\n' "$ACTIONS_RUNNER_INPUT_JITCONFIG" >configuration
 printf '%s\\n' "$VLLM_CACHE_ROOT" >cache
-sh -c "$(cat job)"
+exec sh -c "$(cat job)"
 """
 
 

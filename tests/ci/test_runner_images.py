@@ -118,14 +118,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     root = tmp_path_factory.mktemp("base")
-    command = [
-        "debootstrap",
-        "--variant=minbase",
-        "--include=ca-certificates,python3",
-        "bookworm",
-        str(root),
-        "http://deb.debian.org/debian",
-    ]
+    command = ["debootstrap", "--variant=minbase", "--include=ca-certificates,python3", "bookworm", str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:]
     container = buildah("from", "scratch").strip()

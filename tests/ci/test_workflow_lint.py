@@ -74,6 +74,7 @@ def test_schemas(schema: str, pattern: str) -> None:
 def test_permissions_timeouts_and_concurrency(path: Path) -> None:
     document = load(path)
     assert document["permissions"] == {}
+    assert document["defaults"]["run"]["shell"] == "bash", "GitHub's default shell has no pipefail"
     assert "concurrency" in document or "workflow_call" in document[True], "YAML reads the key 'on' as true"
     for name, job in jobs(path).items():
         assert "permissions" in job, f"{path.name} {name}: say what it may do"

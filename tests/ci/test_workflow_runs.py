@@ -327,6 +327,17 @@ def test_a_lost_runner_is_red(workplace: Workplace) -> None:
     assert {reason["rule"] for cell in verdict["cells"] for reason in cell["invalid_reasons"]} == {"shard_lost"}
 
 
+def test_a_suite_that_cannot_be_read_is_red(workplace: Workplace) -> None:
+    workplace.change()
+    (workplace.tree / "perf_tests" / "tolerances.yaml").write_text("schema_version: [\n")
+    head = workplace.commit("broken")
+    git(workplace.tree, "push", "--quiet", "--force", "origin", "topic")
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
+    assert run.status != 0
+    assert "tolerances.yaml" in run.text
+    assert shards(workplace) == []
+
+
 def test_a_documentation_change_measures_nothing_and_is_green(workplace: Workplace) -> None:
     git(workplace.tree, "checkout", "--quiet", "-B", "topic", "main")
     (workplace.tree / "README.md").write_text("words\n")
