@@ -195,6 +195,7 @@ def test_costs_are_recorded_from_finished_sessions() -> None:
             session("b", "tuned", Arm.CANDIDATE, 80, ((200, 240),)),
             session("c", "tuned", Arm.CANDIDATE, 100, ()),
             session("d", "default", Arm.REFERENCE, 50, ((110, 120),)),
+            session("adopted", "spare", Arm.CANDIDATE, 0, ()),
         ]
     )
     assert costs == RecordedCosts(engine_start_s={"alpha/default": 50, "alpha/tuned": 80}, cell_s={"alpha-tuned-chat": 70})
