@@ -33,6 +33,9 @@ def parse_arguments():
     parser.add_argument("--httpx-python", help="a Python with httpx")
     parser.add_argument("--client-cpu", type=int, default=0)
     parser.add_argument("--server-cpu", type=int, default=1)
+    parser.add_argument(
+        "--realtime", action="store_true", help="SCHED_FIFO for server and clients while they stream (root; a busy machine)"
+    )
     parser.add_argument("--repeats", type=int, default=1, help="pairs of runs; the smallest cost is reported")
     return parser.parse_args()
 
@@ -67,13 +70,16 @@ def guidellm(options, scratch, base_url, concurrency, output_tokens, requests):
     ]
 
 
-def cpu_s(command, cpu):
-    """CPU seconds of one run of the command pinned to ``cpu``, and its stdout."""
+def cpu_s(command, options):
+    """CPU seconds of one run of the command pinned to its core, and its stdout."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            ["/usr/bin/env", "taskset", "-c", str(cpu), *map(str, command)], stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        # tools that import for half a minute must not do that at real-time priority; vllm_bench.py raises its own when it begins to stream
+        light = Path(command[0]) == Path(sys.executable) or command[0] == options.httpx_python
+        first = ["chrt", "-f", "10"] if options.realtime and light else []
+        full = ["/usr/bin/env", *first, "taskset", "-c", str(options.client_cpu), *map(str, command)]
+        environment["K3PERF_BENCHMARK_REALTIME"] = "1" if options.realtime else ""
+        process = subprocess.Popen(full, stdout=output, stderr=subprocess.STDOUT, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         output.seek(0)
         text = output.read()
@@ -87,8 +93,8 @@ def marginal_cost_us(make_command, base_url, concurrency, options):
     requests = concurrency
     costs = []
     for _ in range(options.repeats):
-        few_s, _ = cpu_s(make_command(base_url, concurrency, few, requests), options.client_cpu)
-        many_s, _ = cpu_s(make_command(base_url, concurrency, many, requests), options.client_cpu)
+        few_s, _ = cpu_s(make_command(base_url, concurrency, few, requests), options)
+        many_s, _ = cpu_s(make_command(base_url, concurrency, many, requests), options)
         costs.append(1e6 * (many_s - few_s) / (requests * (many - few)))
     return min(costs)
 
@@ -98,18 +104,22 @@ def main():
     levels = [int(level) for level in options.concurrency.split(",")]
     rows = {}
     with tempfile.TemporaryDirectory() as directory, start_mock_server(cpus=frozenset({options.server_cpu})) as server:
+        if options.realtime:
+            os.sched_setscheduler(server.pid, os.SCHED_FIFO, os.sched_param(10))
         for level in levels:
-            behaviour = Behaviour(
+            # cost: all streams' tokens leave in steps, as an engine sends them; lag: phases spread evenly, the steady state
+            in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=ITL_MS[level]), step_ms=ITL_MS[level])
+            spread = Behaviour(
                 ttft=Delay(kind="uniform", mean_ms=ITL_MS[level] / 2 + 50, spread=ITL_MS[level] / 2), itl=Delay(mean_ms=ITL_MS[level])
             )
             for name, make_command in commands(options, Path(directory)).items():
-                server.behave(behaviour)
+                server.behave(in_steps)
                 cost = marginal_cost_us(make_command, server.base_url, level, options)
                 rows.setdefault(name, {})[level] = cost
                 print(f"{name}, {level} streams: {cost:.1f} us of CPU per token", file=sys.stderr, flush=True)
-            server.behave(behaviour)
+            server.behave(spread)
             work = [server.base_url, level, TOKENS[level][1], level, "truth"]
-            _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options.client_cpu)
+            _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options)
             rows.setdefault("k3perf lag", {})[level] = json.loads(text.splitlines()[-1])
             print(f"k3perf lag, {level} streams: {text.splitlines()[-1]}", file=sys.stderr, flush=True)
     print("| client | " + " | ".join(f"{level} streams" for level in levels) + " |")

@@ -14,6 +14,7 @@ import sys
 import time
 from statistics import fmean, stdev
 
+from k3perf.engine.process_tree import ProcessTree
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
 from k3perf.telemetry.sampler import Sampler
 
@@ -29,7 +30,7 @@ def no_nvml() -> DeviceSource:
 def core_ratio(seconds: float, *, nvml: bool) -> float:
     """Processor seconds of this otherwise idle process over the seconds that a sampler ran in it."""
     options = {} if nvml else {"open_source": no_nvml}
-    with Sampler(lambda: (os.getpid(), os.getppid()), **options):
+    with Sampler(ProcessTree("benchmark", os.getpid()).pids, **options):
         wall_s, core_s = time.monotonic(), time.process_time()
         time.sleep(seconds)
         return (time.process_time() - core_s) / (time.monotonic() - wall_s)
@@ -53,7 +54,7 @@ def paired_losses(pairs: int, *, nvml: bool) -> list[float]:
         rates = {}
         for sampled in (pair % 2 == 0, pair % 2 == 1):
             if sampled:
-                with Sampler(lambda: (os.getpid(), os.getppid()), **options):
+                with Sampler(ProcessTree("benchmark", os.getpid()).pids, **options):
                     rates[True] = loops_per_s()
             else:
                 rates[False] = loops_per_s()

@@ -80,7 +80,7 @@ harness_environment() {
 
 # The CPU engine's environment, unless another engine Python is named or an NVIDIA driver is here.
 engine_environment() {
-    [ -n "${K3PERF_ENGINE_PYTHON:-}" ] && return
+    [ -n "${K3PERF_ENGINE_PYTHON:-}" ] && return 0
     if stale_environment "$k3perf_root/.venv-engine" "$k3perf_root/requirements/engine-cpu.txt"; then
         say "setting up the CPU engine's environment (.venv-engine, 3.5 GB, one to five minutes)"
         fill_environment "$k3perf_root/.venv-engine" install_engine_cpu

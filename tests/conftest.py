@@ -1,5 +1,6 @@
 """Fixtures that several test folders share."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -19,3 +20,13 @@ def repository() -> Path:
 def suite_copy(tmp_path: Path) -> Path:
     """A private copy of the declared suite, to be broken."""
     return Path(shutil.copytree(REPOSITORY / "perf_tests", tmp_path / "perf_tests"))
+
+
+@pytest.fixture(scope="session")
+def engine_python(request: pytest.FixtureRequest) -> Path:
+    """The CPU engine's Python: the option, K3PERF_ENGINE_PYTHON, or .venv-engine; skipped by name where there is none."""
+    given = request.config.getoption("--k3-engine-python") or os.environ.get("K3PERF_ENGINE_PYTHON")
+    path = Path(given) if given else REPOSITORY / ".venv-engine" / "bin" / "python"
+    if not path.is_file():
+        pytest.skip(f"no engine Python at {path}; scripts/perf sets one up")
+    return path.absolute()

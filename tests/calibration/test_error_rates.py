@@ -133,16 +133,16 @@ def test_without_any_fixed_design_the_cost_is_unknown() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_at_most_one_clean_run_in_a_hundred_is_red(shape: str, mode: str) -> None:
-    result = at(simulated_setting(shape, plan=plan(mode)), 0.0, 500)
-    assert result.red_runs <= 5
+    result = at(simulated_setting(shape, plan=plan(mode)), 0.0, 200)
+    assert result.red_runs <= 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_at_most_one_run_in_twenty_is_red_at_half_the_tolerance(shape: str) -> None:
-    result = at(simulated_setting(shape, plan=plan()), 0.5, 300)
-    assert result.red_runs <= 0.05 * 300
+    result = at(simulated_setting(shape, plan=plan()), 0.5, 200)
+    assert result.red_runs <= 0.05 * 200
 
 
 @pytest.mark.slow
@@ -151,3 +151,15 @@ def test_at_most_one_run_in_twenty_is_red_at_half_the_tolerance(shape: str) -> N
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in HARD])
 def test_the_promised_catch_and_undecided_rates(shape: str, mode: str) -> None:
     assert keeps_promise(at(simulated_setting(shape, plan=plan(mode)), 1.5, 60))
+
+
+@pytest.mark.slow
+def test_a_large_suite_is_judged_in_no_time() -> None:
+    """The goal of 100 ms is measured by benchmarks/gate_compare.py; this bound only catches a gate that became slow by a factor."""
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    from gate_compare import build, passes
+
+    assert min(passes(*build(0.0, 4, 1), count=3)) < 0.5

@@ -40,7 +40,8 @@ def seen(live: Live, *prompts: list[int], sequences: int = 1, at_once: bool = Fa
     before = live.probe.counters()
     with ThreadPoolExecutor(max_workers=len(prompts) if at_once else 1) as pool:
         list(pool.map(lambda tokens: live.complete(tokens, 1, sequences=sequences), prompts))
-    grown = counter_difference(before, live.probe.counters()).values
+    asked = sequences * sum(map(len, prompts))
+    grown = counter_difference(before, live.probe.counters_after(before, "vllm:prompt_tokens_total", asked)).values
     return PrefixExpectation(int(grown["vllm:prefix_cache_hits_total"]), int(grown["vllm:prefix_cache_queries_total"]))
 
 
@@ -74,9 +75,11 @@ def test_partial_hits_under_concurrency(live: Live) -> None:
     for tokens in warm:
         live.complete(tokens, 1)
     before = live.probe.counters()
+    tails = [prompt(90 + index) for index in range(8)]
     with ThreadPoolExecutor(max_workers=8) as pool:
-        list(pool.map(lambda tail: live.complete(start + tail, 4), [prompt(90 + index) for index in range(8)]))
-    grown = counter_difference(before, live.probe.counters()).values
+        list(pool.map(lambda tail: live.complete(start + tail, 4), tails))
+    asked = sum(len(start) + len(tail) for tail in tails)
+    grown = counter_difference(before, live.probe.counters_after(before, "vllm:prompt_tokens_total", asked)).values
     assert grown["vllm:prefix_cache_hits_total"] == 8 * block
     assert grown["vllm:prompt_tokens_by_source_total{source=local_cache_hit}"] == 8 * block
 

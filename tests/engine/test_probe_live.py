@@ -219,4 +219,5 @@ def preempted(live: Live, requests: int) -> float:
     before = live.probe.counters()
     with ThreadPoolExecutor(max_workers=requests) as pool:
         list(pool.map(lambda start: live.complete(list(range(start, start + 120)), 100), range(10, 10 + requests)))
-    return counter_difference(before, live.probe.counters()).values["vllm:num_preemptions_total"]
+    after = live.probe.counters_after(before, "vllm:generation_tokens_total", 100 * requests)
+    return counter_difference(before, after).values["vllm:num_preemptions_total"]

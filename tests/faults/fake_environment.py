@@ -22,7 +22,7 @@ def fake_python(environment: Path, *faults: str) -> Path:
     return path
 
 
-def shrink_suite(root: Path) -> None:
+def shrink_suite(root: Path, *, load_s: float = 2) -> None:
     """Make the copied suite small enough for seconds: one round's work is four requests of four tokens, two rounds, one session."""
     for path in (root / "targets").glob("*.yaml"):
         document = yaml.safe_load(path.read_text())
@@ -35,7 +35,7 @@ def shrink_suite(root: Path) -> None:
         document["measurement"].update(
             warm_up_rounds=0, minimum_rounds=2, maximum_rounds=2, minimum_sessions=1, maximum_sessions=2, repeat_invalid_rounds=1
         )
-        document["stage_deadlines"] = {"load_s": 2, "stop_s": 1}
+        document["stage_deadlines"] = {"load_s": load_s, "stop_s": 1}
         # the machine that runs the tests may be busy: only the injected fault may spoil a round
         document["validity"] = {"foreign_cpu_ratio": 1.1, "steal_ratio": 1.1, "client_lag_p99_ms": 10000, "ttft_disagreement_ratio": 1000}
         path.write_text(yaml.safe_dump(document))

@@ -33,11 +33,11 @@ BY_FLAGS = [fault for fault in ROWS.values() if fault.flags and fault.exit_statu
 class SuiteRun:
     """One pytest run of a shrunken copy of the suite; candidate and base are the fake engine, the candidate with faults."""
 
-    def __init__(self, bench: Bench, *faults: str) -> None:
+    def __init__(self, bench: Bench, *faults: str, load_s: float = 2) -> None:
         self.bench = bench
         self.root = bench.work / "repository"
         shutil.copytree(SUITE, self.root / "perf_tests")
-        shrink_suite(self.root / "perf_tests")
+        shrink_suite(self.root / "perf_tests", load_s=load_s)
         marked = ("note:" + bench.model,)  # a fault of no effect that puts the bench's name on every command line
         fake_python(self.root / "candidate", *faults, *marked)
         fake_python(self.root / "base", *marked)
@@ -84,8 +84,8 @@ class SuiteRun:
 def suite_run(bench: Bench, request: pytest.FixtureRequest) -> Callable[..., SuiteRun]:
     made: list[SuiteRun] = []
 
-    def make(*faults: str) -> SuiteRun:
-        made.append(SuiteRun(bench, *faults))
+    def make(*faults: str, load_s: float = 2) -> SuiteRun:
+        made.append(SuiteRun(bench, *faults, load_s=load_s))
         return made[-1]
 
     request.addfinalizer(lambda: [(run.process.kill(), run.process.wait()) for run in made if run.process is not None])  # noqa: PT021
@@ -166,7 +166,7 @@ INTERRUPTS = [fault for fault in ROWS.values() if fault.exit_status is ExitStatu
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", INTERRUPTS, ids=lambda fault: fault.name)
 def test_an_interrupted_run(suite_run: Callable[..., SuiteRun], fault: Fault) -> None:
-    run = suite_run(*fault.flags)
+    run = suite_run(*fault.flags, load_s=300)  # the end must not wait for a start that hangs
     process = run.start()
     wait_until(lambda: is_running(run, fault.stage))
     process.send_signal(getattr(signal, fault.name.split("_")[1].upper()))

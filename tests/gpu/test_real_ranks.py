@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 
-from k3perf.config.models import StageDeadlines
+from k3perf.config.models import StageDeadlines, TargetSpec
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.model_directory import materialise
+from k3perf.engine.multi_node import start_target
 from k3perf.engine.process_tree import command_of
+from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
+from k3perf.metrics.ranks import rank_report
+from k3perf.telemetry.server import ServerProbe
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 MODEL: dict[str, Any] = {
@@ -104,6 +108,50 @@ def test_two_ranks_in_one_host(
         for title in titles:
             assert any(title in command for command in commands), commands
         assert tokens_of(engine) == 8
+    report = engine.stop()
+    assert report.clean, report.text
+
+
+def test_a_measured_multi_node_target_reports_every_rank(engine_python: str, tmp_path: Path) -> None:
+    """The whole way of a cell: target, rendered launch with probe, group start, memory of both ranks over the server's route, clean end."""
+    spec = TargetSpec.model_validate(
+        {
+            "schema_version": 1,
+            "name": "two-hosts",
+            "description": "two ranks started as two hosts",
+            "hardware": {"kind": "cpu", "hardware_class": "cpu", "device_count": 2, "host_count": 2},
+            "model": {"directory": "models/tiny"},
+            "parallelism": {"tensor": 2},
+            "launch": {
+                "kind": "multi_node",
+                "options": {
+                    "host_addresses": ["127.0.0.1", "127.0.0.1"],
+                    "host_commands": [["env", "VLLM_CPU_OMP_THREADS_BIND=0"], ["env", "VLLM_CPU_OMP_THREADS_BIND=1"]],
+                },
+            },
+            "environment": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            "stage_deadlines": {"import_s": 180, "load_s": 180, "stop_s": 10},
+            "workloads": ["chat"],
+            "measurement": {"mode": "reference"},
+            "provenance": {"kind": "experiment", "source": "test", "date": "2026-11-29"},
+        }
+    )
+    arguments = {"enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 4, "dtype": "bfloat16", "tensor_parallel_size": 2}
+    measured = measured_launch(
+        spec,
+        arguments,
+        model=made(MODEL, tmp_path),
+        engine_python=Path(engine_python),
+        python_path=str(Path(__file__).parents[2] / "src"),
+        cache_directory=tmp_path / "compiled",
+    )
+    with start_target(spec, measured, work_directory=tmp_path / "work") as engine:
+        probe = ServerProbe(engine.base_url)
+        memory = probe.rank_memory()
+        assert sorted(rank.rank for rank in memory) == [0, 1]
+        spread = rank_report(memory).spreads["weights_bytes"]
+        assert (spread.rank_count, spread.spread_ratio) == (2, 0.0)
+        assert probe.kv_capacity_tokens
     report = engine.stop()
     assert report.clean, report.text
 

@@ -60,7 +60,7 @@ class Needs:
     writable_directories: tuple[Path, ...] = ()
     engine_python: Path | None = None
     cpus: tuple[int, ...] = ()
-    device_indices: tuple[int, ...] = ()
+    own_pids: frozenset[int] = frozenset()
 
 
 def _read_governors() -> tuple[str, ...]:
@@ -289,9 +289,19 @@ def _device(needs: Needs, state: DeviceState) -> list[Finding]:
                 text,
             )
         )
-    if state.holders:
-        findings.append(Finding(f"{name} processes", Level.FAIL, str(len(state.holders)), "none", _holders_text(device_holders((state,)))))
+    strangers = _strangers(needs, state)
+    if strangers:
+        findings.append(Finding(f"{name} processes", Level.FAIL, str(len(strangers)), "none", _holders_text(strangers)))
     return findings
+
+
+def _strangers(needs: Needs, state: DeviceState) -> tuple[MemoryHolder, ...]:
+    """Who holds memory and is none of ours. Beside engines of ours, a pid that is not visible here (a container's) may be one of them."""
+    return tuple(
+        holder
+        for holder in state.holders
+        if holder.pid not in needs.own_pids and (not needs.own_pids or Path(f"/proc/{holder.pid}").exists())
+    )
 
 
 def _driver(name: str, hardware: Hardware, state: DeviceState) -> Finding:

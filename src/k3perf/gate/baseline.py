@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,6 +42,17 @@ class MetricBaseline(_Document):
     basis: Literal["absolute", "ratio", "difference"]
     sessions: tuple[SessionValue, ...] = Field(min_length=1)
     anchor_value: FiniteFloat
+
+    @cached_property
+    def round_count(self) -> int:
+        """The fewest rounds that a recorded session rests on; 0: the metric has no rounds."""
+        return min(len(session.round_values) for session in self.sessions)
+
+    @cached_property
+    def constant(self) -> bool:
+        """Every session and round was recorded with the very same value: in this cell the metric is no random variable."""
+        values = {value for session in self.sessions for value in (session.value, *session.round_values)}
+        return len(values) == 1
 
 
 class WorkloadBaseline(_Document):

@@ -8,6 +8,7 @@ the base arm's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from k3perf.config.models import Tolerance
@@ -24,6 +25,9 @@ from k3perf.gate.waivers import apply_waivers
 from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.samples import InvalidReason
+
+Recorded = Mapping[tuple[str, str], MetricBaseline]
+"""A workload's entries by metric and basis."""
 
 
 def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Policy) -> CellVerdict:
@@ -130,12 +134,13 @@ def _judge_metrics(
     judged, notes = [], []
     workload = baseline.workload(measurement.workload) if baseline is not None and measurement.mode != "ab" else None
     foreign = baseline is not None and baseline.hardware_class != measurement.hardware_class
+    recorded: Recorded | None = {(entry.metric, entry.basis): entry for entry in workload.metrics} if workload else None
     for name, tolerance in policy.tolerances.items():
         metric = METRICS[name]
         if metric.comparison is Comparison.EXACT:
             item = None if foreign and workload else _judge_exact(metric, tolerance, baseline, workload, readings)
         else:
-            item = _judge_statistical(metric, workload, measurement.mode, readings, policy)
+            item = _judge_statistical(metric, recorded, measurement.mode, readings, policy)
         if item is None:
             notes.append(f"{name}: not judged, {'recorded on other hardware' if foreign else 'neither recorded nor measured in this cell'}")
         else:
@@ -143,8 +148,8 @@ def _judge_metrics(
     return judged, notes
 
 
-def _entry(entries: tuple[MetricBaseline, ...], name: str, basis: str) -> MetricBaseline | None:
-    return next((entry for entry in entries if entry.metric == name and entry.basis == basis), None)
+def _entry(entries: tuple[MetricBaseline, ...], name: str) -> MetricBaseline | None:
+    return next((entry for entry in entries if entry.metric == name and entry.basis == "absolute"), None)
 
 
 def _judge_exact(
@@ -152,7 +157,7 @@ def _judge_exact(
 ) -> Judged | None:
     measured = _session_values([unit.session for unit in readings.units], metric.name)
     if workload is not None and baseline is not None:
-        entry = _entry((*workload.metrics, *baseline.exact), metric.name, "absolute")
+        entry = _entry((*workload.metrics, *baseline.exact), metric.name)
         recorded = [] if entry is None else [session.value for session in entry.sessions]
     else:
         recorded = _session_values([unit.reference for unit in readings.units if unit.reference is not None], metric.name)
@@ -175,14 +180,12 @@ def _session_values(sessions: list[SessionMetrics], name: str) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def _judge_statistical(
-    metric: MetricDef, workload: WorkloadBaseline | None, mode: str, readings: Readings, policy: Policy
-) -> Judged | None:
+def _judge_statistical(metric: MetricDef, recorded: Recorded | None, mode: str, readings: Readings, policy: Policy) -> Judged | None:
     tolerance = policy.tolerances[metric.name]
     scale = scale_for(metric, tolerance)
     basis = scale.basis(mode)
     series = read_metric(readings, metric, scale)
-    entry = None if workload is None else _entry(workload.metrics, metric.name, basis)
+    entry = None if recorded is None else recorded.get((metric.name, basis))
     if series.empty or (entry is None and mode != "ab"):
         return _one_sided(metric, tolerance, measured=not series.empty, recorded=entry is not None)
     return judge_statistical(Subject(metric, tolerance, scale, basis), entry, series, policy, alternating=readings.alternating)

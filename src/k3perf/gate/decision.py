@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from k3perf.gate.looks import Look
 from k3perf.gate.outcome import Outcome
@@ -97,8 +97,7 @@ class Decision:
     need_rounds: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     lower: float
     clear_lower: float
     upper: float
@@ -111,27 +110,23 @@ def judge(sessions: Sequence[Sequence[float]], reference: Reference, limits: Lim
     ``sessions``: per valid candidate session, in order of time, its valid rounds' losses in order of time (one value for session
     metrics).
     """
-    detectable = smallest_detectable(reference, limits, looks[-1])
-    state = Decision(
-        Outcome.INCONCLUSIVE,
-        Cause.TOO_FEW,
-        detectable=detectable,
-        sessions=len(sessions),
-        rounds=sum(map(len, sessions)),
-        need_sessions=looks[0].sessions,
-        need_rounds=looks[0].rounds,
-    )
     if reference.df < 1 or not math.isfinite(reference.variance):
-        return _without_noise(state, reference, looks)
+        return _without_noise(sessions, reference, looks)
+    detectable = smallest_detectable(reference, limits, looks[-1])
+    state: Decision | None = None
     for index, look in enumerate(looks):
         ready = _session_values(sessions, look, reference, limits)
         if isinstance(ready, Decision):
-            return _not_reached(state, ready)
+            return _not_reached(state or _before_any_look(sessions, detectable), ready)
         upcoming = looks[index + 1] if index + 1 < len(looks) else None
-        state = replace(_at_look(ready, reference, limits, look, upcoming), look=index + 1, detectable=detectable)
+        state = _at_look(ready, reference, limits, (index + 1, look, upcoming), detectable)
         if state.cause is Cause.DECIDED:
-            return state
-    return state
+            break
+    return state or _before_any_look(sessions, detectable)
+
+
+def _before_any_look(sessions: Sequence[Sequence[float]], detectable: float | None) -> Decision:
+    return Decision(Outcome.INCONCLUSIVE, Cause.TOO_FEW, detectable=detectable, sessions=len(sessions), rounds=sum(map(len, sessions)))
 
 
 def smallest_detectable(reference: Reference, limits: Limits, look: Look) -> float | None:
@@ -151,16 +146,17 @@ def smallest_detectable(reference: Reference, limits: Limits, look: Look) -> flo
     return critical + upper_quantile(limits.beta, reference.df) * error
 
 
-def _without_noise(state: Decision, reference: Reference, looks: Sequence[Look]) -> Decision:
-    needed = max(2, looks[-1].sessions) if reference.session_count == 0 else looks[-1].sessions
-    more = state.sessions < needed <= looks[-1].sessions
+def _without_noise(sessions: Sequence[Sequence[float]], reference: Reference, looks: Sequence[Look]) -> Decision:
+    """Only in ab do more sessions bring the noise that is missing."""
+    last = looks[-1]
+    more = reference.session_count == 0 and len(sessions) < max(2, last.sessions) <= last.sessions
     return Decision(
         Outcome.INCONCLUSIVE,
         Cause.NO_NOISE,
-        sessions=state.sessions,
-        rounds=state.rounds,
-        need_sessions=needed if more else None,
-        need_rounds=looks[-1].rounds if more else None,
+        sessions=len(sessions),
+        rounds=sum(map(len, sessions)),
+        need_sessions=max(2, len(sessions) + 1) if more else None,
+        need_rounds=last.rounds if more else None,
     )
 
 
@@ -210,17 +206,27 @@ def _not_reached(state: Decision, missing: Decision) -> Decision:
 
 
 def _standard_error(count: int, rounds: Sequence[int], reference: Reference) -> float:
-    """Of candidate mean minus baseline mean; sessions with fewer rounds than the recorded ones bring that much more of the rounds'
-    noise."""
-    shared = 1 / reference.session_count if reference.session_count else 0.0
-    variance = reference.variance * (1 / count + shared)
+    """Of candidate mean minus baseline mean; fewer rounds than the recorded sessions had bring that much more of the rounds' noise."""
+    variance = reference.variance / count
+    if reference.session_count:
+        variance += reference.variance / reference.session_count
     if reference.round_variance and reference.round_count:
-        extra = sum(max(1 / had - 1 / reference.round_count, 0.0) for had in rounds)
+        extra = 0.0
+        for had in rounds:
+            if had < reference.round_count:
+                extra += 1 / had - 1 / reference.round_count
         variance += MEDIAN_VARIANCE_FACTOR * reference.round_variance * extra / count**2
     return math.sqrt(variance)
 
 
-def _at_look(ready: tuple[list[float], list[int]], reference: Reference, limits: Limits, look: Look, upcoming: Look | None) -> Decision:
+def _at_look(
+    ready: tuple[list[float], list[int]],
+    reference: Reference,
+    limits: Limits,
+    numbered: tuple[int, Look, Look | None],
+    detectable: float | None,
+) -> Decision:
+    number, look, upcoming = numbered
     values, rounds = ready
     estimate = sum(values) / len(values) - reference.mean
     bounds = _bounds(estimate, _standard_error(len(values), rounds, reference), reference.df, limits, look)
@@ -242,11 +248,13 @@ def _at_look(ready: tuple[list[float], list[int]], reference: Reference, limits:
         estimate=estimate,
         lower=bounds.lower,
         upper=bounds.upper,
+        detectable=detectable,
         relevant=relevant,
         significant=significant,
         alpha=limits.alpha * look.alpha_share,
         sessions=len(values),
         rounds=sum(rounds),
+        look=number,
         need_sessions=then.sessions if then else None,
         need_rounds=then.rounds if then else None,
     )

@@ -64,23 +64,12 @@ def round_variance(entry: MetricBaseline, scale: Scale) -> float | None:
     return sum(squares) / len(squares) if squares else None
 
 
-def round_count(entry: MetricBaseline) -> int:
-    """The fewest rounds that a recorded session rests on; 0: the metric has no rounds."""
-    return min(len(session.round_values) for session in entry.sessions)
-
-
-def is_constant(entry: MetricBaseline) -> bool:
-    """Every session and round was recorded with the very same value: in this cell the metric is no random variable."""
-    first = entry.sessions[0].value
-    return all(session.value == first and all(value == first for value in session.round_values) for session in entry.sessions)
-
-
 def _pool(entries: list[tuple[MetricBaseline, Scale]]) -> MetricNoise:
-    varying = [(entry, scale) for entry, scale in entries if not is_constant(entry)]
+    varying = [(entry, scale) for entry, scale in entries if not entry.constant]
     losses = [session_losses(entry, scale) for entry, scale in varying]
     usable = [values for values in losses if all(map(math.isfinite, values))]
     rounds = [variance for entry, scale in varying if (variance := round_variance(entry, scale)) is not None]
-    counts = [count for entry, _ in varying if (count := round_count(entry)) > 0]
+    counts = [count for entry, _ in varying if (count := entry.round_count) > 0]
     return MetricNoise(
         session=pool_groups(usable),
         round_variance=sum(rounds) / len(rounds) if rounds else None,

@@ -161,6 +161,9 @@ def _round_losses(unit: Unit, name: str, scale: Scale) -> tuple[tuple[float, ...
     own = [_loss(values, name, scale) for values in unit.rounds]
     others: Sequence[float | None]
     if unit.reference is None:
+        present = tuple(loss for loss in own if loss is not None)
+        if len(present) == len(own):
+            return present, unit.round_indices, 0
         others = [0.0] * len(own)
     elif unit.beside or not unit.reference_rounds:
         others = [_loss(values, name, scale) for values in unit.beside]

@@ -36,10 +36,6 @@ class Scale:
         """The inverse of ``loss``."""
         return math.exp(self.sign * loss) if self.logarithmic else self.sign * loss
 
-    def difference_loss(self, recorded: float) -> float:
-        """A recorded ratio or difference (candidate against reference) on the loss scale."""
-        return self.loss(recorded)
-
     def loss_ratio(self, loss_difference: float, baseline_value: float | None) -> float | None:
         """A difference of two losses as a share of the baseline's value; positive is worse. None: the baseline is 0 or unknown."""
         if self.logarithmic:
@@ -53,10 +49,6 @@ class Scale:
         if tolerance.loss_absolute is not None:
             return tolerance.loss_absolute
         ratio = tolerance.loss_ratio or 0.0
-        return math.log1p(ratio) if self.sign > 0 else -math.log1p(-ratio)
-
-    def ratio_to_loss(self, ratio: float) -> float:
-        """A relative loss on the log scale."""
         return math.log1p(ratio) if self.sign > 0 else -math.log1p(-ratio)
 
 

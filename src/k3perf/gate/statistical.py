@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from k3perf.config.models import Tolerance
@@ -11,7 +12,7 @@ from k3perf.gate.baseline import MetricBaseline
 from k3perf.gate.decision import Cause, Decision, Limits, Reference, judge
 from k3perf.gate.exact import judge_exact
 from k3perf.gate.looks import Look, rounds_worth_having, schedule
-from k3perf.gate.noise import MetricNoise, is_constant, round_count, round_variance, session_losses
+from k3perf.gate.noise import MetricNoise, round_variance, session_losses
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
@@ -57,7 +58,7 @@ def judge_statistical(subject: Subject, entry: MetricBaseline | None, series: Se
     """``entry`` None: ab mode, the expected difference is none. ``alternating`` as in ``Readings``."""
     if series.defect:
         return Judged(_plain(subject, Outcome.INVALID, series.defect))
-    if entry is not None and is_constant(entry) and _never_varies(series):
+    if entry is not None and entry.constant and _never_varies(series):
         return Judged(_as_exact(subject, entry, series))
     if _stuck(series):
         return Judged(
@@ -105,13 +106,13 @@ def _as_exact(subject: Subject, entry: MetricBaseline, series: Series) -> Metric
 
 def limits_of(subject: Subject, policy: Policy) -> Limits:
     """Tolerance and this metric's shares of the budgets."""
-    return Limits(
-        tolerance=subject.scale.tolerance(subject.tolerance),
-        alpha=policy.alpha,
-        half_alpha=policy.half_tolerance_alpha,
-        beta=policy.missed_loss_budget,
-        maximum_rounds=policy.plan.maximum_rounds,
-    )
+    loss = subject.scale.tolerance(subject.tolerance)
+    return _limits(loss, policy.alpha, policy.half_tolerance_alpha, policy.missed_loss_budget, policy.plan.maximum_rounds)
+
+
+@lru_cache(maxsize=1024)
+def _limits(tolerance: float, alpha: float, half_alpha: float, beta: float, maximum_rounds: int) -> Limits:
+    return Limits(tolerance, alpha, half_alpha, beta, maximum_rounds)
 
 
 def _base_arm(subject: Subject, series: Series, policy: Policy, *, alternating: bool) -> Reference:
@@ -128,8 +129,9 @@ def recorded_reference(subject: Subject, entry: MetricBaseline, policy: Policy, 
     noise = policy.noise_of(subject.metric.name, subject.basis)
     losses = session_losses(entry, subject.scale)
     centre = mean(losses)
-    variance, df = noise.session.moderate(sample_variance(losses), len(losses) - 1) if math.isfinite(centre) else (math.nan, 0)
-    count = round_count(entry)
+    own = 0.0 if noise.session.pooled else sample_variance(losses)
+    variance, df = noise.session.moderate(own, len(losses) - 1) if math.isfinite(centre) else (math.nan, 0)
+    count = entry.round_count
     rounds = None
     if count:
         rounds = noise.round_variance if noise.round_variance is not None else round_variance(entry, subject.scale)
@@ -169,7 +171,7 @@ def _verdict(subject: Subject, reference: Reference, decision: Decision, look_co
     base = scale.value(reference.mean)
 
     def ratio(loss: float | None) -> float | None:
-        return None if loss is None or not math.isfinite(loss) else scale.loss_ratio(loss, base)
+        return None if loss is None or loss - loss != 0 else scale.loss_ratio(loss, base)  # not finite: no bound could be given
 
     return MetricVerdict(
         metric=subject.metric.name,
@@ -230,7 +232,7 @@ def _against_anchor(verdict: MetricVerdict, subject: Subject, decision: Decision
 
 def _outliers(subject: Subject, series: Series, tolerance: float) -> tuple[str, ...]:
     named = []
-    for losses, indices, session_id in zip(series.sessions, series.round_indices, series.session_ids, strict=True):
+    for losses, indices, session_id in zip(series.sessions, series.round_indices, series.session_ids, strict=False):
         if len(losses) < 3 or max(losses) - min(losses) <= tolerance:
             continue
         centre = median(losses)

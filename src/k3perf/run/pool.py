@@ -6,6 +6,7 @@ Owns the device lock, the crash count and the order of starts. Every way out goe
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from k3perf.engine.render import measured_launch
 from k3perf.errors import EngineError
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
-from k3perf.run.readiness import require_ready
+from k3perf.run.readiness import require_ready, used_device_bytes
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm
 from k3perf.telemetry.server import ServerProbe
@@ -84,20 +85,18 @@ class EnginePool:
                 engines_count=len(missing),
                 engine_python=missing[0].engine_python,
                 results_directory=self._settings.results_directory,
+                own_pids=self.pids(),
             )
-            with ThreadPoolExecutor(max_workers=len(missing)) as executor:
-                outcomes = [executor.submit(self._start, item) for item in missing]
-            errors = [future.exception() for future in outcomes]
-            for error in errors:
-                if error is not None:
-                    raise error
+            self._start_all(missing)
         return [self._live[item.key] for item in wanted]
 
     def stop(self, live: LiveEngine) -> None:
         """Stop one engine and prove it gone."""
         self._live.pop((live.target, live.config, live.arm), None)
         self._progress.stage(live.label, "stop")
-        live.engine.stop()
+        report = live.engine.stop()
+        if not report.clean:
+            self._progress.note(f"{live.label}: not ended cleanly: {report.text}")
 
     def report_crash(self, live: LiveEngine, error: EngineError) -> None:
         """An engine died while measured: remember the cause and clear what is left of it."""
@@ -137,7 +136,21 @@ class EnginePool:
             self._exit.enter_context(device_lock(key))
             self._locked.add(key)
 
-    def _start(self, item: Wanted) -> None:
+    def _start_all(self, missing: Sequence[Wanted]) -> None:
+        """Start side by side. An interrupt ends the starts under way at once; of several failures the first wanted one's is raised."""
+        cancelled = threading.Event()
+        with ThreadPoolExecutor(max_workers=len(missing)) as executor:
+            outcomes = [executor.submit(self._start, item, cancelled) for item in missing]
+            try:
+                errors = [future.exception() for future in outcomes]
+            except BaseException:
+                cancelled.set()  # else the executor would wait until the engines are ready
+                raise
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _start(self, item: Wanted, cancelled: threading.Event) -> None:
         session_id = uuid.uuid4().hex[:12]
         label = f"{item.target.name}-{item.config.name} ({item.arm})"
         launch = measured_launch(
@@ -154,6 +167,8 @@ class EnginePool:
                 launch,
                 work_directory=self._settings.results_directory / "engines" / session_id,
                 on_stage=lambda stage: self._progress.stage(label, stage),
+                device_used_bytes=used_device_bytes if item.target.hardware.kind == "nvidia" else None,
+                companion_failed=lambda: EngineError("the start was interrupted") if cancelled.is_set() else None,
             )
         except EngineError as error:
             self._crashes[item.key].append(error)

@@ -5,32 +5,80 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from k3perf.config.models import TargetSpec
 from k3perf.engine.devices import nvml_reader
-from k3perf.engine.preflight import Finding, Needs, check, require
+from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
+from k3perf.errors import PreflightError
 from k3perf.units import GIB
 
 # A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of interpreter and libraries per process tree.
 CPU_ENGINE_BASE_BYTES: Final = 2 * GIB
+MEMORY_DEADLINE_S: Final = 60.0
+GPU_MEMORY_UTILIZATION: Final = 0.9  # vLLM's default has been 0.9 or a little more
 
 
-def require_ready(target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path) -> None:
-    """Raise PreflightError that lists everything that is missing, by reading and need."""
-    require(find(target, engines_count=engines_count, engine_python=engine_python, results_directory=results_directory))
+def require_ready(
+    target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path, own_pids: tuple[int, ...] = ()
+) -> None:
+    """Wait for memory, then raise PreflightError that lists everything that is missing, by reading and need.
+
+    ``own_pids``: processes of engines of this run that stay; what they hold is not foreign.
+    """
+    needed_bytes = _needed_bytes(target, engines_count)
+    if needed_bytes is not None:
+        wait_for_memory(
+            needed_bytes,
+            free_bytes=lambda: int(psutil.virtual_memory().available),
+            holders=host_memory_holders,
+            deadline_s=MEMORY_DEADLINE_S,
+        )
+    elif target.hardware.kind == "nvidia" and not own_pids:
+        _wait_for_devices(target)
+    require(find(target, engines_count=engines_count, engine_python=engine_python, results_directory=results_directory, own_pids=own_pids))
 
 
-def find(target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path) -> tuple[Finding, ...]:
+def find(
+    target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path, own_pids: tuple[int, ...] = ()
+) -> tuple[Finding, ...]:
     """Every check of the machine against what the target's engines need; starts nothing, raises nothing."""
-    hardware = target.hardware
-    needed_bytes = engines_count * (CPU_ENGINE_BASE_BYTES + _kv_space_bytes(target)) if hardware.kind == "cpu" else None
     needs = Needs(
-        hardware=hardware,
-        free_memory_bytes=needed_bytes,
+        hardware=target.hardware,
+        free_memory_bytes=_needed_bytes(target, engines_count),
         writable_directories=(results_directory.parent,),
         engine_python=engine_python,
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
+        own_pids=frozenset(own_pids),
     )
-    return check(needs, devices=nvml_reader() if hardware.kind == "nvidia" else None)
+    return check(needs, devices=nvml_reader() if target.hardware.kind == "nvidia" else None)
+
+
+def used_device_bytes() -> int | None:
+    """Used memory of all NVIDIA devices together; None when they cannot be read."""
+    try:
+        return sum(state.used_bytes for state in nvml_reader()())
+    except PreflightError:
+        return None
+
+
+def _wait_for_devices(target: TargetSpec) -> None:
+    """Wait until the fullest device has the share that vLLM will ask for: an engine that ended gives its memory back late."""
+    read = nvml_reader()
+    states = read()
+    if not states:
+        return
+    share = float(target.engine_arguments.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION))
+    wait_for_memory(
+        int(share * min(state.total_bytes for state in states)),
+        free_bytes=lambda: min(state.free_bytes for state in read()),
+        holders=lambda: device_holders(read()),
+        deadline_s=MEMORY_DEADLINE_S,
+    )
+
+
+def _needed_bytes(target: TargetSpec, engines_count: int) -> int | None:
+    return engines_count * (CPU_ENGINE_BASE_BYTES + _kv_space_bytes(target)) if target.hardware.kind == "cpu" else None
 
 
 def _kv_space_bytes(target: TargetSpec) -> int:

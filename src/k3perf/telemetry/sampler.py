@@ -16,13 +16,15 @@ from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, NvmlSource
 from k3perf.telemetry.host import HostReader, HostSample
 from k3perf.telemetry.window import DeviceOwnership, around, device_readings, host_readings, lost_devices
+from k3perf.units import s_to_ns
 
 _ENERGY_EVERY_SAMPLES = 4  # then one device's energy is read, the devices in turn: it costs ten times the rest of a sample
+_PIDS_EVERY_NS = s_to_ns(5.0)  # walking a process tree costs milliseconds, so its processes are asked for seldom
 _KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older windows cannot be asked for any more
 
 
 class Sampler:
-    """Context manager. ``pids_provider`` gives the engine's processes, asked at every sample.
+    """Context manager. ``pids_provider`` gives the engine's processes; asked every five seconds and for every window.
 
     ``devices``: None samples every device that NVML has, and none where there is no NVML (a reading ``devices_count`` of 0 says so);
     indices are asked for, and a missing one is a reading without a value.
@@ -43,7 +45,9 @@ class Sampler:
         self._interval_s = interval_s
         self._open_source = open_source
         self._now_ns = now_ns
-        self._reader = reader or HostReader(pids_provider, now_ns=now_ns)
+        self._pids: tuple[int, ...] = ()
+        self._pids_asked_ns = 0
+        self._reader = reader or HostReader(lambda: self._pids, now_ns=now_ns)
         self._host: deque[HostSample] = deque(maxlen=_KEPT_SAMPLES)
         self._devices: dict[int, deque[DeviceSample]] = {}
         self._lost: dict[int, str] = {}
@@ -56,7 +60,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._open()
-        self.sample(every_energy=True)
+        self.sample(thorough=True)
         self._thread.start()
         return self
 
@@ -67,15 +71,18 @@ class Sampler:
         if self._source is not None:
             self._source.close()
 
-    def sample(self, *, every_energy: bool = False) -> None:
-        """Take one sample now. The thread does this; ``window`` does, with every device's energy."""
+    def sample(self, *, thorough: bool = False) -> None:
+        """Take one sample now. The thread does this; ``window`` does, with what costs more: every device's energy, fresh processes."""
         with self._lock:
+            if thorough or self._now_ns() - self._pids_asked_ns >= _PIDS_EVERY_NS:
+                self._pids = tuple(self._pids_provider())
+                self._pids_asked_ns = self._now_ns()
             self._host.append(self._reader.sample())
             turn, rest = divmod(self._taken_count, _ENERGY_EVERY_SAMPLES)
             self._taken_count += 1
             for position, index in enumerate(self._devices):
                 in_turn = rest == 0 and turn % len(self._devices) == position
-                self._sample_device(index, with_energy=every_energy or in_turn)
+                self._sample_device(index, with_energy=thorough or in_turn)
 
     def _sample_device(self, index: int, *, with_energy: bool) -> None:
         if index in self._lost or self._source is None:
@@ -87,7 +94,7 @@ class Sampler:
 
     def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
         """Readings over the window, which has ended: samples once more, then also energy and proportional memory, which cost more."""
-        self.sample(every_energy=True)
+        self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
             devices = {index: list(kept) for index, kept in self._devices.items()}
@@ -104,7 +111,7 @@ class Sampler:
             readings = [TelemetryReading("devices_count", 0.0, f"NVML: {self._no_source or 'no device'}")]
             return readings + [reading for index in self._asked or () for reading in lost_devices(index, self._no_source)]
         readings = [TelemetryReading("devices_count", float(len(devices) - len(self._lost)), "NVML")]
-        ownership = DeviceOwnership(frozenset(self._pids_provider()))
+        ownership = DeviceOwnership(frozenset(self._pids))
         for index, samples in devices.items():
             if index in self._lost:
                 readings.extend(lost_devices(index, self._lost[index]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -17,7 +18,9 @@ from k3perf.errors import EngineError
 from k3perf.metrics import resolved
 from k3perf.samples import RankMemory
 from k3perf.telemetry.counters import CounterTextError, parse_counters
+from k3perf.units import s_to_ns
 
+_POLL_S = 0.02
 _MEMORY_FIELDS = tuple(field.name for field in fields(RankMemory) if field.name not in {"rank", "absent"})
 
 
@@ -40,6 +43,18 @@ class ServerProbe:
             return parse_counters(text)
         except CounterTextError as problem:
             raise EngineError(f"GET /metrics of {self._host}:{self._port}: {problem}") from None
+
+    def counters_after(self, before: Mapping[str, float], name: str, growth: float, *, timeout_s: float = 5.0) -> dict[str, float]:
+        """The counters once ``name`` has grown by ``growth`` since ``before``, else as they are after ``timeout_s``.
+
+        The server answers a request before it counts it, so a reading right after the last answer can lack the last requests.
+        """
+        end_ns = time.monotonic_ns() + s_to_ns(timeout_s)
+        while True:
+            counters = self.counters()
+            if counters.get(name, 0.0) - before.get(name, 0.0) >= growth or time.monotonic_ns() >= end_ns:
+                return counters
+            time.sleep(_POLL_S)
 
     def server_info(self, *, refresh: bool = False) -> dict[str, Any]:
         """JSON of the server-info route. Fixed once the server is ready, so it is read once unless ``refresh``."""

@@ -62,7 +62,7 @@ def host_readings(samples: Sequence[HostSample]) -> tuple[TelemetryReading, ...]
         _reading("steal_ratio", _steal_ratio(first, last)),
         _reading("psi_cpu_some_ratio", _pressure_ratio(first.psi_cpu_some_us, last.psi_cpu_some_us, first, last)),
         _reading("psi_memory_some_ratio", _pressure_ratio(first.psi_memory_some_us, last.psi_memory_some_us, first, last)),
-        _reading("foreign_cpu_ratio", _foreign_ratio(first, last)),
+        _reading("foreign_cpu_ratio", _foreign_ratio(samples)),
         _reading("swap_used_bytes", _maximum(sample.swapped_bytes for sample in samples)),
         _reading("engine_rss_max_bytes", _maximum(sample.resident_bytes for sample in samples)),
         _reading("clock_jump_ms", _clock_jump_ms(samples)),
@@ -121,14 +121,21 @@ def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
     return (last.cpu.steal - first.cpu.steal) / (last.cpu.total - first.cpu.total)
 
 
-def _foreign_ratio(first: HostSample, last: HostSample) -> float | None:
+def _foreign_ratio(samples: Sequence[HostSample]) -> float | None:
     """Share of all processors' time that processes other than the engine's and the harness's used.
 
-    A process that only one sample saw (started or ended in between) counts with what that sample knows of it.
+    What a process used is taken between neighbouring samples that both saw it, so one that starts or ends in between loses at most one
+    interval.
     """
+    first, last = samples[0], samples[-1]
     if first.cpu is None or last.cpu is None or last.cpu.total <= first.cpu.total:
         return None
-    ours = sum(ticks - first.process_ticks.get(pid, 0) for pid, ticks in last.process_ticks.items())
+    ours = sum(
+        ticks - before.process_ticks[pid]
+        for before, after in pairwise(samples)
+        for pid, ticks in after.process_ticks.items()
+        if pid in before.process_ticks
+    )
     return max(0, last.cpu.busy - first.cpu.busy - ours) / (last.cpu.total - first.cpu.total)
 
 

@@ -52,6 +52,14 @@ def test_it_writes_when_it_says(mock_server):
     assert record["prompt_token_count"] == 3
 
 
+def test_steps_put_every_chunk_on_a_common_grid(mock_server):
+    mock_server.behave(Behaviour(ttft=Delay(mean_ms=7), itl=Delay(mean_ms=1), step_ms=50))
+    get(mock_server, "/v1/completions", {"prompt": [5], "max_tokens": 3, "stream": True})
+    (record,) = mock_server.truth()
+    steps = [at_ns // 50_000_000 for at_ns in record["write_ns"]]
+    assert [step - steps[0] for step in steps] == [0, 1, 2]
+
+
 def test_chat_streams_have_a_role_chunk_and_a_reasoning_channel(mock_server):
     mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1), empty_chunks=1, reasoning_tokens=1))
     body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 2, "stream": True}

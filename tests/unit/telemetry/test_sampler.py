@@ -108,3 +108,20 @@ def test_the_thread_samples_by_itself_and_ends_with_the_block() -> None:
         assert running.window(start_ns - S, start_ns)
     assert source.closed
     assert not any(thread.name == "k3perf-sampler" for thread in threading.enumerate())
+
+
+def test_the_processes_are_asked_for_seldom_and_for_every_window() -> None:
+    clock = Clock()
+    asked: list[int] = []
+
+    def pids() -> tuple[int, ...]:
+        asked.append(clock.ns)
+        return (os.getpid(),)
+
+    with Sampler(pids, interval_s=3600, open_source=no_library, now_ns=clock) as running:
+        for _ in range(19):
+            clock.ns += S // 2
+            running.sample()
+        assert asked == [0, 5 * S]
+        running.window(0, clock.ns)
+    assert asked == [0, 5 * S, 9 * S + S // 2]

@@ -114,6 +114,20 @@ def test_counters(fake: FakeServer) -> None:
     assert ServerProbe(fake.url).counters() == {"vllm:num_preemptions_total": 3.0}
 
 
+def test_counters_are_waited_for_and_given_as_they_are_when_time_is_up(fake: FakeServer) -> None:
+    probe = ServerProbe(fake.url)
+    before = probe.counters()
+
+    def count_later() -> None:
+        fake.answers["/metrics"] = (200, "vllm:num_preemptions_total 5.0\n")
+
+    later = threading.Timer(0.2, count_later)
+    later.start()
+    assert probe.counters_after(before, "vllm:num_preemptions_total", 2, timeout_s=30) == {"vllm:num_preemptions_total": 5.0}
+    later.join()
+    assert probe.counters_after(before, "vllm:num_preemptions_total", 3, timeout_s=0) == {"vllm:num_preemptions_total": 5.0}
+
+
 def test_a_refused_cache_reset_is_an_error(fake: FakeServer) -> None:
     ServerProbe(fake.url).reset_prefix_cache()
     fake.answers["/reset_prefix_cache"] = (200, '{"success": false}')

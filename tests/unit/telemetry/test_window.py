@@ -43,8 +43,17 @@ def test_ratios_are_differences_over_the_time_between() -> None:
     after = host(2, busy=1400, steal=30, total=4400, ticks={1: 350, 2: 50}, psi_cpu_some_us=1_500_000)
     seen = values(host_readings([before, after]))
     assert seen["steal_ratio"] == pytest.approx(20 / 400)
-    assert seen["foreign_cpu_ratio"] == pytest.approx((400 - 250 - 50) / 400)
+    assert seen["foreign_cpu_ratio"] == pytest.approx((400 - 250) / 400)  # process 2 was not seen before, so what it used is nobody's
     assert seen["psi_cpu_some_ratio"] == pytest.approx(0.25)
+
+
+def test_a_process_that_starts_inside_the_window_counts_from_its_first_sample() -> None:
+    samples = [
+        host(0, busy=0, total=0, ticks={1: 0}),
+        host(1, busy=200, total=200, ticks={1: 100, 2: 40}),
+        host(2, busy=400, total=400, ticks={1: 200, 2: 140}),
+    ]
+    assert values(host_readings(samples))["foreign_cpu_ratio"] == pytest.approx((400 - 200 - 100) / 400)
 
 
 def test_extremes_come_from_all_samples() -> None:

@@ -77,11 +77,13 @@ class Behaviour(_Declared):
 
     ``chunk_tokens``: tokens in each chunk; the gap before a chunk is that many inter-token latencies. ``empty_chunks``: chunks without a
     token before the first one, at half the TTFT. ``reasoning_tokens``: chat replies begin with that many in the reasoning channel.
+    ``step_ms``: chunks leave at whole multiples of this, all streams together, as the steps of an engine make them; 0 for at once.
     ``block_tokens``: keep an unbounded prefix cache of such blocks, and report its hits as vLLM does.
     """
 
     ttft: Delay = Delay(mean_ms=20)
     itl: Delay = Delay(mean_ms=5)
+    step_ms: NonNegative = 0.0
     chunk_tokens: int = Field(ge=1, default=1)
     empty_chunks: int = Field(ge=0, default=0)
     reasoning_tokens: int = Field(ge=0, default=0)

@@ -16,6 +16,7 @@ from k3perf.load.mock_server.player import Player, Playing
 from k3perf.load.mock_server.prefix_cache import PrefixCache
 from k3perf.load.mock_server.script import Asked, script
 from k3perf.load.mock_server.truth import RequestTruth, Truth, prompt_crc32
+from k3perf.units import NS_PER_MS
 
 
 class Service:
@@ -29,6 +30,7 @@ class Service:
     def adopt(self, behaviour: Behaviour) -> None:
         """Behave like this from the next request on, with nothing remembered."""
         self.behaviour = behaviour
+        self.player.step_ns = round(behaviour.step_ms * NS_PER_MS)
         self.truth = Truth()
         self.generator = random.Random(behaviour.seed)  # noqa: S311 - delays, not secrets
         self.cache = PrefixCache(behaviour.block_tokens) if behaviour.block_tokens else None

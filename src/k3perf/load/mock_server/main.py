@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1; 0 takes a free one (default: 8000)")
     parser.add_argument("--ttft", default="20", metavar="MS[:KIND[:SPREAD]]", help="delay of the first token (default: 20)")
     parser.add_argument("--itl", default="5", metavar="MS[:KIND[:SPREAD]]", help="time between tokens (default: 5)")
+    parser.add_argument("--step", type=float, default=0.0, metavar="MS", help="chunks of all streams leave together at multiples of this")
     parser.add_argument("--chunk-tokens", type=int, default=1, help="tokens in each chunk (default: 1)")
     parser.add_argument("--empty-chunks", type=int, default=0, help="chunks without a token before the first (default: 0)")
     parser.add_argument("--reasoning-tokens", type=int, default=0, help="first tokens of a chat reply in the reasoning channel")
@@ -59,6 +60,7 @@ def _behaviour(arguments: argparse.Namespace) -> Behaviour:
         return Behaviour(
             ttft=_delay(arguments.ttft),
             itl=_delay(arguments.itl),
+            step_ms=arguments.step,
             chunk_tokens=arguments.chunk_tokens,
             empty_chunks=arguments.empty_chunks,
             reasoning_tokens=arguments.reasoning_tokens,

@@ -28,9 +28,13 @@ class Playing:
 
 
 class Player:
-    """Sends each step when it is due, measured from the due time of the step before, so that lateness never adds up."""
+    """Sends each step when it is due, measured from the due time of the step before, so that lateness never adds up.
+
+    ``step_ns`` above 0 puts every due time that lies ahead off to the next multiple of it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self.step_ns = 0
         self._clock = clock
         self._heap: list[tuple[int, int, Playing]] = []
         self._serial = 0
@@ -52,6 +56,8 @@ class Player:
 
     def _push(self, playing: Playing) -> None:
         self._serial += 1
+        if self.step_ns:
+            playing.due_ns = -(-playing.due_ns // self.step_ns) * self.step_ns
         heapq.heappush(self._heap, (playing.due_ns, self._serial, playing))
 
     def _play_due(self) -> None:

@@ -1,0 +1,64 @@
+"""The main job on real vLLM engines: a clean tree passes, a really slower or bigger candidate fails where it should.
+
+Needs a quiet machine. A machine that is not quiet makes rounds INVALID, which is neither a pass nor a regression.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from k3perf.errors import ExitStatus
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture
+def main_job(repository, tmp_path, engine_python):
+    def run(*arguments):
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", "--k3-target", "cpu-hybrid"]
+        command += ["-k", "fp8_kv", "--k3-results", str(tmp_path / "out"), *arguments]
+        environment = {**os.environ, "K3PERF_ENGINE_PYTHON": str(engine_python)}
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1400, check=False)
+        verdict = json.loads((tmp_path / "out" / "verdict.json").read_text())
+        failed = {line.split("::")[1].split("[")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")}
+        outcomes = {metric["metric"]: metric["outcome"] for cell in verdict["cells"] for metric in cell["metrics"]}
+        return done, outcomes, failed
+
+    return run
+
+
+@pytest.mark.smoke
+def test_clean_tree_does_not_regress(main_job):
+    done, outcomes, failed = main_job()
+    if done.returncode == ExitStatus.INVALID:
+        assert "invalid:" in done.stdout  # a busy machine, told by its reading
+        return
+    assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
+    assert failed == set()
+    assert {outcomes["weights_bytes"], outcomes["kv_capacity_tokens"]} == {"PASS"}
+
+
+def test_fifteen_percent_slower_steps_fail_throughput_and_tpot(main_job):
+    done, outcomes, failed = main_job("--k3-inject", "slow_step_percent=15")
+    assert done.returncode == ExitStatus.REGRESSED, done.stdout + done.stderr
+    assert outcomes["output_tokens_per_s"] == "REGRESSED"
+    assert outcomes["tpot_mean_ms"] == "REGRESSED"
+    assert failed == {"test_throughput", "test_latency"}
+
+
+def test_a_quarter_gibibyte_held_fails_memory_alone(main_job):
+    done, outcomes, failed = main_job("--k3-inject", f"hold_host_bytes={256 << 20}")
+    assert done.returncode == ExitStatus.REGRESSED, done.stdout + done.stderr
+    assert outcomes["engine_peak_rss_bytes"] == "REGRESSED"
+    assert failed == {"test_memory"}
+
+
+@pytest.mark.slow
+def test_three_runs_in_a_row_pass(main_job):
+    for _ in range(3):
+        done, _, failed = main_job()
+        assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
+        assert failed == set()
