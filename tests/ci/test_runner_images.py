@@ -1,7 +1,8 @@
 """Both images built without a docker engine, and the entry point run in them for real: buildah with chroot isolation over a base made by debootstrap.
 
 The runner tarball is a stub that speaks to a stub of GitHub; everything else is what production uses. Needs root, buildah, debootstrap and a
-Debian mirror; K3PERF_TEST_BASE_IMAGE names a base image that is already there. Chroot isolation gives a container no process namespace and no
+Debian mirror; K3PERF_TEST_BASE_IMAGE names a base image that is already there (with python3-venv and the metadata of a vllm). Chroot
+isolation gives a container no process namespace and no
 device: what the kernel's namespaces and a real GPU add is not shown here.
 """
 
@@ -118,9 +119,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     root = tmp_path_factory.mktemp("base")
-    command = ["debootstrap", "--variant=minbase", "--include=ca-certificates,python3", "bookworm", str(root)]
+    command = ["debootstrap", "--variant=minbase", "--include=ca-certificates,python3,python3-venv", "bookworm", str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout[-2000:]
+    told = root / "usr" / "lib" / "python3" / "dist-packages" / "vllm-0.0.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.0\n")  # the image's build asks for it
     container = buildah("from", "scratch").strip()
     buildah("add", "--quiet", container, str(root), "/")
     name = "localhost/k3perf-test-base"

@@ -139,3 +139,12 @@ def test_owned_paths_exist() -> None:
         if line.startswith("/"):
             pattern = line.split()[0].strip("/")
             assert (REPOSITORY / pattern).exists() or pattern in {"baselines", "perf_tests/waivers.yaml"}, pattern
+
+
+def test_workflows_use_only_options_that_the_plugin_has() -> None:
+    from k3perf.pytest_plugin.options import FLAGS, REPEATED, VALUES
+
+    places = [*WORKFLOWS, *(REPOSITORY / ".github" / "scripts").iterdir(), REPOSITORY / "src" / "k3perf" / "cli" / "plan.py"]
+    used = {option for path in places for option in re.findall(r"--k3-[a-z-]+[a-z]", path.read_text(encoding="utf-8"))}
+    assert {"--k3-cells", "--k3-results", "--k3-target", "--k3-gated-metric-count", "--k3-record"} <= used
+    assert used <= {*FLAGS, *VALUES, *REPEATED}

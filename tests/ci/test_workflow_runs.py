@@ -40,13 +40,6 @@ ACTIONS = {
     "actions/deploy-pages": "true",
 }
 ENVIRONMENT_SH = 'k3perf_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nharness_environment() { :; }\nengine_environment() { :; }\n'
-# the command with the areas that workflows call
-K3PERF = """import sys
-import k3perf.cli.main as program
-parser_of = program.build_parser
-program.build_parser = lambda: parser_of(("plan", "ci", "history", "baseline"))
-sys.exit(program.main())
-"""
 GH = """#!/bin/sh
 printf '%s\\n' "$*" >>"$STUB_CALLS"
 case "$*" in
@@ -96,7 +89,7 @@ class Workplace:
         (self.root / "home" / ".config" / "act" / "actrc").write_text("-P ubuntu-24.04=-self-hosted\n-P self-hosted=-self-hosted\n")
         venv = self.root / "venv" / "bin"
         venv.mkdir(parents=True)
-        self.program(venv / "k3perf", f"#!{sys.executable}\n{K3PERF}")
+        self.program(venv / "k3perf", f'#!/bin/sh\nexec {sys.executable} -m k3perf.cli.main "$@"\n')
         bin_folder = self.root / "bin"
         bin_folder.mkdir()
         self.program(bin_folder / "gh", GH)
@@ -367,3 +360,47 @@ def test_a_night_keeps_its_history_and_proposes_a_refresh(workplace: Workplace) 
     again = workplace.act("schedule", "nightly.yml", event)
     assert again.status == 0, again.text[-6000:]
     assert git(workplace.origin, "show", "perf-history:history.jsonl").splitlines() == lines, "the same run is not added twice"
+
+
+def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabelled_fork(workplace: Workplace) -> None:
+    classes = {"K3PERF_HARDWARE_CLASSES": "h200-x16"}
+    head = workplace.change()
+    fork = workplace.pull_request(head, "perf-full", origin="stranger/suite", action="labeled")
+    assert workplace.act("pull_request", "perf-full.yml", fork, **classes).status == 0
+    assert list(workplace.store.iterdir()) == [], "nothing ran"
+    ours = workplace.pull_request(head, "perf-full", action="labeled")
+    run = workplace.act("pull_request", "perf-full.yml", ours, **classes)
+    assert run.status == 0, run.text[-6000:]
+    assert shards(workplace) == ["results-h200-x16-0"]
+    plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
+    assert {entry["target"] for entry in plan["cells"]} == {"h200-k3-whole"}
+
+
+def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:
+    night = {
+        "schema_version": 1, "commit": "c", "vllm_version": "0.32.0", "hardware_class": "cpu-avx512", "target": "cpu-hybrid", "config": "default",
+        "workload": "chat", "plan_digest": "sha256:" + "0" * 64, "metric": "tpot_mean_ms", "session_count": 6,
+    }  # fmt: skip
+    nights = [
+        {
+            **night,
+            "run_id": f"old-{index}",
+            "created_at_utc": f"2026-10-{index + 1:02d}T00:00:00Z",
+            "value": (20.0 if index < 20 else 28.0) + index * 0.01,
+        }
+        for index in range(28)
+    ]
+    git(workplace.tree, "checkout", "--quiet", "--orphan", "perf-history")
+    git(workplace.tree, "rm", "-r", "--force", "--quiet", ".")
+    (workplace.tree / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in nights))
+    git(workplace.tree, "add", "history.jsonl")
+    git(workplace.tree, "commit", "--quiet", "--message", "nights")
+    git(workplace.tree, "push", "--quiet", "origin", "perf-history")
+    git(workplace.tree, "checkout", "--quiet", "--force", "main")
+    run = workplace.act("schedule", "nightly.yml", {"repository": {"full_name": "team/suite"}})
+    assert run.status == 0, run.text[-6000:]
+    assert "issue create --title" in workplace.calls.read_text()
+    text = Path(f"{workplace.calls}.slide.md").read_text()
+    assert "`cpu-hybrid` `default` `chat`" in text
+    assert "2026-10-21" in text
+    assert len(git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()) > len(nights)

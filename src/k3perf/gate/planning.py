@@ -223,9 +223,9 @@ def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGro
         load_s, index = heapq.heappop(heap)
         parts[index].append(group)
         heapq.heappush(heap, (load_s + group.duration_s, index))
-    for _ in range(_MAXIMUM_REFINEMENTS):
-        if not _improve(parts):
-            break
+    rounds = 0
+    while rounds < _MAXIMUM_REFINEMENTS and _improve(parts):
+        rounds += 1
     return [part for part in parts if part]
 
 

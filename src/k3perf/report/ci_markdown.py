@@ -188,7 +188,7 @@ def _planned(plan: PlanDocument | None) -> list[str]:
     if plan.over_budget:
         lines.insert(0, "* The directly touched cells alone exceed the budget; they were measured all the same.")
     shown = [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
-    title = f"Plan: {len(plan.cells)} cells, about {number(plan.device_minutes)} device minutes, {len(plan.left_out)} left out"
+    title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes, {len(plan.left_out)} left out"
     return [f"<details><summary>{title}</summary>", "", *shown, "", "</details>", ""] if lines else [title + ".", ""]
 
 
@@ -221,13 +221,18 @@ def _finding(cell: CellEntry) -> str:
     where = f"{cell.target} {cell.workload}"
     bad = [metric for metric in cell.metrics if metric.outcome is cell.outcome]
     if bad:
-        parts = [f"{metric.metric} {percent(metric.loss_ratio)} (tolerance {percent(metric.tolerance_ratio)})" for metric in bad]
-        return f"{where}: {', '.join(parts)}"
+        return f"{where}: {', '.join(_moved(metric) for metric in bad)}"
     if cell.outcome is Outcome.CONFIG_DRIFT:
         return f"{where}: " + ", ".join(f"{change.key} was {change.was}, is {change.now}" for change in cell.differences)
     if cell.outcome is Outcome.INVALID:
         return f"{where}: " + "; ".join(reason.text for reason in cell.invalid_reasons)
     return f"{where}: {cell.missing}"
+
+
+def _moved(metric: MetricEntry) -> str:
+    if metric.tolerance_ratio is None:  # exact: a share of a huge number says nothing
+        return f"{metric.metric} {number(metric.baseline_value, metric.unit)} -> {number(metric.now_value, metric.unit)}"
+    return f"{metric.metric} {percent(metric.loss_ratio)} (tolerance {percent(metric.tolerance_ratio)})"
 
 
 def workflow_commands(verdict: VerdictDocument) -> str:

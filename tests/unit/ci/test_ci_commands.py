@@ -324,3 +324,32 @@ def test_check_baselines(checkout: Path, capsys: pytest.CaptureFixture[str], mon
     path.unlink()
     assert run("ci", "check-baselines", "--base", "main") == 1
     assert "was deleted, yet alpha still measures seqs_1" in capsys.readouterr().out
+
+
+def test_the_readable_plan_names_what_it_leaves_out(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    touch(checkout, "perf_tests/configs/seqs_3.yaml")
+    assert run("plan", "--changed-since", "main", "--target", "gamma", "--budget-minutes", "1") == 0
+    told = capsys.readouterr().out
+    assert "directly touched cells alone exceed the budget" in told
+    assert "2 cells left out of the budget:" in told
+    assert "gamma-seqs_9-chat: needs" in told
+    git(checkout, "rm", "--quiet", "perf_tests/configs/seqs_7.yaml")
+    assert run("plan", "--changed-since", "main") == 0
+    assert "note: perf_tests/configs/seqs_7.yaml was deleted" in capsys.readouterr().out
+
+
+def test_without_git_a_plan_says_so(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UsageError, match="git could not be run"):
+        run("plan", "--changed-since", "main")
+
+
+def test_files_that_are_no_plan_or_too_many_are_refused(files: Callable[[str, object], Path], tmp_path: Path) -> None:
+    bad = str(files("plan.json", "[]"))
+    with pytest.raises(UsageError, match="is no plan file"):
+        run("merge", "--plan", bad)
+    for index in range(601):
+        files(f"many/{index}/verdict.json", "{}")
+    good = str(files("good.json", plan_of("alpha-one-chat").model_dump(mode="json")))
+    with pytest.raises(UsageError, match="601 verdict files"):
+        run("merge", str(tmp_path / "many"), "--plan", good)

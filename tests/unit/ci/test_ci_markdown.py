@@ -131,3 +131,7 @@ def test_check_run_conclusions_and_limits() -> None:
     assert conclusion(verdict(cell("tuned", metric(outcome="INCONCLUSIVE")))) == "neutral"
     many = check_run(verdict(*[cell(f"c{index}", regressed()) for index in range(80)]), None, "0" * 40)
     assert len(many["output"]["annotations"]) == 50
+
+
+def test_an_exceeded_budget_is_said() -> None:
+    assert "alone exceed the budget" in comment(CLEAN, plan("alpha-tuned-chat", over_budget=True))

@@ -207,3 +207,14 @@ def test_a_broken_history_names_its_line(tmp_path: Path, line: str) -> None:
     path.write_text(night(1, 1.0).model_dump_json() + "\n" + line + "\n")
     with pytest.raises(ConfigFileError, match="line 2"):
         run("changes", "--history", str(path))
+
+
+def test_many_slides_are_cut_and_say_so() -> None:
+    many = [
+        HistoryEntry(**{**night(index, (20.0 if index < 10 else 30.0) + index * 0.01).model_dump(), "config": f"c{config}"})
+        for config in range(52)
+        for index in range(20)
+    ]
+    text = issue(slides(series_of(many), false_alarm_budget=0.4))
+    assert text.count("| `alpha` ") == 50
+    assert "and 2 more." in text

@@ -72,16 +72,22 @@ def test_engines_stay_whole() -> None:
     assert all(len(group.cells) == 3 for shard in shards for group in shard.groups)
 
 
-def test_refinement_beats_plain_longest_first() -> None:
-    """Jobs 5 5 4 4 3 3 3 on 3 parts: longest-first alone gives 11, the best is 9."""
-    suite = suite_of_groups(7, 1)
-    lengths = dict(zip(suite.configs, (5, 5, 4, 4, 3, 3, 3), strict=True))
+@pytest.mark.parametrize(
+    ("lengths", "shard_count", "best"),
+    [
+        pytest.param((5, 5, 4, 4, 3, 3, 3), 3, 9, id="swap: longest first alone gives 11"),
+        pytest.param((19, 15, 14, 9, 8, 1), 2, 33, id="swap, then a move: longest first alone gives 36"),
+    ],
+)
+def test_refinement_beats_plain_longest_first(lengths: tuple[int, ...], shard_count: int, best: int) -> None:
+    suite = suite_of_groups(len(lengths), 1)
+    by_config = dict(zip(suite.configs, lengths, strict=True))
     costs = RecordedCosts(
-        cell_s={cell.cell_id: lengths[cell.config.name] - 0.5 for cell in suite.cells()},
-        engine_start_s={f"target-0/{name}": 0.5 for name in lengths},
+        cell_s={cell.cell_id: by_config[cell.config.name] - 0.5 for cell in suite.cells()},
+        engine_start_s={f"target-0/{name}": 0.5 for name in by_config},
     )
-    shards = split(group_engines(select_all(suite, "x").cells, CostModel(costs)), 3)
-    assert max(shard.duration_s for shard in shards) == pytest.approx(9.0)
+    shards = split(group_engines(select_all(suite, "x").cells, CostModel(costs)), shard_count)
+    assert max(shard.duration_s for shard in shards) == pytest.approx(best)
 
 
 @given(costs=st.lists(st.floats(1, 10_000), min_size=1, max_size=40), shard_count=st.integers(1, 12))
@@ -195,6 +201,7 @@ def test_costs_are_recorded_from_finished_sessions() -> None:
             session("b", "tuned", Arm.CANDIDATE, 80, ((200, 240),)),
             session("c", "tuned", Arm.CANDIDATE, 100, ()),
             session("d", "default", Arm.REFERENCE, 50, ((110, 120),)),
+            session("adopted", "spare", Arm.CANDIDATE, 0, ()),
         ]
     )
     assert costs == RecordedCosts(engine_start_s={"alpha/default": 50, "alpha/tuned": 80}, cell_s={"alpha-tuned-chat": 70})

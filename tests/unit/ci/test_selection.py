@@ -122,8 +122,11 @@ def test_deleted_and_misnamed_documents(sixty_cells: Suite) -> None:
 
 
 def test_config_whose_engine_another_stands_for_selects_the_stand_in() -> None:
-    configs = [config("default", extends=None), config("head"), config("same")]
-    equal = ({"configs": ("head", "same"), "reason": "one and the same engine"},)
+    configs = [config("default", extends=None), config("head"), config("same"), config("other")]
+    equal = (
+        {"configs": ("default", "other"), "reason": "one and the same engine"},
+        {"configs": ("head", "same"), "reason": "one and the same engine"},
+    )
     suite = suite_of(configs, [target("alpha", equivalences=equal)], [workload("chat"), workload("burst")])
     selection = change(suite, "perf_tests/configs/same.yaml")
     assert configs_of(selection) == {"head", "default"}
