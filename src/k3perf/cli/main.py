@@ -25,6 +25,7 @@ COMMAND_MODULES: Final = (
     "ci",
     "history",
     "bundle",
+    "recover",
 )
 
 

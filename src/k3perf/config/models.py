@@ -211,8 +211,9 @@ class ToleranceFile(Declared):
     missed_loss_budget: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.1
     defaults: dict[str, Tolerance] = Field(min_length=1)
-    targets: dict[Name, dict[str, Tolerance]] = Field(default_factory=dict)
+    targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
 
     def for_target(self, target: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for one target: the defaults overlaid with the target's own."""
-        return {**self.defaults, **self.targets.get(target, {})}
+        """Metric name to tolerance for one target: the defaults overlaid with the target's own; null there means not gated."""
+        overlaid = {**self.defaults, **self.targets.get(target, {})}
+        return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}

@@ -39,7 +39,9 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
         if (cell := _cell_of(item)) is None:
             continue
         if item.config.pluginmanager.hasplugin("timeout"):
-            item.add_marker(pytest.mark.timeout(0))  # the first test of an engine waits for all its rounds; the supervisor has the deadlines
+            item.add_marker(
+                pytest.mark.timeout(0)
+            )  # the first test of an engine waits for all its rounds; the supervisor has the deadlines
         if "benchmark" in getattr(item, "fixturenames", ()):
             clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())
             item.add_marker(pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}"))

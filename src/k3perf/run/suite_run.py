@@ -22,6 +22,7 @@ from k3perf.run.judge import GateKeeper
 from k3perf.run.live import utc_now
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
+from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.store.atomic import replace_file
@@ -224,15 +225,7 @@ class SuiteRun:
         """Called when the engine is ready and again with the readings at the session's end."""
         self._ensure_writer().session(record)
         if record.arm is Arm.CANDIDATE:
-            identity = record.identity
-            self._identity = {
-                "vllm": identity.vllm_version,
-                "torch": identity.torch_version,
-                "python": identity.python_version,
-                "driver": identity.driver_version or "absent",
-                "devices": ", ".join(identity.device_names),
-                "host": identity.host,
-            }
+            self._identity = versions(record.identity)
 
     def _ensure_sampler(self) -> Sampler:
         if self._sampler is None:

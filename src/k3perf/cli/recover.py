@@ -1,0 +1,31 @@
+"""``k3perf recover RESULTS``: make a measurement file of what an interrupted recording left behind."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from k3perf.cli.suite_option import add_suite_option, suite_of
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser("recover", help="make a measurement file of an interrupted recording's results.jsonl")
+    parser.add_argument("results", metavar="RESULTS", help="results.jsonl of the interrupted run")
+    parser.add_argument("--commit", required=True, help="the commit that was measured")
+    parser.add_argument("--output", metavar="FILE", help="where to write (default: measurements.json beside it)")
+    add_suite_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file and say what is in it."""
+    from k3perf.run.recover import recover
+
+    results = Path(arguments.results)
+    output = Path(arguments.output) if arguments.output else results.with_name("measurements.json")
+    for cell in recover(results, output, suite_of(arguments), commit=arguments.commit):
+        sys.stdout.write(f"{cell.target}-{cell.config}-{cell.workload}: {len(cell.sessions)} sessions\n")
+    sys.stdout.write(f"wrote {output}\n")
+    return 0

@@ -1,0 +1,83 @@
+"""A killed or interrupted recording to a measurement file: every session that had enough valid rounds, from the append-only results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from k3perf.config.suite import Suite
+from k3perf.errors import UsageError
+from k3perf.metrics.compute import session_metrics
+from k3perf.metrics.values import CellMeasurement
+from k3perf.run.live import utc_now
+from k3perf.samples import Arm, EngineIdentity, RoundKind, SessionRecord
+from k3perf.store.measurements import write_measurement_file
+from k3perf.store.results import read_results
+
+CellName = tuple[str, str, str, str]
+
+
+def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str) -> tuple[CellMeasurement, ...]:
+    """Write ``output_path`` from the sessions in ``results_path``. Raises UsageError when none of them is usable.
+
+    A session is usable with at least its target's ``minimum_rounds`` valid measured rounds; a candidate of a comparison also needs its
+    reference. Sessions with an injected fault never enter.
+    """
+    results = read_results(results_path)
+    usable = [record for record in results.sessions.values() if _usable(record, suite)]
+    cells: dict[CellName, list[SessionRecord]] = {}
+    for record in usable:
+        if record.arm is Arm.CANDIDATE or record.pair_id is not None:
+            cells.setdefault((record.target, record.config, record.workload, record.plan_digest), []).append(record)
+    measurements = tuple(_measurement(name, records, usable, suite) for name, records in cells.items() if _has_candidate(records))
+    if not measurements:
+        raise UsageError(f"{results_path} holds no session with enough valid rounds. Record again with --k3-record.")
+    identity = usable[0].identity
+    write_measurement_file(
+        output_path,
+        run_id=results.run_id,
+        commit=commit,
+        created_at_utc=utc_now(),
+        identity=versions(identity),
+        cells=measurements,
+    )
+    return measurements
+
+
+def versions(identity: EngineIdentity) -> dict[str, str]:
+    """What a measurement file says about the engine and the machine."""
+    return {
+        "vllm": identity.vllm_version,
+        "torch": identity.torch_version,
+        "python": identity.python_version,
+        "driver": identity.driver_version or "absent",
+        "devices": ", ".join(identity.device_names),
+        "host": identity.host,
+    }
+
+
+def _usable(record: SessionRecord, suite: Suite) -> bool:
+    needed_count = suite.target(record.target).measurement.minimum_rounds
+    valid_count = sum(1 for entry in record.rounds if entry.kind is RoundKind.MEASURED and entry.valid)
+    return record.valid and not record.injected and valid_count >= needed_count and bool(record.memory)
+
+
+def _has_candidate(records: list[SessionRecord]) -> bool:
+    return any(record.arm is Arm.CANDIDATE for record in records)
+
+
+def _measurement(name: CellName, records: list[SessionRecord], usable: list[SessionRecord], suite: Suite) -> CellMeasurement:
+    target, config, workload, plan_digest = name
+    candidates = [record for record in records if record.arm is Arm.CANDIDATE]
+    pairs = {record.pair_id for record in candidates if record.pair_id is not None}
+    references = [record for record in usable if record.arm is Arm.REFERENCE and record.pair_id in pairs]
+    service_level = suite.workload(workload).service_level
+    sessions = [session_metrics(record, service_level=service_level) for record in (*references, *candidates)]
+    return CellMeasurement(
+        target=target,
+        config=config,
+        workload=workload,
+        mode="reference" if references else "baseline",
+        hardware_class=suite.target(target).hardware.hardware_class,
+        plan_digest=plan_digest,
+        sessions=tuple(sessions),
+    )
