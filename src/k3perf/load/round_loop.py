@@ -76,6 +76,7 @@ class RoundLoop:
             if self._unfinished:
                 await self._finished
         finally:
+            self.stopped = self.stopped or self._unfinished > 0  # whatever ended this early, nothing more may be sent
             self.end_ns = self._clock()
             self.lags_ns = probe.lags_ns
             probe.close()

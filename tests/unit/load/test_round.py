@@ -278,3 +278,19 @@ def unused_tcp_port():
 
     with socket.create_server(("127.0.0.1", 0)) as held:
         return held.getsockname()[1]
+
+
+def test_an_interrupt_ends_a_round(mock_server):
+    import os
+    import signal
+
+    mock_server.behave(HANGING)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play(mock_server)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, previous)
