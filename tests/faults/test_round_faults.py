@@ -162,9 +162,13 @@ def test_the_throttle_bits_of_several_devices_are_joined() -> None:
     assert [reason.rule for reason in judge_round(replace(CLEAN, telemetry=(*CLEAN.telemetry, *other)), RULES)] == ["harmful_throttle_bits"]
 
 
+# two looks at a device that answers and has nothing to say
+NO_SAMPLE = tuple(DeviceSample(at_ns, 0, 1, {}, None, None, None, None, None, None, None) for at_ns in (0, 1))
+
+
 def test_a_device_without_a_reading_is_told_from_one_that_got_lost() -> None:
     kept = tuple(entry for entry in CLEAN.telemetry if entry.name != "ecc_errors_count")
-    without = device_readings((DeviceSample(0, 0, 1, {}, None, None, None, None, None, None, None),), DeviceOwnership(frozenset()))
+    without = device_readings(0, NO_SAMPLE, 0, 1, DeviceOwnership(frozenset()))
     ecc = next(entry for entry in without if entry.name == "ecc_errors_count")
     assert ecc.value is None
     assert judge_round(replace(CLEAN, telemetry=(*kept, ecc)), RULES) == ()
