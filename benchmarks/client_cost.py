@@ -36,6 +36,7 @@ def parse_arguments():
     parser.add_argument(
         "--realtime", action="store_true", help="SCHED_FIFO for server and clients while they stream (root; a busy machine)"
     )
+    parser.add_argument("--speed", type=float, default=1.0, help="divide the inter-token times by this: nearer to what one core carries")
     parser.add_argument("--repeats", type=int, default=1, help="pairs of runs; the smallest cost is reported")
     return parser.parse_args()
 
@@ -71,7 +72,7 @@ def guidellm(options, scratch, base_url, concurrency, output_tokens, requests):
 
 
 def cpu_s(command, options):
-    """CPU seconds of one run of the command pinned to its core, and its stdout."""
+    """(user, system) CPU seconds of one run of the command pinned to its core, and its stdout."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with tempfile.TemporaryFile("w+") as output:
         # tools that import for half a minute must not do that at real-time priority; vllm_bench.py raises its own when it begins to stream
@@ -85,7 +86,7 @@ def cpu_s(command, options):
         text = output.read()
     if status != 0:
         raise SystemExit(f"failed: {' '.join(map(str, command))}\n{text[-3000:]}")
-    return usage.ru_utime + usage.ru_stime, text
+    return (usage.ru_utime, usage.ru_stime), text
 
 
 def marginal_cost_us(make_command, base_url, concurrency, options):
@@ -95,8 +96,9 @@ def marginal_cost_us(make_command, base_url, concurrency, options):
     for _ in range(options.repeats):
         few_s, _ = cpu_s(make_command(base_url, concurrency, few, requests), options)
         many_s, _ = cpu_s(make_command(base_url, concurrency, many, requests), options)
-        costs.append(1e6 * (many_s - few_s) / (requests * (many - few)))
-    return min(costs)
+        tokens = requests * (many - few)
+        costs.append(tuple(1e6 * (more - less) / tokens for more, less in zip(many_s, few_s, strict=True)))
+    return min(costs, key=sum)
 
 
 def main():
@@ -107,16 +109,17 @@ def main():
         if options.realtime:
             os.sched_setscheduler(server.pid, os.SCHED_FIFO, os.sched_param(10))
         for level in levels:
+            itl_ms = ITL_MS[level] / options.speed
             # cost: all streams' tokens leave in steps, as an engine sends them; lag: phases spread evenly, the steady state
-            in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=ITL_MS[level]), step_ms=ITL_MS[level])
-            spread = Behaviour(
-                ttft=Delay(kind="uniform", mean_ms=ITL_MS[level] / 2 + 50, spread=ITL_MS[level] / 2), itl=Delay(mean_ms=ITL_MS[level])
-            )
+            in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=itl_ms), step_ms=itl_ms)
+            spread = Behaviour(ttft=Delay(kind="uniform", mean_ms=itl_ms / 2 + 50, spread=itl_ms / 2), itl=Delay(mean_ms=itl_ms))
             for name, make_command in commands(options, Path(directory)).items():
                 server.behave(in_steps)
                 cost = marginal_cost_us(make_command, server.base_url, level, options)
                 rows.setdefault(name, {})[level] = cost
-                print(f"{name}, {level} streams: {cost:.1f} us of CPU per token", file=sys.stderr, flush=True)
+                print(
+                    f"{name}, {level} streams: {sum(cost):.1f} us of CPU per token, {cost[0]:.1f} of them user", file=sys.stderr, flush=True
+                )
             server.behave(spread)
             work = [server.base_url, level, TOKENS[level][1], level, "truth"]
             _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options)
@@ -126,7 +129,7 @@ def main():
     print("|---" * (len(levels) + 1) + "|")
     for name, values in rows.items():
         if name != "k3perf lag":
-            print(f"| {name} | " + " | ".join(f"{values[level]:.1f}" for level in levels) + " |")
+            print(f"| {name} | " + " | ".join(f"{sum(values[level]):.1f} ({values[level][0]:.1f})" for level in levels) + " |")
     print("| k3perf, p99 lag in ms | " + " | ".join(f"{rows['k3perf lag'][level]['lag_p99_ms']:.3f}" for level in levels) + " |")
 
 

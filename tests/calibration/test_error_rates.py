@@ -26,12 +26,14 @@ PLANS = {
     1: 0.05,
     2: 0.18,
     3: 0.22,
-    4: 0.25,
+    4: 0.24,
+    5: 0.25,
 }
-HARD = ("outlier_contaminated",)  # its medians scatter more than the nominal noise: a tenth of the rounds carries none
+# more than a quarter of the tolerance between sessions: rounds of which a tenth carries no information, and slides within sessions
+HARD = ("outlier_contaminated", "drifting")
 
 
-def plan(mode: str = "baseline", sessions: int = 4, **changes: int) -> MeasurementPlan:
+def plan(mode: str = "baseline", sessions: int = 5, **changes: int) -> MeasurementPlan:
     return MeasurementPlan.model_validate({"mode": mode, "maximum_sessions": sessions, **changes})
 
 
@@ -51,7 +53,7 @@ def test_no_change_is_no_regression(shape: str, mode: str) -> None:
 def test_a_loss_of_one_and_a_half_tolerances_is_caught(shape: str) -> None:
     result = at(simulated_setting(shape, plan=plan()), 1.5, 10)
     assert result.regressed >= 0.95 * result.metrics
-    assert result.inconclusive <= 0.04 * result.metrics
+    assert result.inconclusive <= 0.03 * result.metrics
 
 
 @pytest.mark.parametrize(("sessions", "share"), PLANS.items())
@@ -119,7 +121,7 @@ def test_measuring_in_looks_costs_at_most_three_fifths_of_the_best_fixed_design(
     assert cost.fixed_sessions > 0
     assert cost.ratio <= 0.6
     assert cost.clean_rounds < cost.lost_rounds
-    clean, lost = wald_sessions(0.03 / 60, 0.05, 0.25)
+    clean, lost = wald_sessions(0.02 / 60, 0.05, 0.25)
     assert clean < lost < 1.0
 
 
@@ -139,7 +141,7 @@ def test_at_most_one_clean_run_in_a_hundred_is_red(shape: str, mode: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape not in HARD])
 def test_at_most_one_run_in_twenty_is_red_at_half_the_tolerance(shape: str) -> None:
     result = at(simulated_setting(shape, plan=plan()), 0.5, 200)
     assert result.red_runs <= 0.05 * 200

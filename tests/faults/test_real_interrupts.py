@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from k3perf.engine.process_tree import process_list
-from k3perf.engine.shared_memory import files_present, files_used_by
+from k3perf.engine.shared_memory import files_present, inodes_used_by
 from tests.faults.bench import PATIENT, Bench
 from tests.faults.inner import inner_command, write_inner_suite
 
@@ -74,7 +74,7 @@ def test_an_interrupt_at_a_random_moment(bench: Bench, number: int) -> None:
         "deadlines": PATIENT.model_dump(),
     }
     write_inner_suite(bench.work, spec)
-    shared_before = files_present()
+    shared_before = set(files_present())
     with (bench.work / "output").open("wb") as output:
         environment = {**os.environ, "TMPDIR": str(bench.temporary), "PYTEST_ADDOPTS": ""}
         process = subprocess.Popen(
@@ -96,6 +96,6 @@ def test_an_interrupt_at_a_random_moment(bench: Bench, number: int) -> None:
     bench.assert_nothing_left(within_s=30 if what is signal.SIGKILL else 0)
     assert list((bench.work / "locks").glob("*")) == []
     end_s = time.monotonic() + 5  # other programs' files come and go; what is ours and left stays, and nobody uses it
-    while (left := files_present() - shared_before - files_used_by(process_list())) and time.monotonic() < end_s:
+    while (left := set(files_present()) - shared_before - inodes_used_by(process_list())) and time.monotonic() < end_s:
         time.sleep(0.2)
-    assert left == frozenset()
+    assert left == set()

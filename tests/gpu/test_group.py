@@ -200,3 +200,14 @@ def test_what_a_cluster_starts_is_not_started_here(kind: str, tmp_path: Path) ->
 def test_multi_node_launch_refuses_another_program() -> None:
     with pytest.raises(ValueError, match="does not run"):
         multi_node_launch(EngineLaunch(argv=("python", "-m", "other"), model_name="m"), hosts=2)
+
+
+def test_a_start_can_be_interrupted_from_outside(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    with pytest.raises(EngineError, match="was interrupted"):
+        start_group(
+            GroupLaunch((head("hang:load"), follower())),
+            work_directory=tmp_path,
+            companion_failed=lambda: EngineError("the start was interrupted") if time.monotonic() > begin + 0.5 else None,
+        )
+    assert time.monotonic() - begin < 10  # the head's own deadline is 20 s

@@ -139,8 +139,7 @@ def block_size_tokens(shape: ModelShape, request: CacheRequest, rules: PlatformR
     if latent:
         alignment = max(alignment, rules.latent_hybrid_alignment_tokens)
     forced = alignment * -(-state_bytes // (alignment * token_bytes))
-    forced = kernel * -(-forced // kernel)
-    return max(base, forced)
+    return kernel * -(-forced // kernel)
 
 
 def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from typing import Final
 from k3perf.config.models import MeasurementPlan
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
-from k3perf.gate.selftest import Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
+from k3perf.gate.selftest import GATED, Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
 from k3perf.gate.simulation import SHAPES
 from k3perf.metrics.values import CellMeasurement
 from k3perf.samples import Arm
@@ -53,10 +53,14 @@ def run_selftest(arguments: argparse.Namespace) -> int:
     trials = _recorded_trials(folder, arguments)
     parts = [render(trials)] if trials else ["No recorded sessions were found, so only simulated noise is shown.\n"]
     if not arguments.recorded_only:
-        plan = MeasurementPlan(mode="baseline", maximum_sessions=4)
+        plan = MeasurementPlan(mode="baseline", maximum_sessions=5)
         parts.append(render(simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=arguments.shape or SHAPES)))
         parts.append(
-            _cost_text(measure_cost(simulated_setting("normal", plan=plan), runs=max(arguments.runs // 8, 2), seed=arguments.seed))
+            _cost_text(
+                measure_cost(
+                    simulated_setting("normal", plan=plan, metrics=GATED[:1]), runs=max(arguments.runs // 8, 2), seed=arguments.seed
+                )
+            )
         )
     text = "\n".join(parts)
     if arguments.write:
@@ -89,7 +93,7 @@ def _recorded_trial(path: Path, target: str, mode: str, cells: list[CellMeasurem
         raise ConfigFileError(path, "cells.sessions", None, "no statistical metric was recorded in every valid round", step)
     rounds = min(len([r for r in s.rounds if not r.invalid_reasons]) for cell in cells for s in cell.sessions if not s.invalid_reasons)
     plan = MeasurementPlan.model_validate(
-        {"mode": mode, "maximum_sessions": min(4, fewest - 6), "maximum_rounds": max(rounds, 1), "minimum_rounds": min(4, max(rounds, 1))}
+        {"mode": mode, "maximum_sessions": min(5, fewest - 6), "maximum_rounds": max(rounds, 1), "minimum_rounds": min(4, max(rounds, 1))}
     )
     setting = recorded_setting(cells, tolerance=arguments.tolerance, plan=plan)
     note = (
@@ -100,7 +104,7 @@ def _recorded_trial(path: Path, target: str, mode: str, cells: list[CellMeasurem
 
 
 def _cost_text(cost: Cost) -> str:
-    clean, lost = wald_sessions(0.03 / 60, 0.05, 0.25)
+    clean, lost = wald_sessions(0.02 / 60, 0.05, 0.25)
     fixed = f"{cost.fixed_sessions} sessions x {cost.fixed_rounds} rounds" if cost.fixed_sessions else "none within six sessions"
     return (
         "### Measured cost\n\n"

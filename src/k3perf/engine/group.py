@@ -243,18 +243,21 @@ def start_group(
     work_directory: Path,
     on_stage: Callable[[str], None] | None = None,
     device_used_bytes: DeviceUsedBytes | None = None,
+    companion_failed: Callable[[], EngineError | None] = lambda: None,
 ) -> EngineGroup:
     """Start every rank and return when the head is healthy and proved to be ours.
 
     Each rank has a folder ``rank-N`` under ``work_directory``. Raises EngineError after ending every rank when one dies or makes no
-    progress; the error names the rank and carries the end of every rank's log.
+    progress; the error names the rank and carries the end of every rank's log. ``companion_failed``: as for ``start_engine``.
     """
     become_subreaper()
     reservation = PortReservation(launch.master_host)
     ranks = [_with_master_port(rank, reservation.port) for rank in launch.ranks]
     followers: list[Follower] = []
 
-    def companion_failed() -> EngineError | None:
+    def rank_failed() -> EngineError | None:
+        if (given := companion_failed()) is not None:
+            return given
         death = next((found for follower in followers if (found := follower.death()) is not None), None)
         return None if death is None else EngineError(f"engine ended during its start: {death}", stage="start")
 
@@ -267,7 +270,7 @@ def start_group(
             work_directory=work_directory / "rank-0",
             on_stage=on_stage,
             device_used_bytes=device_used_bytes,
-            companion_failed=companion_failed,
+            companion_failed=rank_failed,
         )
     except BaseException as error:
         for follower in followers:

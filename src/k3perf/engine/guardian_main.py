@@ -21,6 +21,7 @@ VARIABLE = "K3PERF_ENGINE_ID="
 KILL_DEADLINE_S = 30.0
 QUIET_LOOKS = 3
 PROC = Path("/proc")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's own place for it
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
@@ -54,12 +55,13 @@ def _members(mark: bytes, sessions: set[int]) -> set[int]:
     return {pid for pid in found if rows[pid][0] != b"Z"}
 
 
-def _shared_memory(pids: Iterable[int]) -> set[str]:
-    found: set[str] = set()
+def _shared_memory(pids: Iterable[int]) -> set[int]:
+    """Inodes: a semaphore's maker has it mapped under a name that is deleted (see shared_memory.py)."""
+    found: set[int] = set()
     for pid in pids:
         with suppress(OSError):
             lines = (PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
-            found |= {line.rpartition(" ")[2] for line in lines if " /dev/shm/" in line}
+            found |= {int(line.split(maxsplit=5)[4]) for line in lines if " /dev/shm/" in line}
     return found
 
 
@@ -67,7 +69,7 @@ def _end_everything(mark: bytes, sessions: set[int]) -> None:
     """SIGKILL until several looks in a row find nobody; then unlink shared memory that nobody else uses."""
     end_s = time.monotonic() + KILL_DEADLINE_S
     quiet = 0
-    files: set[str] = set()
+    files: set[int] = set()
     while quiet < QUIET_LOOKS and time.monotonic() < end_s:
         pids = _members(mark, sessions)
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped ones make no more shared memory: what is seen then is all there is
@@ -80,8 +82,9 @@ def _end_everything(mark: bytes, sessions: set[int]) -> None:
         time.sleep(0.02)
     if files:
         files -= _shared_memory(_all_pids())
-    for name in files:
-        _remove(name)
+    for entry in list(os.scandir(SHARED_MEMORY)) if files else ():
+        if entry.inode() in files:
+            _remove(entry.path)
 
 
 def _remove(path: str) -> None:

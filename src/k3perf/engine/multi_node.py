@@ -13,7 +13,7 @@ from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.launchers.options import resolve_options
 from k3perf.engine.running import DeviceUsedBytes, Engine
 from k3perf.engine.supervisor import start_engine
-from k3perf.errors import UsageError
+from k3perf.errors import EngineError, UsageError
 
 SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 SERVE_MODULE: Final = "k3perf_probe.serve"
@@ -54,14 +54,18 @@ def start_target(
     work_directory: Path,
     on_stage: Callable[[str], None] | None = None,
     device_used_bytes: DeviceUsedBytes | None = None,
+    companion_failed: Callable[[], EngineError | None] = lambda: None,
 ) -> Engine | EngineGroup:
     """Start ``launch`` as the target's ``launch`` section says; both results have the surface that a session needs.
 
+    ``companion_failed`` is asked while it starts: an error it gives ends the start.
     Raises UsageError for a kind that a cluster's own tool starts, and what ``start_engine`` and ``start_group`` raise.
     """
     kind = target.launch.kind
     if kind == "single":
-        return start_engine(launch, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes)
+        return start_engine(
+            launch, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes, companion_failed=companion_failed
+        )
     if kind != "multi_node":
         raise UsageError(
             f"target {target.name!r} is started by {kind}, not by the suite. Use `k3perf export CONFIG --target {target.name} --launch {kind}`."
@@ -74,4 +78,6 @@ def start_target(
         prefixes=options.host_commands,
         environments=tuple({"VLLM_HOST_IP": address} for address in options.host_addresses),
     )
-    return start_group(group, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes)
+    return start_group(
+        group, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes, companion_failed=companion_failed
+    )

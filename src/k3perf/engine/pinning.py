@@ -32,7 +32,7 @@ def pin_servers(root_pid: int, pids: Iterable[int], cpus: tuple[int, ...]) -> tu
 
 def _pin(pid: int, cpus: tuple[int, ...]) -> None:
     with suppress(ProcessLookupError, FileNotFoundError):
-        for task in os.scandir(f"/proc/{pid}/task"):
+        for task in list(os.scandir(f"/proc/{pid}/task")):
             with suppress(ProcessLookupError):
                 try:
                     os.sched_setaffinity(int(task.name), cpus)

@@ -67,7 +67,7 @@ def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
     found: set[int] = set()
     for pid in pids:
         with suppress(OSError):
-            for descriptor in os.scandir(f"/proc/{pid}/fd"):
+            for descriptor in list(os.scandir(f"/proc/{pid}/fd")):
                 with suppress(OSError):
                     target = str(Path(descriptor.path).readlink())
                     if target.startswith("socket:["):

@@ -52,7 +52,7 @@ def read_row(pid: int) -> ProcessRow | None:
 
 def process_list() -> dict[int, ProcessRow]:
     """Every process of the machine by pid."""
-    rows = (read_row(int(entry.name)) for entry in os.scandir(_PROC) if entry.name.isdigit())
+    rows = (read_row(int(entry.name)) for entry in list(os.scandir(_PROC)) if entry.name.isdigit())
     return {row.pid: row for row in rows if row is not None}
 
 

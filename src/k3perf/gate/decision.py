@@ -9,7 +9,8 @@ REGRESSED at a look needs all of
 * relevant: the estimate exceeds the tolerance;
 * significant: the lower bound at this look's share of alpha is above no loss;
 * clear: the lower bound at the share of the half-tolerance budget is above half of the tolerance;
-* carried by two sessions: at least two candidate sessions each lose more than the tolerance. One session alone is never REGRESSED, except
+* carried by two sessions: at least two candidate sessions each lose more than the tolerance, and where a session has few rounds each of
+  them loses more than half of it. One session alone is never REGRESSED, except
   where the plan has no second; then it must pass the quantile of a heavy-tailed draw.
 
 PASS at a look needs the upper bound, at this look's share of beta, below the tolerance. IMPROVED is a PASS whose gain is significant at
@@ -31,6 +32,10 @@ from k3perf.stats.student import single_draw_quantile, upper_quantile
 
 CLEAR_SHARE: Final = 0.5
 """The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
+
+FEW_ROUNDS: Final = 8
+"""Below this many rounds a median may lie among rounds that were slow on their own: three of four, if one in ten is, in 0.4 % of
+sessions."""
 
 SPREAD_LIMIT: Final = 3.0
 """Rounds whose robust sigma is this many times the recorded one are out of line; the session gets rounds up to the maximum."""
@@ -97,6 +102,14 @@ class Decision:
     need_rounds: int | None = None
 
 
+class _Ready(NamedTuple):
+    """The look's sessions: medians, round counts, and what each carries towards REGRESSED (its best round where rounds are few)."""
+
+    values: list[float]
+    counts: list[int]
+    carried: list[float]
+
+
 class _Bounds(NamedTuple):
     lower: float
     clear_lower: float
@@ -160,16 +173,14 @@ def _without_noise(sessions: Sequence[Sequence[float]], reference: Reference, lo
     )
 
 
-def _session_values(
-    sessions: Sequence[Sequence[float]], look: Look, reference: Reference, limits: Limits
-) -> tuple[list[float], list[int]] | Decision:
+def _session_values(sessions: Sequence[Sequence[float]], look: Look, reference: Reference, limits: Limits) -> _Ready | Decision:
     """Medians and round counts of the look's sessions, or what is missing for them."""
     wanted = look.rounds if reference.round_count else 1
     usable = [losses for losses in sessions if len(losses) >= wanted]
     missing = Decision(Outcome.INCONCLUSIVE, Cause.TOO_FEW, need_sessions=look.sessions, need_rounds=look.rounds)
     if len(usable) < look.sessions:
         return missing
-    values, counts = [], []
+    values, counts, carried = [], [], []
     for losses in usable[: look.sessions]:
         used = losses[:wanted]
         centre = median(used)
@@ -185,7 +196,10 @@ def _session_values(
                 )
         values.append(centre)
         counts.append(len(used))
-    return values, counts
+        # twice the best round's loss, so that one threshold serves both: the best of few rounds must exceed half of the tolerance
+        best = 2 * (min(used) - reference.mean) if 1 < len(used) < FEW_ROUNDS else math.inf
+        carried.append(min(centre - reference.mean, best))
+    return _Ready(values, counts, carried)
 
 
 def _spread(losses: Sequence[float], centre: float, round_variance: float) -> float:
@@ -220,19 +234,19 @@ def _standard_error(count: int, rounds: Sequence[int], reference: Reference) -> 
 
 
 def _at_look(
-    ready: tuple[list[float], list[int]],
+    ready: _Ready,
     reference: Reference,
     limits: Limits,
     numbered: tuple[int, Look, Look | None],
     detectable: float | None,
 ) -> Decision:
     number, look, upcoming = numbered
-    values, rounds = ready
+    values, rounds, losses = ready
     estimate = sum(values) / len(values) - reference.mean
     bounds = _bounds(estimate, _standard_error(len(values), rounds, reference), reference.df, limits, look)
     relevant = estimate > limits.tolerance
     significant = bounds.lower > 0
-    carried = len(values) == 1 or sorted(values)[-2] - reference.mean > limits.tolerance
+    carried = len(values) == 1 or sorted(losses)[-2] > limits.tolerance
     if look.may_regress and relevant and significant and carried and bounds.clear_lower > CLEAR_SHARE * limits.tolerance:
         outcome = Outcome.REGRESSED
     elif bounds.upper < limits.tolerance:

@@ -34,7 +34,7 @@ class Policy:
     today: date
     build: str = ""
     false_alarm_budget: float = 0.01
-    half_tolerance_budget: float = 0.03
+    half_tolerance_budget: float = 0.02
     missed_loss_budget: float = 0.05
     cumulative_loss_cap_ratio: float = 0.1
     noise: Mapping[tuple[str, str], MetricNoise] = field(default_factory=dict)

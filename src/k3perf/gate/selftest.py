@@ -18,7 +18,7 @@ from k3perf.gate.replay import CellSource, Replayed, Session, Setting, suite_run
 from k3perf.gate.rivals import RIVALS
 from k3perf.gate.simulation import SHAPES, Noise, Rounds, paired_rounds, session_rounds
 from k3perf.metrics.definitions import METRICS, Comparison, Direction, Scope
-from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.metrics.values import CellMeasurement, RoundMetrics, SessionMetrics
 from k3perf.samples import Arm
 from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
 from k3perf.stats.proportion import clopper_pearson
@@ -72,7 +72,7 @@ def recorded_source(measurement: CellMeasurement, metrics: Sequence[str]) -> Cel
     for session in measurement.arm(Arm.CANDIDATE):
         beside = references.get(session.pair_id) if session.pair_id is not None else None
         if not session.invalid_reasons and (measurement.mode == "baseline" or beside is not None):
-            sessions.append((_losses(session, metrics), None if beside is None else _losses(beside, metrics)))
+            sessions.append(_session(session, beside, metrics))
 
     def draw(rng: random.Random, count: int) -> list[Session]:
         return rng.sample(sessions, count)
@@ -93,11 +93,19 @@ def recorded_metrics(measurements: Sequence[CellMeasurement]) -> tuple[str, ...]
     return tuple(name for name in GATED if name in found) or found
 
 
-def _losses(session: SessionMetrics, metrics: Sequence[str]) -> Mapping[str, Rounds]:
-    return {
-        name: tuple(_loss(name, measured.values[name].value) for measured in session.rounds if not measured.invalid_reasons)
-        for name in metrics
-    }
+def _session(session: SessionMetrics, beside: SessionMetrics | None, metrics: Sequence[str]) -> Session:
+    """Valid rounds only; with a reference beside, only rounds whose neighbour is valid too, so that neighbours stay neighbours."""
+    own = {measured.round_index: measured for measured in session.rounds if not measured.invalid_reasons}
+    if beside is None:
+        return _losses(own.values(), metrics), None
+    others = {measured.pair_index: measured for measured in beside.rounds if not measured.invalid_reasons}
+    pairs = [(measured, others[measured.pair_index]) for measured in own.values() if measured.pair_index in others]
+    return _losses([pair[0] for pair in pairs], metrics), _losses([pair[1] for pair in pairs], metrics)
+
+
+def _losses(rounds: Iterable[RoundMetrics], metrics: Sequence[str]) -> Mapping[str, Rounds]:
+    kept = tuple(rounds)
+    return {name: tuple(_loss(name, measured.values[name].value) for measured in kept) for name in metrics}
 
 
 def _loss(name: str, value: float | None) -> float:

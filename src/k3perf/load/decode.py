@@ -18,6 +18,7 @@ from k3perf.samples import ChunkRecord, RequestSample, RequestStatus
 _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refusal")
 _DETAIL_LIMIT: Final = 200
 _DONE: Final = b"[DONE]"
+_DATA: Final = b"data: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,11 @@ def _read_events(body: _Body) -> _Stream:
     stream = _Stream()
     pending = b""
     for at_ns, piece in body.pieces:
+        if not pending and piece.startswith(_DATA) and piece.find(b"\n") == len(piece) - 2 and piece.endswith(b"\n"):
+            _read_event(stream, piece[len(_DATA) : -2], at_ns)  # one whole event, the usual case
+            if stream.problem is not None:
+                return stream
+            continue
         if pending or not piece.endswith(b"\n"):
             piece = pending + piece  # noqa: PLW2901 - the piece is completed by what was left over
             cut = piece.rfind(b"\n") + 1

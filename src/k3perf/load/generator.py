@@ -54,7 +54,7 @@ def run_round(
             runner.run(round_loop.run(start_at_ns or clock))
         samples = _decode_all(plan, round_loop)
         cpu_ns = time.thread_time_ns() - cpu_before_ns
-    all_lags_ns, first_lags_ns = schedule_lags_ns(samples) if plan.requests else ([], [])
+    all_lags_ns, first_lags_ns = schedule_lags_ns(samples)
     return RoundSamples(
         samples=samples,
         start_ns=round_loop.start_ns,

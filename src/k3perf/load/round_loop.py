@@ -73,7 +73,8 @@ class RoundLoop:
             sweeper = self._loop.create_task(self._sweep())
             probe.start()
             self._schedule_all()
-            await self._finished
+            if self._unfinished:
+                await self._finished
         finally:
             self.end_ns = self._clock()
             self.lags_ns = probe.lags_ns

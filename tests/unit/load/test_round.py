@@ -182,14 +182,33 @@ def test_a_server_that_dies_ends_the_round(mock_server):
 def test_a_round_can_be_stopped(mock_server, process_count):
     mock_server.behave(HANGING)
     plan = expand(small_spec(), vocabulary_size=4096)
-    stop = threading.Event()
-    timer = threading.Timer(0.3 if process_count == 1 else 3, stop.set)
-    timer.start()
-    seen = run_round(plan, base_url=mock_server.base_url, model_name="mock", stop=stop, process_count=process_count)
-    timer.cancel()
+    seen = run_round(
+        plan,
+        base_url=mock_server.base_url,
+        model_name="mock",
+        stop=lambda: len(mock_server.truth()) == 4,  # asked until the server has what may be in flight
+        process_count=process_count,
+    )
     assert seen.stopped
     assert statuses(seen) == {RequestStatus.ABANDONED: 12}
     assert sum(sample.sent_ns is not None for sample in seen.samples) == 4
+
+
+def test_an_event_stops_a_round_before_anything_is_sent(mock_server):
+    mock_server.behave(HANGING)
+    stop = threading.Event()
+    stop.set()
+    plan = expand(small_spec(arrival={"kind": "constant", "rate_per_s": 0.1}), vocabulary_size=4096)
+    seen = run_round(plan, base_url=mock_server.base_url, model_name="mock", stop=stop)
+    assert statuses(seen) == {RequestStatus.ABANDONED: 12}
+    assert sum(sample.sent_ns is not None for sample in seen.samples) <= 1
+
+
+def test_a_plan_without_requests_ends_at_once(mock_server):
+    from dataclasses import replace
+
+    plan = replace(expand(small_spec(), vocabulary_size=4096), requests=())
+    assert run_round(plan, base_url=mock_server.base_url, model_name="mock").samples == ()
 
 
 def test_a_mistake_in_the_client_is_raised_and_does_not_hang(mock_server, monkeypatch):

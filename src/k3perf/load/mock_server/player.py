@@ -30,7 +30,7 @@ class Playing:
 class Player:
     """Sends each step when it is due, measured from the due time of the step before, so that lateness never adds up.
 
-    ``step_ns`` above 0 puts every due time that lies ahead off to the next multiple of it.
+    ``step_ns`` above 0 puts every due time off to the next multiple of it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
@@ -42,6 +42,7 @@ class Player:
 
     def play(self, playing: Playing) -> None:
         """Begin one reply; what is due at once is sent at once."""
+        playing.due_ns = self._on_grid(playing.due_ns)
         if playing.due_ns <= self._clock():
             self._advance(playing, playing.due_ns)
         else:
@@ -54,10 +55,11 @@ class Player:
         self._heap.clear()
         self._timer.close()
 
+    def _on_grid(self, due_ns: int) -> int:
+        return -(-due_ns // self.step_ns) * self.step_ns if self.step_ns else due_ns
+
     def _push(self, playing: Playing) -> None:
         self._serial += 1
-        if self.step_ns:
-            playing.due_ns = -(-playing.due_ns // self.step_ns) * self.step_ns
         heapq.heappush(self._heap, (playing.due_ns, self._serial, playing))
 
     def _play_due(self) -> None:
@@ -83,7 +85,7 @@ class Player:
                 _end(playing, step.then)
                 return
             playing.step = next(playing.steps)
-            playing.due_ns += playing.step.gap_ns
+            playing.due_ns = self._on_grid(playing.due_ns + playing.step.gap_ns)
             if playing.due_ns > now_ns:
                 self._push(playing)
                 return

@@ -1,0 +1,89 @@
+"""The guardian against plain processes: it acts on the harness's death alone, on what is marked alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from k3perf.engine.guardian import Guardian
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, read_row
+
+HARNESS = """
+import os, subprocess, sys
+from pathlib import Path
+from k3perf.engine.guardian import Guardian
+guardian = Guardian("mine-", paths=[Path(sys.argv[1])])
+def sleeper(mark):
+    return subprocess.Popen(["sleep", "60"], env={**os.environ, "K3PERF_ENGINE_ID": mark}, stdout=subprocess.DEVNULL).pid
+session = subprocess.Popen(["sleep", "60"], env={}, stdout=subprocess.DEVNULL, start_new_session=True).pid
+guardian.add_session(session)
+print(guardian.pid, session, sleeper("mine-1"), sleeper("other-1"), flush=True)
+sys.stdin.read()
+guardian.release()
+"""
+
+
+def runs(pid: int) -> bool:
+    row = read_row(pid)
+    return row is not None and row.state != "Z"
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def start(path: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    process = subprocess.Popen([sys.executable, "-c", HARNESS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, [int(word) for word in process.stdout.readline().split()]
+
+
+def test_a_killed_harness(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    (scratch / "deep").mkdir(parents=True)
+    process, (guardian, session, marked, other) = start(scratch)
+    try:
+        assert all(runs(pid) for pid in (guardian, session, marked, other))
+        os.kill(guardian, signal.SIGTERM)  # ignored: it outlives what ends its harness
+        process.kill()
+        process.communicate()
+        wait(lambda: not runs(guardian))
+        assert not runs(session)
+        assert not runs(marked)
+        assert runs(other)
+        assert not scratch.exists()
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
+def test_a_released_guardian_does_nothing(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process, (guardian, session, marked, other) = start(scratch)
+    process.communicate("")
+    assert process.returncode == 0
+    try:
+        assert not runs(guardian)
+        assert runs(session)
+        assert runs(marked)
+        assert scratch.exists()
+    finally:
+        for pid in (session, marked, other):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_the_guardian_does_not_carry_the_mark_itself() -> None:
+    guardian = Guardian("x-")
+    try:
+        assert ENGINE_ID_VARIABLE.encode() not in Path(f"/proc/{guardian.pid}/environ").read_bytes()
+    finally:
+        guardian.release()
+    assert not runs(guardian.pid)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from k3perf.engine.pinning import pin_servers
+from k3perf.engine.port import PortReservation, own_process_listens, port_is_free, stranger_listens
+from k3perf.errors import PreflightError
+
+
+@contextmanager
+def listener(port: int) -> Iterator[None]:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen(1)
+        yield
+
+
+def test_a_reserved_port_is_kept_from_others_and_open_to_a_server() -> None:
+    reservation = PortReservation("127.0.0.1")
+    try:
+        with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+            plain.bind(("127.0.0.1", reservation.port))  # without SO_REUSEADDR
+        with listener(reservation.port):  # as vLLM binds
+            assert not port_is_free("127.0.0.1", reservation.port)
+        assert port_is_free("127.0.0.1", reservation.port)
+    finally:
+        reservation.release()
+
+
+def test_who_listens() -> None:
+    reservation = PortReservation("127.0.0.1")
+    try:
+        assert not own_process_listens(reservation.port, [os.getpid()])
+        assert not stranger_listens(reservation.port, [os.getpid()])
+        with listener(reservation.port):
+            assert own_process_listens(reservation.port, [os.getpid()])
+            assert not stranger_listens(reservation.port, [os.getpid()])
+            assert stranger_listens(reservation.port, [])
+            assert not own_process_listens(reservation.port, [])
+    finally:
+        reservation.release()
+
+
+def test_every_thread_of_the_front_processes_is_bound() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = "import threading, sys; threading.Thread(target=sys.stdin.read).start(); print(1, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert pin_servers(process.pid, [process.pid], ()) == ()
+        assert pin_servers(process.pid, [process.pid], (cpu,)) == (process.pid,)
+        tasks = [int(name) for name in os.listdir(f"/proc/{process.pid}/task")]  # noqa: PTH208
+        assert len(tasks) == 2
+        assert {tuple(os.sched_getaffinity(task)) for task in tasks} == {(cpu,)}
+        with pytest.raises(PreflightError, match=r"correct pinning\.server_cpus"):
+            pin_servers(process.pid, [process.pid], (4000,))
+        process.communicate(b"")

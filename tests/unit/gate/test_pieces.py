@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from k3perf.config.models import Tolerance
+from k3perf.errors import ExitStatus
+from k3perf.gate.compare import compare
+from k3perf.gate.decision import Cause, Limits, Reference, judge, smallest_detectable
+from k3perf.gate.drift import config_differences
+from k3perf.gate.looks import rounds_worth_having, schedule
+from k3perf.gate.outcome import Outcome, exit_status
+from k3perf.gate.scale import scale_for
+from k3perf.gate.verdict import SuiteVerdict
+from k3perf.metrics.definitions import METRICS
+from tests.unit.gate.conftest import RATE, Build
+
+LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=12)
+QUIET = Reference(mean=0.0, session_count=6, variance=0.0004, df=100, round_variance=None, round_count=0)
+
+
+def test_a_mean_inside_the_tolerance_is_no_regression_whatever_two_sessions_say() -> None:
+    looks = schedule(range(3, 4), 1, 1, 1, 6)
+    assert judge([[0.2], [1.2], [1.2]], QUIET, LIMITS, looks).outcome is not Outcome.REGRESSED
+    assert judge([[0.9], [1.2], [1.2]], QUIET, LIMITS, looks).outcome is Outcome.REGRESSED
+
+
+def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
+    """Standard error 0.2: no loss is excluded at 1.2 tolerances, half a tolerance only at 1.25."""
+    noisy = Reference(mean=0.0, session_count=6, variance=0.06, df=100, round_variance=None, round_count=0)
+    looks = schedule(range(2, 3), 1, 1, 1, 6)
+    doubtful = judge([[1.2], [1.2]], noisy, LIMITS, looks)
+    assert (doubtful.outcome, doubtful.relevant, doubtful.significant) == (Outcome.INCONCLUSIVE, True, True)
+    assert judge([[1.25], [1.25]], noisy, LIMITS, looks).outcome is Outcome.REGRESSED
+
+
+def test_three_slow_rounds_of_four_in_two_sessions_make_no_regression() -> None:
+    quiet = Reference(mean=0.0, session_count=6, variance=0.0004, df=100, round_variance=0.0001, round_count=12)
+    looks = schedule(range(2, 3), 4, 4, 12, 6)
+    assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge([[2.99, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.REGRESSED
+
+
+def test_without_noise_nothing_is_decided() -> None:
+    looks = schedule(range(1, 4), 1, 1, 1, 0)
+    unknown = Reference(0.0, 0, 0.0, 0, None, 0)
+    assert smallest_detectable(unknown, LIMITS, looks[-1]) is None
+    first = judge([[5.0]], unknown, LIMITS, looks)
+    assert (first.cause, first.need_sessions) == (Cause.NO_NOISE, 2)
+    recorded = judge([[5.0]], Reference(0.0, 1, 0.0, 0, None, 0), LIMITS, looks)
+    assert (recorded.outcome, recorded.need_sessions) == (Outcome.INCONCLUSIVE, None)
+
+
+def test_a_spread_that_more_rounds_cure_is_judged_on_all_of_them() -> None:
+    noisy = Reference(mean=0.0, session_count=6, variance=0.01, df=100, round_variance=0.0001, round_count=12)
+    looks = schedule(range(1, 3), 4, 4, 12, 6)
+    rounds = [0.0, 0.7, 0.7, 0.01, *[0.0, 0.005, -0.01, 0.01, 0.0, -0.005, 0.01, 0.0]]
+    decided = judge([rounds], noisy, LIMITS, looks)
+    assert (decided.outcome, decided.rounds, decided.look) == (Outcome.PASS, 12, 1)
+
+
+@pytest.mark.parametrize("baseline_sessions", [0, 2, 6, 12])
+@pytest.mark.parametrize("last", [1, 2, 3, 4])
+def test_the_budgets_are_spent_once_and_one_session_spends_no_alpha(last: int, baseline_sessions: int) -> None:
+    looks = schedule(range(1, last + 1), 4, 8, 12, baseline_sessions)
+    assert [look.sessions for look in looks] == [1, *range(1, last + 1)]
+    assert sum(look.beta_share for look in looks) == pytest.approx(1)
+    assert sum(look.alpha_share for look in looks if look.may_regress) == pytest.approx(1)
+    assert all(look.may_regress == (look.sessions > 1) for look in looks) or last == 1
+    assert [look.may_regress for look in looks if last == 1] in ([], [False, True])
+    assert looks[-1].rounds == (12 if last == 1 else 8)
+    assert len(schedule(range(2, 3), 4, 4, 12, 6)) == 1
+
+
+def test_rounds_are_worth_having_until_sessions_differ_more() -> None:
+    assert rounds_worth_having(1.0, None, 0, 4, 12) == 4
+    assert rounds_worth_having(1.0, 0.01, 12, 4, 12) == 4
+    assert rounds_worth_having(0.1, 100.0, 12, 4, 12) == 12
+    assert 4 < rounds_worth_having(1.0, 2.0, 12, 4, 12) < 12
+
+
+def test_settings_are_compared_by_value_and_type() -> None:
+    was = {"a": 1, "b": True, "c": [1, (2, 3)], "d": {}, "e": math.nan, "f": {"g": None}, "h": [1], "i": [{"j": 1}]}
+    assert config_differences(was, dict(was)) == ()
+    assert config_differences(was, was) == ()
+    assert config_differences({"f": {"g": None}}, {"f.g": None}) == ()
+    for key, value in (
+        ("a", 1.0),
+        ("a", True),
+        ("b", 1),
+        ("c", [1, [2, 4]]),
+        ("d", {"x": 1}),
+        ("h", [1, 2]),
+        ("h", [1.0]),
+        ("i", [{"j": 2}]),
+    ):
+        assert config_differences(was, {**was, key: value}), (key, value)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_each_outcome_has_its_exit_status(outcome: Outcome) -> None:
+    expected = {
+        Outcome.REGRESSED: 1,
+        Outcome.INVALID: 10,
+        Outcome.NO_BASELINE: 11,
+        Outcome.CONFIG_DRIFT: 12,
+    }.get(outcome, 0)
+    assert exit_status(outcome, strict=False) == expected
+    strict = ExitStatus.INCONCLUSIVE if outcome is Outcome.INCONCLUSIVE else expected
+    assert exit_status(outcome, strict=True) == strict
+    assert SuiteVerdict((), 0.01, 1).outcome is Outcome.PASS
+
+
+def test_scales_turn_values_into_losses_and_back() -> None:
+    ratio, absolute = Tolerance(loss_ratio=0.1), Tolerance(loss_absolute=0.1)
+    rate, latency = METRICS[RATE], METRICS["ttft_mean_ms"]
+    for metric, tolerance in ((rate, ratio), (latency, ratio), (rate, absolute), (latency, absolute)):
+        scale = scale_for(metric, tolerance)
+        assert scale.value(scale.loss(7.0)) == pytest.approx(7.0)
+        worse = 7.0 * 0.9 if metric is rate else 7.0 * 1.1
+        assert scale.loss_ratio(scale.loss(worse) - scale.loss(7.0), 7.0) == pytest.approx(0.1)
+    assert scale_for(rate, ratio).tolerance(ratio) == pytest.approx(-math.log(0.9))
+    assert scale_for(latency, ratio).tolerance(ratio) == pytest.approx(math.log(1.1))
+    assert scale_for(rate, absolute).loss_ratio(1.0, 0.0) is None
+    assert scale_for(rate, ratio).loss_ratio(1e6, 1.0) is None
+
+
+def test_the_anchor_of_a_latency_is_its_lowest(build: Build) -> None:
+    policy = build.policy(tolerances={"ttft_mean_ms": Tolerance(loss_ratio=0.1)})
+
+    def cell(level: float):
+        return build.cell([build.session(f"s{n}", build.rounds(level * (1 + n * 1e-3), metric="ttft_mean_ms")) for n in range(6)])
+
+    first = build.baseline(cell(50.0), policy)
+    slower = build.baseline(cell(53.0), policy, previous=first)
+    assert slower.workloads[0].metrics[0].anchor_value == pytest.approx(50.0, rel=0.01)
+    faster = build.baseline(cell(45.0), policy, previous=first)
+    assert faster.workloads[0].metrics[0].anchor_value == pytest.approx(45.0, rel=0.01)
+
+
+def test_a_policy_that_gates_nothing_judges_nothing(build: Build) -> None:
+    verdict = compare(build.baseline(), build.cell(build.sessions(1000.0)), build.policy(tolerances={}))
+    assert verdict.outcome is Outcome.INVALID
+    assert "no metric has a tolerance" in verdict.invalid_reasons[0].text
+
+
+def test_an_outlier_of_an_absolute_metric_is_named_in_its_unit(build: Build) -> None:
+    policy = build.policy(tolerances={"prefix_hit_ratio": Tolerance(loss_absolute=0.05)})
+
+    def rounds(level: float, odd: float = 0.0):
+        return [build.round(i, {"prefix_hit_ratio": level + i * 1e-3 - (odd if i == 5 else 0)}) for i in range(12)]
+
+    baseline = build.baseline(build.cell([build.session(f"s{n}", rounds(0.6 + n * 1e-3)) for n in range(6)]), policy)
+    verdict = compare(baseline, build.cell([build.session("s", rounds(0.6, 0.4))]), policy)
+    assert any("round 5" in note and "ratio worse" in note for note in verdict.notes)
