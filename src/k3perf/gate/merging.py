@@ -15,6 +15,7 @@ from k3perf.gate.plan_file import PlanDocument, PlannedCell, PlannedShard
 from k3perf.gate.verdict_file import CellEntry, InvalidEntry, VerdictDocument
 
 LOST_RULE = "shard_lost"
+UNJUDGED_RULE = "nothing_judged"
 _ROUNDING = 1e-9
 
 
@@ -38,7 +39,7 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
             found[judged.cell.cell_id] = judged if known is None else _choose(known, judged)
     _check_budget(plan, found)
     planned = {entry.cell for entry in plan.cells}
-    cells = [found[entry.cell].cell if entry.cell in found else _lost_cell(entry, lost) for entry in plan.cells]
+    cells = [_judged_cell(found[entry.cell].cell) if entry.cell in found else _lost_cell(entry, lost) for entry in plan.cells]
     cells += [_noted(judged.cell, "measured though no plan asked for it") for key, judged in found.items() if key not in planned]
     first = files[0] if files else None
     return VerdictDocument(
@@ -82,6 +83,16 @@ def _lost_cell(planned: PlannedCell, lost: str) -> CellEntry:
         workload=planned.workload,
         invalid_reasons=(InvalidEntry(rule=LOST_RULE, text=text[:2_000]),),
     )
+
+
+def _judged_cell(cell: CellEntry) -> CellEntry:
+    """A planned cell that judged nothing and found nothing else would pass by saying nothing."""
+    if cell.metrics or cell.differences or cell.invalid_reasons or cell.missing:
+        return cell
+    reason = InvalidEntry(
+        rule=UNJUDGED_RULE, text="the run judged no metric of this cell; it was only recorded, or the result is incomplete"
+    )
+    return cell.model_copy(update={"invalid_reasons": (reason,)})
 
 
 def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:

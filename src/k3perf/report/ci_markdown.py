@@ -61,9 +61,7 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     counts = {outcome: sum(cell.outcome is outcome for cell in verdict.cells) for outcome in reversed(Outcome)}
     told = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count) or "none"
     lines = [f"## k3perf: {verdict.outcome.value}", ""]
-    lines += [
-        f"{_MEANING[verdict.outcome].capitalize()}." if verdict.cells else "No cell was touched by this change; nothing was measured."
-    ]
+    lines += [_meaning(verdict)]
     lines += ["", f"Cells: {told}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
     lines += _drift(verdict)
@@ -77,6 +75,14 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     lines += _planned(plan)
     lines += _provenance(verdict)
     return lines
+
+
+def _meaning(verdict: VerdictDocument) -> str:
+    if not verdict.cells:
+        return "No cell was touched by this change; nothing was measured."
+    if verdict.outcome is Outcome.PASS and not any(cell.metrics for cell in verdict.cells):
+        return "Nothing was judged."
+    return f"{_MEANING[verdict.outcome].capitalize()}."
 
 
 def _fit(lines: list[str]) -> str:

@@ -135,3 +135,7 @@ def test_check_run_conclusions_and_limits() -> None:
 
 def test_an_exceeded_budget_is_said() -> None:
     assert "alone exceed the budget" in comment(CLEAN, plan("alpha-tuned-chat", over_budget=True))
+
+
+def test_recorded_cells_are_not_called_proven() -> None:
+    assert "Nothing was judged." in comment(verdict(cell("tuned") | {"metrics": []}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k3perf.errors import UsageError
-from k3perf.gate.merging import LOST_RULE, merge, retry_shards
+from k3perf.gate.merging import LOST_RULE, UNJUDGED_RULE, merge, retry_shards
 from k3perf.gate.outcome import Outcome
 
 from .verdicts import cell, entry, invalid, metric, plan, regressed, verdict
@@ -101,3 +101,12 @@ def test_retry_takes_invalid_cells_to_another_pool() -> None:
 def test_entry_of_the_merged_document_is_found_by_cell_id() -> None:
     merged = merge(plan("alpha-one-chat"), [verdict(cell("one"))])
     assert entry(merged, "alpha-one-chat").config == "one"
+
+
+def test_a_cell_that_judged_nothing_does_not_pass() -> None:
+    recorded = cell("one", notes=["6 sessions recorded, not judged"]) | {"metrics": []}
+    merged = merge(plan("alpha-one-chat"), [verdict(recorded)])
+    assert merged.outcome is Outcome.INVALID
+    assert merged.cells[0].invalid_reasons[0].rule == UNJUDGED_RULE
+    empty = cell("one", missing="no baseline") | {"metrics": []}
+    assert merge(plan("alpha-one-chat"), [verdict(empty)]).outcome is Outcome.NO_BASELINE
