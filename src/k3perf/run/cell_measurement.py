@@ -14,6 +14,7 @@ from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid
 from k3perf.gate.verdict import Buy, CellVerdict
 from k3perf.metrics.compute import session_metrics
+from k3perf.metrics.resolved import forced_by
 from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
@@ -99,7 +100,7 @@ class CellRun:
                 awake.all()
                 current = [self._metrics(log) for log in logs]
                 measurement = self._measurement([*self.sessions, *current], ())
-                verdict = self.judge(measurement) if judged else _unjudged(self.cell, self.mode)
+                verdict = self._explained(self.judge(measurement), lives) if judged else _unjudged(self.cell, self.mode)
                 if not judged or verdict.buy is not Buy.ROUNDS or goal >= plan.maximum_rounds:
                     break
                 goal = min(goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
@@ -119,10 +120,19 @@ class CellRun:
             with _OneAwake((live,)) as awake:
                 self._warm_up(log)
                 self._rounds_up_to(goal, [log], awake)
+            if item.arm is Arm.CANDIDATE:
+                candidate = live
             self.on_session(log.record())
             self.sessions.append(self._metrics(log))
         measurement = self._measurement(self.sessions, ())
-        return self.judge(measurement) if judged else _unjudged(self.cell, self.mode)
+        return self._explained(self.judge(measurement), [candidate]) if judged else _unjudged(self.cell, self.mode)
+
+    def _explained(self, verdict: CellVerdict, lives: Sequence[LiveEngine]) -> CellVerdict:
+        """The verdict with the engine's own word on who forced each changed value, where its log has one."""
+        if not verdict.differences:
+            return verdict
+        lines = next(live.engine.log.lines() for live in lives if live.arm is Arm.CANDIDATE)
+        return replace(verdict, differences=tuple(replace(d, forced_by=forced_by(d.key, lines)) for d in verdict.differences))
 
     def _warm_up(self, log: SessionLog) -> None:
         warmed = log.live.warmed_workloads
@@ -132,6 +142,7 @@ class CellRun:
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
         warmed.add(self.cell.workload.name)
+        log.live.probe.reset_peaks()  # peaks are those of the measured rounds
 
     def _rounds_up_to(self, goal: int, logs: list[SessionLog], awake: _OneAwake) -> None:
         """Measure pairs until every arm has ``goal`` valid pairs; an invalid round repeats its pair, within the target's budget."""

@@ -138,7 +138,8 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
             stop=live.engine.death_event,
         )
     live.require_alive()
-    counters_after = live.probe.counters()
+    received_count = sum(sample.output_token_count for sample in seen.samples)
+    counters_after = live.probe.counters_after(counters_before, "vllm:generation_tokens_total", received_count)
     counted = counter_difference(counters_before, counters_after)
     record = _record(place, seen, counted.values, (*sampler.window(seen.start_ns, seen.end_ns), *_engine_readings(live, seen, counted)))
     if place.kind is RoundKind.MEASURED:

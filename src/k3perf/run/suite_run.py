@@ -229,8 +229,13 @@ class SuiteRun:
 
     def _ensure_sampler(self) -> Sampler:
         if self._sampler is None:
-            self._sampler = self._exit.enter_context(Sampler(self._pool.pids))
+            self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices()))
         return self._sampler
+
+    def _devices(self) -> tuple[int, ...] | None:
+        """The devices that the run's targets use: asked for by index, so that one that cannot be read is told, not missed."""
+        hardware = [cell.target.hardware for cell in self._cells if cell.target.hardware.kind == "nvidia"]
+        return tuple(range(max(item.device_count // item.host_count for item in hardware))) if hardware else None
 
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:
