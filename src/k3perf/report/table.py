@@ -15,6 +15,8 @@ from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, MetricVerdict, SuiteVerdict
 from k3perf.units import format_bytes
 
+NATURAL_WIDTH: Final = 160  # no cell is cut: a terminal that is narrower wraps the line, and every number stays readable
+
 OUTCOME_STYLE: Final = {
     Outcome.PASS: "green",
     Outcome.IMPROVED: "bold green",
@@ -42,7 +44,7 @@ def cell_table(cell: CellVerdict, *, width: int = 120, color: bool = False) -> s
             Text(str(metric.outcome), style=OUTCOME_STYLE[metric.outcome]),
         )
     heading = f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
-    body = _render(table, width=width, color=color) if cell.metrics else ""
+    body = _render(table, width=max(width, NATURAL_WIDTH), color=color) if cell.metrics else ""
     return "\n".join([heading, *([body] if body else []), *_lines_below(cell)])
 
 

@@ -103,7 +103,7 @@ class CellRun:
                 verdict = self._explained(self.judge(measurement), lives) if judged else _unjudged(self.cell, self.mode)
                 if not judged or verdict.buy is not Buy.ROUNDS or goal >= plan.maximum_rounds:
                     break
-                goal = min(goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
+                goal = min(verdict.buy_until_rounds or goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
             awake.all()
         for log in logs:
             self.on_session(log.record())
@@ -111,7 +111,7 @@ class CellRun:
         return verdict
 
     def _alternate_sessions(self, session_index: int, pair_id: str | None, rounds_count: int | None, judged: bool) -> CellVerdict:
-        goal = rounds_count or self.cell.target.measurement.minimum_rounds
+        goal = rounds_count or self.cell.target.measurement.maximum_rounds  # a stopped engine sells no more rounds
         order = self.wanted if session_index % 2 == 0 else tuple(reversed(self.wanted))
         for item in order:
             self.pool.stop_all()
