@@ -16,7 +16,8 @@ MARKERS: Final = {
     **{str(family): f"tests of the {family} metrics" for family in Family},
     "configuration": "tests of the resolved configuration",
     "trace": "tests that replay a trace",
-    "k3_workloads(kind)": "which workloads a test of the suite takes: steady (default) or trace",
+    "prefix_cache": "tests of prefix sharing",
+    "k3_workloads(kind)": "which workloads a test of the suite takes: steady (default), prefix (those that share prefixes) or trace",
 }
 
 
@@ -27,14 +28,24 @@ def register(config: pytest.Config) -> None:
 
 
 def cells_for(metafunc: pytest.Metafunc, cells: tuple[Cell, ...]) -> list[Cell]:
-    """The cells a test function takes: steady workloads, or traces where it is marked so."""
+    """The cells a test function takes: steady workloads, those with shared prefixes, or traces, as it is marked."""
     marker = metafunc.definition.get_closest_marker("k3_workloads")
-    wants_trace = marker is not None and marker.args[0] == "trace"
-    return [cell for cell in cells if (cell.workload.arrival.kind == "trace") is wants_trace]
+    kind = marker.args[0] if marker is not None else "steady"
+    return [cell for cell in cells if kind in _kinds(cell)]
+
+
+def _kinds(cell: Cell) -> tuple[str, ...]:
+    if cell.workload.arrival.kind == "trace":
+        return ("trace",)
+    return ("steady", "prefix") if cell.workload.prefix is not None else ("steady",)
 
 
 def arrange(items: list[pytest.Item], suite: Suite) -> None:
-    """Sort by engine, the reference first, so that each engine starts once; tests without a cell keep their place in front."""
+    """Sort by engine, the reference first, so that each engine starts once; tests without a cell keep their place in front.
+
+    A test function that no cell of the chosen targets suits is left out, not shown as skipped.
+    """
+    items[:] = [item for item in items if "cell" not in getattr(item, "fixturenames", ()) or _cell_of(item) is not None]
     for item in items:
         if (cell := _cell_of(item)) is None:
             continue

@@ -34,8 +34,8 @@ def carry(
 ) -> None:
     """Give the benchmark fixture the measured rounds' durations and, as ``extra_info``, every metric value and outcome."""
     if not durations_s:
-        benchmark.skipped = True  # nothing was measured: no entry in its report, and no complaint about an unused fixture
         return
+    benchmark.skipped = False
     pending = iter(durations_s)
     benchmark.pedantic(lambda: clock.advance(next(pending)), rounds=len(durations_s), iterations=1)
     benchmark.extra_info["target"] = measurement.target
