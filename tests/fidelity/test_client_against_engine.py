@@ -5,7 +5,9 @@ Needs an engine's Python: ``--k3-engine-python`` or the environment variable K3P
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,23 +45,43 @@ class LiveEngine:
 
 
 @pytest.fixture(scope="module")
-def engine(pytestconfig, repository, tmp_path_factory) -> Iterator[LiveEngine]:
+def model(repository) -> Path:
+    return repository / "perf_tests" / "models" / "cpu-gqa"
+
+
+@pytest.fixture
+def engine(pytestconfig, model, tmp_path) -> Iterator[LiveEngine]:
+    with serving(pytestconfig, model, tmp_path) as live:
+        yield live
+
+
+@pytest.fixture
+def shallow_engine(pytestconfig, model, tmp_path) -> Iterator[LiveEngine]:
+    """The same model with one layer: block hashing knows nothing of depth, and the replay's prefill is eight times shorter."""
+    shallow = Path(shutil.copytree(model, tmp_path / "shallow"))
+    config = json.loads((shallow / "config.json").read_text())
+    (shallow / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with serving(pytestconfig, shallow, tmp_path) as live:
+        yield live
+
+
+@contextmanager
+def serving(pytestconfig, model: Path, directory: Path) -> Iterator[LiveEngine]:
     python = pytestconfig.getoption("--k3-engine-python", None) or os.environ.get("K3PERF_ENGINE_PYTHON")
     if not python:
         pytest.skip("no engine: give --k3-engine-python or K3PERF_ENGINE_PYTHON")
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    model = str(repository / "perf_tests" / "models" / "cpu-gqa")
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--load-format", "dummy", "--dtype", "bfloat16"]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--load-format", "dummy", "--dtype", "bfloat16"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "32"]
     command += ["--block-size", str(BLOCK_TOKENS), "--enable-prefix-caching", "--enable-prompt-tokens-details"]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    log = directory / "engine.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | settings)
     try:
         wait_until_ready(f"http://127.0.0.1:{port}", process, log)
-        yield LiveEngine(f"http://127.0.0.1:{port}", model)
+        yield LiveEngine(f"http://127.0.0.1:{port}", str(model))
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -135,7 +158,7 @@ def server_mean_ms(counters, histogram):
     return 1e3 * counters[f"{histogram}_sum"] / counters[f"{histogram}_count"]
 
 
-def test_a_replay_hits_the_prefix_cache_as_the_trace_does(engine, tmp_path):
+def test_a_replay_hits_the_prefix_cache_as_the_trace_does(shallow_engine, tmp_path):
     """The first 200 requests, at 1/16 of their length: one trace block is one cache block. One at a time, so that every hit can be had."""
     name = os.environ.get("K3PERF_TEST_TRACE")
     rows = read_trace(Path(name))[0][:200] if name else synthesise_trace(requests=200, duration_s=60, seed=11)
@@ -150,7 +173,7 @@ def test_a_replay_hits_the_prefix_cache_as_the_trace_does(engine, tmp_path):
     expected_hits = sum(cache.look_up_and_add(request.prompt_token_ids) for request in plan.requests)
     asked = sum(request.prompt_token_count for request in plan.requests)
 
-    seen, values, counters = measured(engine, plan)
+    seen, values, counters = measured(shallow_engine, plan)
 
     print(f"prefix hits: {counters['vllm:prefix_cache_hits_total']:.0f} of {asked} tokens, expected {expected_hits}; {len(rows)} rows")
     assert counters["vllm:prefix_cache_queries_total"] == asked
