@@ -87,9 +87,9 @@ class Site:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "K3PERF_STAND_IN": str(self.root / "behaviour.json"), "K3PERF_ENGINE_PYTHON": str(self.python)}
 
-    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def pytest(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", *arguments]
-        return subprocess.run(command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(command, cwd=self.root, env=self.environment() | environment, capture_output=True, text=True, timeout=240, check=False)
 
     def k3perf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "k3perf.cli.main", *arguments]
@@ -208,6 +208,24 @@ def test_bad_injection(site, text):
     run = site.pytest("-k", "fp8_kv", "--k3-inject", text)
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     assert text in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_no_free_port(site):
+    (site.root / "no_ports").mkdir()
+    (site.root / "no_ports" / "sitecustomize.py").write_text(
+        "import socket\n"
+        "real_bind = socket.socket.bind\n"
+        "def bind(self, address):\n"
+        "    if isinstance(address, tuple) and address[1] == 0:\n"
+        "        raise OSError(98, 'Address already in use')\n"
+        "    return real_bind(self, address)\n"
+        "socket.socket.bind = bind\n"
+    )
+    run = site.pytest("-k", "fp8_kv", PYTHONPATH=str(site.root / "no_ports"))
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "no port of 127.0.0.1" in run.stdout + run.stderr
+    assert "ip_local_port_range" in run.stdout + run.stderr
     assert "Traceback" not in run.stdout + run.stderr
 
 

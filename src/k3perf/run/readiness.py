@@ -10,7 +10,8 @@ import psutil
 from k3perf.config.models import TargetSpec
 from k3perf.engine.devices import nvml_reader
 from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
-from k3perf.errors import PreflightError
+from k3perf.engine.port import PortReservation
+from k3perf.errors import PreflightError, UsageError
 from k3perf.units import GIB
 
 # A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of interpreter and libraries per process tree.
@@ -37,6 +38,16 @@ def require_ready(
     elif target.hardware.kind == "nvidia" and not own_pids:
         _wait_for_devices(target)
     require(find(target, engines_count=engines_count, engine_python=engine_python, results_directory=results_directory, own_pids=own_pids))
+
+
+def require_port() -> None:
+    """Raise UsageError when this machine has no loopback port left for an engine to listen on."""
+    try:
+        PortReservation("127.0.0.1").release()
+    except PreflightError as error:
+        raise UsageError(
+            f"{error}. No engine can listen: end what holds the ports (`ss -tn` lists them), or widen /proc/sys/net/ipv4/ip_local_port_range."
+        ) from None
 
 
 def find(

@@ -22,6 +22,7 @@ from k3perf.run.judge import GateKeeper
 from k3perf.run.live import utc_now
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
+from k3perf.run.readiness import require_port
 from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
@@ -75,6 +76,7 @@ class SuiteRun:
 
     def check_inputs(self) -> None:
         """Read tolerances, baselines and plans of every cell. Raises UsageError for one that cannot be used; starts nothing."""
+        require_port()
         for cell in self._cells:
             self._plan(cell)
             ValidityRules.for_target(cell.target.validity)
