@@ -33,7 +33,14 @@ require_venv() {
         fail "cannot install python$version-venv; install it and try again"
 }
 
-# make_environment DIR LOCK...: true when DIR is new or its locks changed, and has to be filled.
+# The tests make repositories of their own.
+require_git() {
+    command -v git >/dev/null && return
+    say "git is missing, installing it"
+    as_root apt-get update -qq && as_root apt-get install -y -qq git >/dev/null || fail "cannot install git; install it and try again"
+}
+
+# stale_environment DIR LOCK...: true when DIR is new or its locks changed, and has to be filled.
 stale_environment() {
     local directory=$1 wanted
     shift
@@ -78,9 +85,12 @@ harness_environment() {
     fi
 }
 
-# The CPU engine's environment, unless another engine Python is named or an NVIDIA driver is here.
+# The CPU engine's environment, unless another engine Python is named. On a GPU host that is what one wants (docs/runner.md).
 engine_environment() {
     [ -n "${K3PERF_ENGINE_PYTHON:-}" ] && return 0
+    if command -v nvidia-smi >/dev/null; then
+        say "a GPU is here: K3PERF_ENGINE_PYTHON=/path/to/vllm/bin/python measures with that engine; without it the CPU engine is set up"
+    fi
     if stale_environment "$k3perf_root/.venv-engine" "$k3perf_root/requirements/engine-cpu.txt"; then
         say "setting up the CPU engine's environment (.venv-engine, 3.5 GB, one to five minutes)"
         fill_environment "$k3perf_root/.venv-engine" install_engine_cpu

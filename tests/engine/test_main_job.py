@@ -19,10 +19,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 def main_job(repository, tmp_path, engine_python):
     def run(*arguments):
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", "--k3-target", "cpu-hybrid"]
-        command += ["-k", "fp8_kv", "--k3-results", str(tmp_path / "out"), *arguments]
+        results = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        command += ["-k", "fp8_kv", "--k3-results", str(results), *arguments]
         environment = {**os.environ, "K3PERF_ENGINE_PYTHON": str(engine_python)}
         done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1400, check=False)
-        verdict = json.loads((tmp_path / "out" / "verdict.json").read_text())
+        assert (results / "verdict.json").is_file(), done.stdout + done.stderr
+        verdict = json.loads((results / "verdict.json").read_text())
         failed = {line.split("::")[1].split("[")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")}
         outcomes = {metric["metric"]: metric["outcome"] for cell in verdict["cells"] for metric in cell["metrics"]}
         return done, outcomes, failed
@@ -34,8 +36,7 @@ def main_job(repository, tmp_path, engine_python):
 def test_clean_tree_does_not_regress(main_job):
     done, outcomes, failed = main_job()
     if done.returncode == ExitStatus.INVALID:
-        assert "invalid:" in done.stdout  # a busy machine, told by its reading
-        return
+        pytest.skip("\n".join(line for line in done.stdout.splitlines() if "invalid:" in line))  # a busy machine, told by its reading
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert failed == set()
     assert {outcomes["weights_bytes"], outcomes["kv_capacity_tokens"]} == {"PASS"}

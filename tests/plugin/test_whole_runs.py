@@ -89,7 +89,9 @@ class Site:
 
     def pytest(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", *arguments]
-        return subprocess.run(command, cwd=self.root, env=self.environment() | environment, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment() | environment, capture_output=True, text=True, timeout=240, check=False
+        )
 
     def k3perf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "k3perf.cli.main", *arguments]
@@ -194,6 +196,69 @@ def test_interrupted_run_is_resumed_without_measuring_again(site):
     assert again.returncode == ExitStatus.OK, again.stdout
     assert "not measured again" in again.stderr + again.stdout
     assert "ready" not in again.stderr
+
+
+def test_resume_of_another_experiment_is_refused(site):
+    first = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert first.returncode == ExitStatus.OK, first.stdout
+    other = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "--k3-inject", "slow_step_percent=5")
+    assert other.returncode == ExitStatus.USAGE, other.stdout + other.stderr
+    assert "injected" in other.stdout + other.stderr
+    mixed = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert mixed.returncode == ExitStatus.USAGE, mixed.stdout + mixed.stderr
+    assert "--k3-resume" in mixed.stdout + mixed.stderr
+
+
+@pytest.mark.parametrize("other", [("--k3-inject", "slow_step_percent=5"), ("--k3-ab-base", "HEAD"), ("--k3-resume", "--k3-results", "x")])
+def test_a_recording_is_of_the_engine_as_it_is(site, other):
+    run = site.pytest("-k", "fp8_kv", "--k3-record", *other)
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert other[0] in run.stdout + run.stderr
+
+
+def test_ab_against_another_engine_environment(site):
+    other = site.root / "other" / "bin"
+    other.mkdir(parents=True)
+    (other / "python").write_text(f'#!/bin/sh\nK3PERF_STAND_IN={site.root}/other.json exec {sys.executable} {STAND_IN} "$@"\n')
+    (other / "python").chmod(0o755)
+    (site.root / "other.json").write_text(json.dumps({"vllm_version": "0.99.0"}))
+    run = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    (site.root / "other.json").write_text(json.dumps({"cache_config": {"enable_prefix_caching": False}}))
+    drifted = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
+    assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout
+
+
+def test_ab_base_that_lacks_the_config_is_a_usage_error(site):
+    subprocess.run(["git", "init", "-q"], cwd=site.root, check=True)
+    hidden = site.root / "perf_tests" / "configs" / "fp8_kv.yaml"
+    text = hidden.read_text()
+    hidden.unlink()
+    target = site.root / "perf_tests" / "targets" / "tiny.yaml"
+    declared = target.read_text()
+    target.write_text(yaml.safe_dump({**TARGET, "configs": ["default"]}))
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", "add", "perf_tests"], cwd=site.root, check=True)
+    subprocess.run(["git", *identity, "commit", "-qm", "base"], cwd=site.root, check=True)
+    hidden.write_text(text)
+    target.write_text(declared)
+    run = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "fp8_kv" in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_killed_recording_is_recovered(site):
+    run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "rec")
+    assert run.returncode == ExitStatus.OK, run.stdout
+    (site.root / "rec" / "measurements.json").unlink()
+    recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
+    assert recovered.returncode == ExitStatus.OK, recovered.stdout + recovered.stderr
+    assert "tiny-fp8_kv-quick: 6 sessions" in recovered.stdout
+    lines = (site.root / "rec" / "results.jsonl").read_text().splitlines()
+    (site.root / "rec" / "results.jsonl").write_text("\n".join(line for line in lines if '"session_end"' not in line) + "\n")
+    unended = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
+    assert unended.returncode == ExitStatus.USAGE, unended.stdout
 
 
 def test_engine_python_that_is_missing(site):

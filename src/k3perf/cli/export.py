@@ -45,7 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(deployed.environment.items())]
     command = " ".join([*environment, shlex.join(deployed.command)])
     if arguments.output:
-        path.write_text(deployed.config_file_text, encoding="utf-8")
+        try:
+            path.write_text(deployed.config_file_text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--output {path} cannot be written: {error}. Name a file in a folder that exists.") from None
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")

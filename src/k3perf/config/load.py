@@ -6,6 +6,7 @@ Every failure becomes one ``ConfigFileError`` with file, key, value and next ste
 from __future__ import annotations
 
 import difflib
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,8 @@ def _construct_unique(loader: _UniqueKeyLoader, node: yaml.MappingNode, deep: bo
     mapping: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=deep)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a word or a number", key_node.start_mark)
         if key in mapping:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is written twice", key_node.start_mark)
         mapping[key] = loader.construct_object(value_node, deep=deep)

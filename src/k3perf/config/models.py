@@ -207,9 +207,9 @@ class ToleranceFile(Declared):
     """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, per target where they differ, and the error budgets."""
 
     schema_version: Literal[1]
-    false_alarm_budget: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
-    missed_loss_budget: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    false_alarm_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.01
+    missed_loss_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.05
+    cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.1
     defaults: dict[str, Tolerance] = Field(min_length=1)
     targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
 

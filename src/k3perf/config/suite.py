@@ -106,7 +106,7 @@ class Suite:
         path = self.root / target.model.directory / "config.json"
         try:
             return int(json.loads(path.read_text(encoding="utf-8"))["vocab_size"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigFileError(path, "vocab_size", None, f"cannot be read: {error}", "Write the model's config.json anew.") from None
 
     def cells(self, targets: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
@@ -246,6 +246,9 @@ def _check_combination(suite: Suite, spec: ConfigSpec, path: Path) -> None:
         if suite.configs[part].extends is None or len(change) != 1:
             raise ConfigFileError(path, "combines", part, "is not an approved single change", "List configs that change one argument.")
         argument = next(iter(change))
+        if suite.configs[part].extends != spec.extends:
+            problem = f"extends {suite.configs[part].extends}, the combination extends {spec.extends}"
+            raise ConfigFileError(path, "combines", part, problem, "Combine changes of one parent.")
         if argument in changed:
             problem = f"sets {argument}, as {changed[argument]} does"
             raise ConfigFileError(path, "combines", part, problem, "A combination sets each argument once.")
@@ -254,6 +257,13 @@ def _check_combination(suite: Suite, spec: ConfigSpec, path: Path) -> None:
 
 def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     check_arguments(target.engine_arguments, path, "engine_arguments")
+    forced = _parallel_arguments(target)
+    for name in target.configs or tuple(suite.configs):
+        clash = forced.keys() & suite.changes(name).keys() if name in suite.configs else set()
+        if clash:
+            raise ConfigFileError(
+                path, "parallelism", name, f"sets {', '.join(clash)}, as this config does", "Give it a target of its own."
+            )
     for index, refusal in enumerate(target.refusals):
         check_arguments(refusal.when, path, f"refusals.{index}.when")
     named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]

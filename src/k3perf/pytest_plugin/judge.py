@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from k3perf.config.suite import Cell
+from k3perf.errors import ExitStatus, UsageError
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
 from k3perf.metrics.definitions import METRICS, Family
 from k3perf.pytest_plugin.replay import ReplayClock, carry
 from k3perf.pytest_plugin.state import PluginState
+from k3perf.run.suite_run import CellResult
 
 FAILING = frozenset({Outcome.REGRESSED, Outcome.CONFIG_DRIFT, Outcome.NO_BASELINE, Outcome.INVALID})
 
@@ -27,15 +29,23 @@ class SuiteJudge:
         """Measure ``cell`` unless that was done; fail with the table of the families' metrics when one of them fails."""
         if benchmark is not None:
             benchmark.skipped = True  # until there are rounds to carry: no empty entry, no complaint about an unused fixture
-        result = self._state.open_run().measure(cell)
+        result = self._measure(cell)
         part = only_families(result.verdict, families)
         if benchmark is not None and clock is not None:
             carry(benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics)
+        if not part.metrics and part.outcome is Outcome.PASS and not self._state.config.getoption("--k3-record"):
+            pytest.skip(f"no {' or '.join(families)} metric has a tolerance for {cell.target.name}: reported, not judged")
         self._conclude(part)
+
+    def _measure(self, cell: Cell) -> CellResult:
+        try:
+            return self._state.open_run().measure(cell)
+        except UsageError as error:  # found only while measuring, e.g. a launch kind that the suite does not start
+            pytest.exit(str(error), returncode=ExitStatus.USAGE)
 
     def check_configuration(self, cell: Cell) -> None:
         """Fail when the engine resolved another configuration than the approved one."""
-        verdict = self._state.open_run().measure(cell).verdict
+        verdict = self._measure(cell).verdict
         self._conclude(replace(verdict, metrics=(), notes=()))
 
     def _conclude(self, verdict: CellVerdict) -> None:

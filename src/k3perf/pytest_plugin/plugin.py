@@ -6,6 +6,7 @@ Stays out of every pytest call that does not ask for the suite's tests. Collecti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     register(config)
     _state(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A call that does not name the suite does not collect it by walking past: measuring for an hour is asked for, never stumbled into."""
+    return True if _state(config) is None and collection_path == config.rootpath / "perf_tests" else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

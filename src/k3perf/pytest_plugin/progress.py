@@ -30,8 +30,11 @@ class LiveProgress:
         self._say(f"{cell}: {arm} {what}{suffix}")
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
-        self._say(text)
+        """Something worth a line that stays."""
+        if self._status is not None:
+            self._status.console.print(text, markup=False, highlight=False)
+        else:
+            self._say(text)
 
     def close(self) -> None:
         """Take the status line away."""
@@ -42,7 +45,9 @@ class LiveProgress:
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._started_s
         if self._status is not None:
-            self._status.update(f"[{elapsed_s:4.0f} s] {text}")
+            from rich.markup import escape
+
+            self._status.update(escape(f"{elapsed_s:4.0f} s  {text}"))
         elif sys.__stderr__ is not None:
             sys.__stderr__.write(f"[k3perf {elapsed_s:4.0f} s] {text}\n")
             sys.__stderr__.flush()

@@ -25,6 +25,11 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).resolve()
     if option("--k3-resume") and not option("--k3-results"):
         raise UsageError("--k3-resume goes on with a run's results: name their directory with --k3-results")
+    if option("--k3-record"):
+        for other in ("--k3-inject", "--k3-ab-base", "--k3-resume"):
+            if option(other):
+                hint = " (`k3perf recover` saves what an interrupted recording left)" if other == "--k3-resume" else ""
+                raise UsageError(f"--k3-record makes baselines of the engine as it is: leave {other} out{hint}")
     results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
     base = _ab_base(config, option("--k3-ab-base"), cache_directory)
     return RunSettings(
@@ -112,7 +117,7 @@ def _mode(given: str | None) -> Any:
 def _positive(given: str | None, name: str) -> int | None:
     if given is None:
         return None
-    if not given.isdigit() or int(given) < 1:
+    if not given.isdecimal() or int(given) < 1:
         raise UsageError(f"{name} {given!r}: give a whole number of at least 1")
     return int(given)
 

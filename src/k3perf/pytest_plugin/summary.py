@@ -24,6 +24,8 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
 def finish(state: PluginState, session: pytest.Session, status: int) -> int:
     """Close the run. The exit status of the checks made, unless pytest's own status says something the gate does not know."""
     state.close_run()
+    if state.run is not None and state.run.write_problem and status == ExitStatus.OK:
+        return ExitStatus.INVALID  # numbers that cannot be kept are no result
     if not state.checked or status not in (ExitStatus.OK, ExitStatus.REGRESSED):
         return status
     ours = exit_status(join(state.checked), strict=bool(state.config.getoption("--k3-strict")))
@@ -35,12 +37,19 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
     """Every measured cell's table and where the files are."""
     if state.run is None or not state.run.results():
         return
-    from k3perf.report.table import suite_summary
+    from k3perf.report.table import lines_below, suite_summary
 
     reporter.section("k3perf", sep="=")
     width = max(100, min(reporter._tw.fullwidth, 160))
-    reporter.write_line(suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup))
     settings = state.run.settings
+    if settings.record:
+        reporter.write_line("recorded, not judged:")
+        for cell in state.run.verdict().cells:
+            reporter.write_line("\n".join([f"  {cell.target} - {cell.config} - {cell.workload}", *lines_below(cell)]))
+    else:
+        reporter.write_line(suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup))
+    if state.run.write_problem:
+        reporter.write_line(state.run.write_problem)
     reporter.write_line(f"results: {settings.results_directory}")
     if settings.record:
         reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")

@@ -45,10 +45,11 @@ def cell_table(cell: CellVerdict, *, width: int = 120, color: bool = False) -> s
         )
     heading = f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
     body = _render(table, width=max(width, NATURAL_WIDTH), color=color) if cell.metrics else ""
-    return "\n".join([heading, *([body] if body else []), *_lines_below(cell)])
+    return "\n".join([heading, *([body] if body else []), *lines_below(cell)])
 
 
-def _lines_below(cell: CellVerdict) -> list[str]:
+def lines_below(cell: CellVerdict) -> list[str]:
+    """Differences, reasons and notes of a cell, a line each."""
     lines = [
         f"  config drift: {d.key}: was {d.was!r}, is {d.now!r}{f' (forced by {d.forced_by})' if d.forced_by else ''}"
         for d in cell.differences

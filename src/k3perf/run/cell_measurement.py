@@ -18,7 +18,7 @@ from k3perf.metrics.resolved import forced_by
 from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
-from k3perf.run.pool import EnginePool, Wanted
+from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
@@ -26,6 +26,7 @@ from k3perf.workload.plan import Plan
 
 Judge = Callable[[CellMeasurement], CellVerdict]
 OnRecord = Callable[[SessionRecord], None]
+OnSessionEnd = Callable[[str, tuple[InvalidReason, ...]], None]
 OnRound = Callable[[str, Cell, Arm, RoundRecord], None]
 
 ROUNDS_PER_PURCHASE = 2  # one ABBA block
@@ -46,6 +47,7 @@ class CellRun:
     judge: Judge
     on_round: OnRound
     on_session: OnRecord
+    on_session_end: OnSessionEnd
     sessions: list[SessionMetrics] = field(default_factory=list)
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
@@ -57,6 +59,7 @@ class CellRun:
             try:
                 verdict = self._measure_session(session_index)
             except EngineError as error:
+                self.pool.stop_all()  # whatever failed, no engine that may hang is used again
                 if self._crashed_before(error) or session_index + 1 == plan.maximum_sessions:
                     reasons = (engine_reason(error),)
                     break
@@ -76,7 +79,7 @@ class CellRun:
         return self._measurement(self.sessions, reasons)
 
     def _crashed_before(self, error: EngineError) -> bool:
-        return "not tried again" in str(error)
+        return isinstance(error, RepeatedCrashError)
 
     def _measure_session(self, session_index: int, *, rounds_count: int | None = None, judged: bool = True) -> CellVerdict:
         pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
@@ -106,7 +109,7 @@ class CellRun:
                 goal = min(verdict.buy_until_rounds or goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
             awake.all()
         for log in logs:
-            self.on_session(log.record())
+            self._end(log)
         self.sessions += current
         return verdict
 
@@ -122,7 +125,7 @@ class CellRun:
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
-            self.on_session(log.record())
+            self._end(log)
             self.sessions.append(self._metrics(log))
         measurement = self._measurement(self.sessions, ())
         return self._explained(self.judge(measurement), [candidate]) if judged else _unjudged(self.cell, self.mode)
@@ -145,8 +148,9 @@ class CellRun:
         log.live.probe.reset_peaks()  # peaks are those of the measured rounds
 
     def _rounds_up_to(self, goal: int, logs: list[SessionLog], awake: _OneAwake) -> None:
-        """Measure pairs until every arm has ``goal`` valid pairs; an invalid round repeats its pair, within the target's budget."""
-        repeats_left = self.cell.target.measurement.repeat_invalid_rounds
+        """Measure pairs until every arm has ``goal`` valid pairs; an invalid round repeats its pair, within the session's budget."""
+        done_count = sum(1 for r in logs[0].rounds if r.kind is RoundKind.MEASURED)
+        repeats_left = self.cell.target.measurement.repeat_invalid_rounds - (done_count - _valid_pairs(logs))
         pair_index = max((r.pair_index for log in logs for r in log.rounds if r.pair_index is not None), default=-1) + 1
         valid_count = _valid_pairs(logs)
         while valid_count < goal:
@@ -176,6 +180,12 @@ class CellRun:
         log = SessionLog(self.cell, self.plan, live, pair_id)
         self.on_session(log.record())
         return log
+
+    def _end(self, log: SessionLog) -> None:
+        """Write the readings at the session's end, then that it ended and what was found about it."""
+        record = log.record()
+        self.on_session(record)
+        self.on_session_end(log.session_id, judge_session(record, self.rules))
 
     def _metrics(self, log: SessionLog) -> SessionMetrics:
         record = log.record()

@@ -29,6 +29,11 @@ from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm
 from k3perf.telemetry.server import ServerProbe
 
+
+class RepeatedCrashError(EngineError):
+    """A config that crashed twice in this run is not tried again; carries the first crash's cause."""
+
+
 MAXIMUM_CRASHES = 2  # a config that crashed twice in one run is not tried again
 
 
@@ -73,7 +78,7 @@ class EnginePool:
         Raises EngineError (the first cause again once a config has crashed twice) or PreflightError.
         """
         keys = {item.key for item in wanted}
-        for key in [key for key in self._live if key not in keys]:
+        for key in [key for key, live in self._live.items() if key not in keys or not live.engine.alive()]:
             self.stop(self._live[key])
         missing = [item for item in wanted if item.key not in self._live]
         for item in missing:
@@ -124,7 +129,7 @@ class EnginePool:
         crashes = self._crashes[item.key]
         if len(crashes) >= MAXIMUM_CRASHES:
             first = crashes[0]
-            raise EngineError(
+            raise RepeatedCrashError(
                 f"{item.target.name}-{item.config.name} crashed {len(crashes)} times in this run and is not tried again",
                 stage=first.stage,
                 root_cause=first.root_cause,
@@ -140,8 +145,8 @@ class EnginePool:
         """Start side by side. An interrupt ends the starts under way at once; of several failures the first wanted one's is raised."""
         cancelled = threading.Event()
         with ThreadPoolExecutor(max_workers=len(missing)) as executor:
-            outcomes = [executor.submit(self._start, item, cancelled) for item in missing]
             try:
+                outcomes = [executor.submit(self._start, item, cancelled) for item in missing]
                 errors = [future.exception() for future in outcomes]
             except BaseException:
                 cancelled.set()  # else the executor would wait until the engines are ready
@@ -175,7 +180,9 @@ class EnginePool:
             raise
         try:
             self._live[item.key] = self._probe(item, session_id, engine)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, EngineError):
+                self._crashes[item.key].append(error)
             engine.stop()
             raise
 

@@ -9,8 +9,8 @@ import psutil
 
 from k3perf.config.models import TargetSpec
 from k3perf.engine.devices import nvml_reader
-from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.engine.port import PortReservation
+from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
 from k3perf.units import GIB
 

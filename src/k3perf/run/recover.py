@@ -19,11 +19,12 @@ CellName = tuple[str, str, str, str]
 def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str) -> tuple[CellMeasurement, ...]:
     """Write ``output_path`` from the sessions in ``results_path``. Raises UsageError when none of them is usable.
 
-    A session is usable with at least its target's ``minimum_rounds`` valid measured rounds; a candidate of a comparison also needs its
+    A session is usable when it ended (its peaks were read then), with at least its target's ``minimum_rounds`` valid measured rounds; a candidate of a comparison also needs its
     reference. Sessions with an injected fault never enter.
     """
     results = read_results(results_path)
-    usable = [record for record in results.sessions.values() if _usable(record, suite)]
+    ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
+    usable = [record for record in ended if _usable(record, suite)]
     cells: dict[CellName, list[SessionRecord]] = {}
     for record in usable:
         if record.arm is Arm.CANDIDATE or record.pair_id is not None:

@@ -40,7 +40,7 @@ class Injection:
         return cls(kind, amount)
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.amount:g}"
+        return f"{self.kind}={self.amount!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,16 @@ class RunSettings:
     trace_file: Path | None = None
     resume: bool = False
     build: str = ""
+
+    @property
+    def experiment(self) -> dict[str, str]:
+        """What must be equal for results of an earlier run to be this run's."""
+        return {
+            "commit": self.commit,
+            "engine_python": str(self.engine_python),
+            "injected": ",".join(str(injection) for injection in self.injections),
+            "ab_base": str(self.ab_base_python or (self.ab_suite.root if self.ab_suite is not None else "")),
+        }
 
     def mode_for(self, target_name: str) -> Mode:
         """The comparison mode of a target in this run."""

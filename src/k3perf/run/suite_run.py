@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from k3perf.config.suite import Cell
-from k3perf.errors import MeasurementInvalid
+from k3perf.errors import MeasurementInvalid, UsageError
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, SuiteVerdict
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.validity import ValidityRules
+from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun, engine_reason
@@ -28,7 +28,7 @@ from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.store.atomic import replace_file
 from k3perf.store.measurements import write_measurement_file
-from k3perf.store.results import CellKey, FinishedCell, ResultWriter, read_results
+from k3perf.store.results import CellKey, FinishedCell, ResultWriter, RunResults, read_results
 from k3perf.telemetry.sampler import Sampler
 from k3perf.units import ns_to_s
 from k3perf.workload.plan import Plan, expand
@@ -55,13 +55,14 @@ class SuiteRun:
         self._progress = progress
         self._keeper = GateKeeper(settings, self._cells)
         self._results: dict[str, CellResult] = {}
-        self._durations_s: dict[str, list[float]] = {}
+        self._durations_s: dict[str, dict[str, list[float]]] = {}
         self._identity: dict[str, str] = {}
         self._exit = contextlib.ExitStack()
         self._pool = EnginePool(settings, progress)
         self._writer: ResultWriter | None = None
         self._sampler: Sampler | None = None
-        self._earlier = read_results(settings.results_directory / RESULTS_FILE) if settings.resume else None
+        self.write_problem = ""
+        self._earlier = self._read_earlier()
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +80,7 @@ class SuiteRun:
         require_port()
         for cell in self._cells:
             self._plan(cell)
+            wanted_engines(cell, self.settings)
             ValidityRules.for_target(cell.target.validity)
             self._keeper.check_inputs(cell)
 
@@ -114,7 +116,24 @@ class SuiteRun:
         try:
             self._write_files()
         except OSError as error:
-            self._progress.note(f"the files of this run cannot be written: {error}")
+            self.write_problem = f"the files of this run cannot be written: {error}"
+            self._progress.note(self.write_problem)
+
+    def _read_earlier(self) -> RunResults | None:
+        """The interrupted run to go on with. UsageError for results that are another experiment's, or that this run would mix with."""
+        path = self.settings.results_directory / RESULTS_FILE
+        if not self.settings.resume:
+            if path.is_file() and path.stat().st_size:
+                raise UsageError(
+                    f"{path} holds another run's results. Go on with it (--k3-resume), or name another --k3-results directory."
+                )
+            return None
+        earlier = read_results(path)
+        for name, value in self.settings.experiment.items():
+            was = earlier.experiment.get(name, value)
+            if was != value:
+                raise UsageError(f"--k3-resume: {path} was measured with {name} {was!r}, this run has {value!r}. Measure it anew.")
+        return earlier
 
     def _measure(self, cell: Cell) -> CellResult:
         early = self._keeper.early_verdict(cell, self._plan(cell).digest)
@@ -137,7 +156,12 @@ class SuiteRun:
         except MeasurementInvalid as error:  # numbers that cannot be kept are no result
             measurement = self._empty(cell, (*measurement.invalid_reasons, engine_reason(error)))
             verdict = self._keeper.judge(cell, measurement)
-        return CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
+        return CellResult(measurement, verdict, self._durations_of(cell, measurement))
+
+    def _durations_of(self, cell: Cell, measurement: CellMeasurement) -> tuple[float, ...]:
+        """Durations in seconds of the rounds that the verdict rests on; those of a session that died are not among them."""
+        of_cell = self._durations_s.get(cell.cell_id, {})
+        return tuple(value for session in measurement.sessions for value in of_cell.get(session.session_id, ()))
 
     def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> None:
         session_ids = tuple(session.session_id for session in measurement.sessions)
@@ -153,7 +177,9 @@ class SuiteRun:
         key = self._key(cell)
         if self._earlier is None or self._earlier.finished(key) is None:
             return None
-        records = self._earlier.cell_sessions(key)
+        rules = ValidityRules.for_target(cell.target.validity)
+        records = tuple(replace(record, invalid_reasons=judge_session(record, rules)) for record in self._earlier.cell_sessions(key))
+        self._identity = versions(records[-1].identity) if records else {}
         sessions = tuple(session_metrics(record, service_level=cell.workload.service_level) for record in records)
         measurement = replace(self._empty(cell, ()), sessions=sessions)
         durations_s = [
@@ -180,10 +206,16 @@ class SuiteRun:
                 try:
                     runs[cell.cell_id].record_session()
                 except MeasurementInvalid as error:
+                    self._pool.stop_all()
                     broken[cell.cell_id] = engine_reason(error)
         for cell in self._cells:
             reasons = (broken[cell.cell_id],) if cell.cell_id in broken else ()
             measurement = runs[cell.cell_id].measurement(reasons)
+            valid_count = sum(1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons)
+            if valid_count < count and not reasons:
+                reasons = (
+                    InvalidReason("recording_short", f"{valid_count} of {count} sessions are valid", float(valid_count), float(count)),
+                )
             verdict = CellVerdict(
                 cell.target.name,
                 cell.config.name,
@@ -191,9 +223,9 @@ class SuiteRun:
                 measurement.mode,
                 (),
                 invalid_reasons=reasons,
-                notes=(f"{len(measurement.arm(Arm.CANDIDATE))} sessions recorded, not judged",),
+                notes=(f"{valid_count} valid sessions recorded, not judged",),
             )
-            self._results[cell.cell_id] = CellResult(measurement, verdict, tuple(self._durations_s.get(cell.cell_id, ())))
+            self._results[cell.cell_id] = CellResult(measurement, verdict, self._durations_of(cell, measurement))
 
     def _cell_run(self, cell: Cell) -> CellRun:
         return CellRun(
@@ -208,6 +240,7 @@ class SuiteRun:
             judge=lambda measurement: self._keeper.judge(cell, measurement),
             on_round=self._on_round,
             on_session=self._on_session,
+            on_session_end=lambda session_id, reasons: self._ensure_writer().session_end(session_id, reasons),
         )
 
     def _plan(self, cell: Cell) -> Plan:
@@ -221,7 +254,8 @@ class SuiteRun:
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
         self._ensure_writer().round(session_id, record)
         if arm is Arm.CANDIDATE and record.kind is RoundKind.MEASURED and record.valid:
-            self._durations_s.setdefault(cell.cell_id, []).append(ns_to_s(record.end_ns - record.start_ns))
+            of_cell = self._durations_s.setdefault(cell.cell_id, {})
+            of_cell.setdefault(session_id, []).append(ns_to_s(record.end_ns - record.start_ns))
 
     def _on_session(self, record: SessionRecord) -> None:
         """Called when the engine is ready and again with the readings at the session's end."""
@@ -242,7 +276,9 @@ class SuiteRun:
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:
             self._writer = self._exit.enter_context(
-                ResultWriter(self.settings.results_directory / RESULTS_FILE, run_id=self.settings.run_id)
+                ResultWriter(
+                    self.settings.results_directory / RESULTS_FILE, run_id=self.settings.run_id, experiment=self.settings.experiment
+                )
             )
         return self._writer
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 from k3perf.config.suite import Suite, load_suite
@@ -17,9 +19,15 @@ def base_suite(repository: Path, ref: str, cache_directory: Path) -> Suite:
     place = cache_directory / "bases" / commit
     if not (place / "perf_tests").is_dir():
         archive = _git(repository, ["archive", "--format=tar", commit, "perf_tests"], ref)
-        place.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(place, filter="data")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=place.parent))
+        try:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                tar.extractall(scratch, filter="data")
+            scratch.rename(place)  # whole or not at all
+        except OSError as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise UsageError(f"--k3-ab-base {ref!r}: perf_tests of {commit[:12]} cannot be written to {place}: {error}") from None
     return load_suite(place / "perf_tests")
 
 

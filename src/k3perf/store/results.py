@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -52,7 +52,8 @@ class FinishedCell:
 class ResultWriter:
     """Appends records to ``path``. A failing disk raises MeasurementInvalid: numbers that cannot be kept are no result."""
 
-    def __init__(self, path: Path, *, run_id: str) -> None:
+    def __init__(self, path: Path, *, run_id: str, experiment: Mapping[str, str] | None = None) -> None:
+        """``experiment``: what else decides the numbers (commit, engine, injected faults); kept with the run for whoever resumes it."""
         self.path = path
         self.run_id = run_id
         self._streamed: dict[tuple[str, int], int] = {}
@@ -63,7 +64,9 @@ class ResultWriter:
         except OSError as error:
             raise MeasurementInvalid(f"results cannot be written to {path}: {error}. Name another --k3-results directory") from error
         if os.fstat(self._descriptor).st_size == 0:
-            self._append("run", {"schema_version": RESULTS_SCHEMA_VERSION, "run_id": run_id}, sync=True)
+            self._append(
+                "run", {"schema_version": RESULTS_SCHEMA_VERSION, "run_id": run_id, "experiment": dict(experiment or {})}, sync=True
+            )
 
     def session(self, record: SessionRecord) -> None:
         """A session began; its rounds follow."""
@@ -131,6 +134,7 @@ class RunResults:
 
     path: Path
     run_id: str
+    experiment: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     ended_sessions: set[str] = field(default_factory=set)
     cells: dict[CellKey, FinishedCell] = field(default_factory=dict)
@@ -181,6 +185,7 @@ def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample
         if content["schema_version"] != RESULTS_SCHEMA_VERSION:
             raise ValueError(f"schema_version {content['schema_version']}, this release reads {RESULTS_SCHEMA_VERSION}")
         results.run_id = content["run_id"]
+        results.experiment = dict(content.get("experiment", {}))
     elif kind == "session":
         session = _adapter(SessionRecord).validate_python(content)
         before = results.sessions.get(session.session_id)  # a later line holds the readings at the end, not the rounds again

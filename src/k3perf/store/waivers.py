@@ -1,4 +1,4 @@
-"""``perf_tests/waivers.yaml`` to waivers. A missing file means none; a bad one is an error with file, key and value."""
+"""``baselines/waivers.yaml`` to waivers. A missing file means none; a bad one is an error with file, key and value."""
 
 from __future__ import annotations
 
