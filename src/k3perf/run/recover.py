@@ -19,8 +19,8 @@ CellName = tuple[str, str, str, str]
 def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str) -> tuple[CellMeasurement, ...]:
     """Write ``output_path`` from the sessions in ``results_path``. Raises UsageError when none of them is usable.
 
-    A session is usable when it ended (its peaks were read then), with at least its target's ``minimum_rounds`` valid measured rounds; a candidate of a comparison also needs its
-    reference. Sessions with an injected fault never enter.
+    A session is usable when it ended (its peaks were read then), with at least its target's ``minimum_rounds`` valid measured rounds; a
+    candidate of a comparison also needs its reference. Sessions with an injected fault never enter.
     """
     results = read_results(results_path)
     ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
