@@ -2,11 +2,17 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["pytester"]
+
+# A run started by nohup or in a script's background inherits ignored signals; the tests are about a harness that gets them.
+for _number, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -132,7 +132,7 @@ def host_memory_holders() -> tuple[MemoryHolder, ...]:
     found = []
     for process in psutil.process_iter(["pid", "memory_info", "cmdline", "name"]):
         info = process.info
-        if info["pid"] != os.getpid() and info["memory_info"] is not None:
+        if info["pid"] != os.getpid() and info["memory_info"] is not None and info["memory_info"].rss:  # kernel threads hold none
             command = " ".join(info["cmdline"] or ()) or info["name"] or ""
             found.append(MemoryHolder(info["pid"], command[:120], int(info["memory_info"].rss)))
     found.sort(key=lambda holder: holder.size_bytes or 0, reverse=True)
