@@ -55,6 +55,7 @@ class SuiteRun:
         self._progress = progress
         self._keeper = GateKeeper(settings, self._cells)
         self._results: dict[str, CellResult] = {}
+        self._plans: dict[str, Plan] = {}
         self._durations_s: dict[str, dict[str, list[float]]] = {}
         self._identity: dict[str, str] = {}
         self._exit = contextlib.ExitStack()
@@ -244,12 +245,15 @@ class SuiteRun:
         )
 
     def _plan(self, cell: Cell) -> Plan:
-        return expand(
-            cell.workload,
-            vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
-            trace_directory=self.settings.suite.root / "traces",
-            trace_file=self.settings.trace_file,
-        )
+        """The cell's plan, expanded once: a trace file is read and hashed for it."""
+        if cell.cell_id not in self._plans:
+            self._plans[cell.cell_id] = expand(
+                cell.workload,
+                vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
+                trace_directory=self.settings.suite.root / "traces",
+                trace_file=self.settings.trace_file,
+            )
+        return self._plans[cell.cell_id]
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
         self._ensure_writer().round(session_id, record)
