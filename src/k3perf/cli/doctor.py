@@ -19,6 +19,7 @@ from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
 from k3perf.errors import ExitStatus, UnknownNameError
 from k3perf.run.readiness import find
+from k3perf.telemetry.visible import device_keys
 
 _ASK_VERSION: Final = """
 from importlib.metadata import PackageNotFoundError, version
@@ -73,7 +74,7 @@ def _targets_here(targets: Iterable[TargetSpec]) -> list[TargetSpec]:
 def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[Finding, ...]:
     engines_count = 2 if target.measurement.interleave == "rounds" else 1
     findings = find(target, engines_count=engines_count, engine_python=python, results_directory=results.absolute())
-    return (*findings, _lock(target.hardware.kind))
+    return (*findings, *(_lock(key) for key in device_keys(target.hardware)))
 
 
 def _lock(device_key: str) -> Finding:

@@ -126,7 +126,11 @@ class Equivalence(Declared):
 
 
 class MeasurementPlan(Declared):
-    """How much is measured: rounds are bought up to these limits while a cell is undecided."""
+    """How much is measured: rounds are bought up to these limits while a cell is undecided.
+
+    ``import_ahead``: the next engine's process imports vLLM while this one starts, which shortens every start but the first. For hosts with
+    processors to spare; start-up times are then not measured.
+    """
 
     mode: Literal["baseline", "reference"]
     warm_up_rounds: int = Field(ge=0, default=2)
@@ -137,6 +141,7 @@ class MeasurementPlan(Declared):
     baseline_sessions: int = Field(ge=2, default=6)
     interleave: Literal["rounds", "sessions"] = "sessions"
     repeat_invalid_rounds: int = Field(ge=0, default=4)
+    import_ahead: bool = False
 
     @model_validator(mode="after")
     def _ordered(self) -> MeasurementPlan:

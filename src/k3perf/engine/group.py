@@ -166,6 +166,11 @@ class EngineGroup:
         return self.head.stages
 
     @property
+    def imported_ahead(self) -> bool:
+        """The head's; a group is never held."""
+        return self.head.imported_ahead
+
+    @property
     def compile_cache_warm(self) -> bool | None:
         """Whether the head compiled anew."""
         return self.head.compile_cache_warm

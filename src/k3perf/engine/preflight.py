@@ -241,7 +241,7 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
 
 
 def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
-    wanted = f"{needs.hardware.device_count} x {needs.hardware.device_name or needs.hardware.hardware_class}"
+    wanted = f"{_devices_per_host(needs)} x {needs.hardware.device_name or needs.hardware.hardware_class}"
     if devices is None:
         text = f"No device reader for {needs.hardware.kind}; class, health and memory stay unchecked."
         return [Finding("devices", Level.FAIL if needs.hardware.kind == "nvidia" else Level.WARN, "not read", wanted, text)]
@@ -252,8 +252,12 @@ def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
     return [_device_count(needs, states, wanted), *(finding for state in states for finding in _device(needs, state))]
 
 
+def _devices_per_host(needs: Needs) -> int:
+    return max(1, needs.hardware.device_count // needs.hardware.host_count)
+
+
 def _device_count(needs: Needs, states: tuple[DeviceState, ...], wanted: str) -> Finding:
-    enough = len(states) >= needs.hardware.device_count
+    enough = len(states) >= _devices_per_host(needs)
     return Finding(
         "devices", Level.OK if enough else Level.FAIL, f"{len(states)} found", wanted, "" if enough else "Choose another target."
     )

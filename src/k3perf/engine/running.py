@@ -19,6 +19,7 @@ from typing import Final, Self
 from k3perf.engine import signals
 from k3perf.engine.death_watch import DeathWatch, describe_exit
 from k3perf.engine.guardian import Guardian
+from k3perf.engine.held_start import Gate
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.port import PortReservation, port_is_free
@@ -81,6 +82,7 @@ class EngineParts:
     device_used_bytes: DeviceUsedBytes | None
     device_used_before_bytes: int | None
     shared_memory: SharedMemoryRecord
+    gate: Gate | None = None
 
 
 class Engine:
@@ -149,6 +151,26 @@ class Engine:
     def started_ns(self) -> int:
         """When its process was started."""
         return self._parts.started_ns
+
+    @property
+    def imported_ahead(self) -> bool:
+        """It was held at a gate after its imports: its start-up time is no start-up time of a service."""
+        return self._parts.gate is not None
+
+    def wait_at_gate(self) -> None:
+        """Return when a held engine waits (or has ended). EngineError after the import stage's deadline."""
+        if self._parts.gate is not None:
+            self._parts.gate.wait_until_reached(deadline_s=self.launch.deadlines.import_s, ended=lambda: self.return_code() is not None)
+
+    def release_from_gate(self, on_stage: Callable[[str], None] | None) -> None:
+        """Called once by the supervisor: from now on it starts like any other, its clocks and the device's memory read anew."""
+        parts = self._parts
+        if parts.gate is None:
+            raise ValueError("this engine is not held")
+        parts.device_used_before_bytes = parts.device_used_bytes() if parts.device_used_bytes is not None else None
+        parts.started_ns = time.monotonic_ns()
+        parts.log = LogReader(parts.log_path, start_ns=parts.started_ns, on_stage=on_stage)
+        parts.gate.open()
 
     def pids(self) -> tuple[int, ...]:
         """Every running process of the tree, root first, reparented orphans included."""
@@ -225,6 +247,8 @@ class Engine:
         removed = parts.shared_memory.remove(died_unseen=died_unseen)
         parts.log.drain()
         parts.reservation.release()
+        if parts.gate is not None:
+            parts.gate.close()
         port_free = port_is_free(parts.launch.host, parts.reservation.port)
         device = self._device_memory_returned()
         shutil.rmtree(parts.scratch, ignore_errors=True)

@@ -18,6 +18,7 @@ from typing import Final
 from k3perf.engine import health, log_lines, signals
 from k3perf.engine.death_watch import describe_exit
 from k3perf.engine.guardian import Guardian
+from k3perf.engine.held_start import Gate, held
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.pinning import pin_servers
@@ -72,9 +73,41 @@ def _start_once(
 ) -> Engine:
     with signals.deferred():
         engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
+    return _brought_up(engine, companion_failed)
+
+
+def hold_engine(launch: EngineLaunch, *, work_directory: Path, device_used_bytes: DeviceUsedBytes | None = None) -> Engine:
+    """Start an engine's process ahead of its turn: it imports vLLM, then waits at a gate without touching the device.
+
+    The result is ended by ``stop`` or brought up by ``release_engine``. ValueError for a launch that cannot be held.
+    """
+    become_subreaper()
+    work_directory.mkdir(parents=True, exist_ok=True)
+    with signals.deferred():
+        return _spawn(launch, work_directory, 1, None, device_used_bytes, hold=True)
+
+
+def release_engine(
+    engine: Engine,
+    *,
+    on_stage: Callable[[str], None] | None = None,
+    companion_failed: Callable[[], EngineError | None] = lambda: None,
+) -> Engine:
+    """Open the gate of a held engine and return when it is healthy and ours; raises as ``start_engine`` does.
+
+    A port that was taken meanwhile is an EngineError: the caller starts the engine anew.
+    """
+    engine.release_from_gate(on_stage)
+    try:
+        return _brought_up(engine, companion_failed)
+    except _PortTaken as taken:
+        raise EngineError(str(taken), stage="ready") from taken
+
+
+def _brought_up(engine: Engine, companion_failed: Callable[[], EngineError | None]) -> Engine:
     try:
         _wait_until_ready(engine, companion_failed)
-        pin_servers(engine.pid, engine.pids(), launch.server_cpus)
+        pin_servers(engine.pid, engine.pids(), engine.launch.server_cpus)
         engine.mark_ready(time.monotonic_ns())
     except BaseException:
         engine.stop()
@@ -106,6 +139,8 @@ def _spawn(
     attempt: int,
     on_stage: Callable[[str], None] | None,
     device_used_bytes: DeviceUsedBytes | None,
+    *,
+    hold: bool = False,
 ) -> Engine:
     engine_id = f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
     suffix = "" if attempt == 1 else f".{attempt}"
@@ -115,14 +150,16 @@ def _spawn(
     shared_memory = SharedMemoryRecord()
     reservation = PortReservation(launch.host)
     scratch = Path(tempfile.mkdtemp(prefix="k3perf-"))  # short: sockets live in it, and their paths end at 108 characters
-    guardian = None
+    guardian, gate = None, None
     try:
+        gate = Gate(scratch) if hold else None
+        started_launch = held(launch, gate.path) if gate is not None else launch
         config_file.write_text(launch.config_file_text)
         guardian = Guardian(engine_id, paths=(scratch,))
         started_ns = time.monotonic_ns()
         with log_path.open("wb") as log_file:
             process = subprocess.Popen(
-                launch.rendered_argv(config_file=str(config_file), port=reservation.port),
+                started_launch.rendered_argv(config_file=str(config_file), port=reservation.port),
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
@@ -133,6 +170,8 @@ def _spawn(
     except BaseException as error:
         if guardian is not None:
             guardian.release()
+        if gate is not None:
+            gate.close()
         reservation.release()
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, OSError):
@@ -152,6 +191,7 @@ def _spawn(
             device_used_bytes=device_used_bytes,
             device_used_before_bytes=used_before_bytes,
             shared_memory=shared_memory,
+            gate=gate,
         )
     )
 

@@ -50,7 +50,13 @@ def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> Metr
 
 
 def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
-    """Process start to ready under the name of the compile cache's state; the other name, or both if the state is unknown, stays None."""
+    """Process start to ready under the name of the compile cache's state; the other name, or both if the state is unknown, stays None.
+
+    Both stay None for a process that had imported vLLM ahead of its turn.
+    """
+    if record.imported_ahead:
+        ahead = MetricValue(None, 0, {"imported_ahead": 1})
+        return {"startup_cold_s": ahead, "startup_warm_s": ahead}
     nothing = MetricValue(None, 0, {"other_cache_state": 1} if record.compile_cache_warm is not None else {"cache_state_unknown": 1})
     values = {"startup_cold_s": nothing, "startup_warm_s": nothing}
     if record.compile_cache_warm is not None and record.stages:

@@ -114,6 +114,7 @@ class SessionLog:
             kv_max_concurrency_ratio=live.kv_max_concurrency_ratio,
             engine_peak_resident_bytes=peak_resident_bytes(live.engine.pids()),
             compile_cache_warm=live.engine.compile_cache_warm,
+            imported_ahead=live.engine.imported_ahead,
             injected=live.injected,
             pair_id=self.pair_id,
         )

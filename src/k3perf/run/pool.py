@@ -17,17 +17,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from k3perf.config.models import ConfigSpec, TargetSpec
+from k3perf.engine.group import EngineGroup
+from k3perf.engine.held_start import can_be_held
+from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.lock import device_lock
 from k3perf.engine.model_directory import materialise
 from k3perf.engine.multi_node import start_target
 from k3perf.engine.render import measured_launch
+from k3perf.engine.running import Engine
+from k3perf.engine.supervisor import hold_engine, release_engine
 from k3perf.errors import EngineError
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
-from k3perf.run.readiness import require_ready, used_device_bytes
+from k3perf.run.readiness import device_used_bytes_reader, require_ready
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm
 from k3perf.telemetry.server import ServerProbe
+from k3perf.telemetry.visible import device_keys
 
 
 class RepeatedCrashError(EngineError):
@@ -55,6 +61,15 @@ class Wanted:
         return (self.target.name, self.config.name, self.arm)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A process that has imported vLLM, or does, and waits for its turn."""
+
+    item: Wanted
+    session_id: str
+    engine: Engine
+
+
 class EnginePool:
     """Context manager over the live engines of a run. Not for concurrent use; starts of one ``acquire`` may run side by side."""
 
@@ -65,6 +80,8 @@ class EnginePool:
         self._crashes: dict[tuple[str, str, Arm], list[EngineError]] = defaultdict(list)
         self._exit = contextlib.ExitStack()
         self._locked: set[str] = set()
+        self._expected: Wanted | None = None
+        self._ahead: _Ahead | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -90,10 +107,22 @@ class EnginePool:
                 engines_count=len(missing),
                 engine_python=missing[0].engine_python,
                 results_directory=self._settings.results_directory,
-                own_pids=self.pids(),
+                own_pids=self._live_pids(),
             )
-            self._start_all(missing)
+            taken = self._take_ahead(missing)
+            try:
+                self._import_ahead()
+                self._start_all(missing, taken)
+            finally:
+                if taken is not None and not any(live.engine is taken.engine for live in self._live.values()):
+                    taken.engine.stop()
+            if self._ahead is not None:
+                self._ahead.engine.wait_at_gate()  # imports must not run beside measured rounds
         return [self._live[item.key] for item in wanted]
+
+    def expect(self, item: Wanted | None) -> None:
+        """Which engine will be wanted after the next ``acquire``; its process may then import vLLM ahead of its turn."""
+        self._expected = item
 
     def stop(self, live: LiveEngine) -> None:
         """Stop one engine and prove it gone."""
@@ -116,13 +145,18 @@ class EnginePool:
     def close(self) -> None:
         """Stop everything and give the devices back."""
         try:
+            self._drop_ahead()
             self.stop_all()
         finally:
             self._exit.close()
             self._locked.clear()
 
     def pids(self) -> tuple[int, ...]:
-        """Every process of every live engine, for the sampler."""
+        """Every process of every engine of the run, one that waits for its turn included, for the sampler."""
+        ahead = self._ahead
+        return (*self._live_pids(), *(ahead.engine.pids() if ahead is not None else ()))
+
+    def _live_pids(self) -> tuple[int, ...]:
         return tuple(pid for live in list(self._live.values()) for pid in live.engine.pids())
 
     def _refuse_known_crash(self, item: Wanted) -> None:
@@ -136,17 +170,59 @@ class EnginePool:
             )
 
     def _lock(self, target: TargetSpec) -> None:
-        key = target.hardware.kind
-        if key not in self._locked:
-            self._exit.enter_context(device_lock(key))
-            self._locked.add(key)
+        for key in device_keys(target.hardware):
+            if key not in self._locked:
+                self._exit.enter_context(device_lock(key))
+                self._locked.add(key)
 
-    def _start_all(self, missing: Sequence[Wanted]) -> None:
+    def _take_ahead(self, wanted: Sequence[Wanted]) -> _Ahead | None:
+        """The waiting process if it is one of ``wanted``; it is no longer the pool's then."""
+        if self._ahead is None or self._ahead.item not in wanted:
+            return None
+        taken, self._ahead = self._ahead, None
+        return taken
+
+    def _import_ahead(self) -> None:
+        """Start the expected engine's process, unless it waits already or its target does not want that. A failure here is no failure."""
+        item = self._expected
+        if item is None or not item.target.measurement.import_ahead or item.target.launch.kind != "single":
+            return
+        if self._ahead is not None and self._ahead.item == item:
+            return
+        self._drop_ahead()
+        launch = self._launch(item)
+        if can_be_held(launch):
+            session_id = uuid.uuid4().hex[:12]
+            read = device_used_bytes_reader(item.target)
+            self._ahead = _Ahead(item, session_id, hold_engine(launch, work_directory=self._work(session_id), device_used_bytes=read))
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.engine.stop()
+            self._ahead = None
+
+    def _launch(self, item: Wanted) -> EngineLaunch:
+        return measured_launch(
+            item.target,
+            item.engine_arguments,
+            model=self._model(item),
+            engine_python=item.engine_python,
+            python_path=self._settings.engine_python_path,
+            cache_directory=self._settings.cache_directory,
+        )
+
+    def _work(self, session_id: str) -> Path:
+        return self._settings.results_directory / "engines" / session_id
+
+    def _start_all(self, missing: Sequence[Wanted], taken: _Ahead | None) -> None:
         """Start side by side. An interrupt ends the starts under way at once; of several failures the first wanted one's is raised."""
         cancelled = threading.Event()
         with ThreadPoolExecutor(max_workers=len(missing)) as executor:
             try:
-                outcomes = [executor.submit(self._start, item, cancelled) for item in missing]
+                outcomes = [
+                    executor.submit(self._start, item, cancelled, taken if taken is not None and taken.item == item else None)
+                    for item in missing
+                ]
                 errors = [future.exception() for future in outcomes]
             except BaseException:
                 cancelled.set()  # else the executor would wait until the engines are ready
@@ -155,26 +231,29 @@ class EnginePool:
             if error is not None:
                 raise error
 
-    def _start(self, item: Wanted, cancelled: threading.Event) -> None:
-        session_id = uuid.uuid4().hex[:12]
+    def _start(self, item: Wanted, cancelled: threading.Event, ahead: _Ahead | None) -> None:
+        session_id = ahead.session_id if ahead is not None else uuid.uuid4().hex[:12]
         label = f"{item.target.name}-{item.config.name} ({item.arm})"
-        launch = measured_launch(
-            item.target,
-            item.engine_arguments,
-            model=self._model(item),
-            engine_python=item.engine_python,
-            python_path=self._settings.engine_python_path,
-            cache_directory=self._settings.cache_directory,
-        )
+
+        def on_stage(stage: str) -> None:
+            self._progress.stage(label, stage)
+
+        def interrupted() -> EngineError | None:
+            return EngineError("the start was interrupted") if cancelled.is_set() else None
+
+        engine: Engine | EngineGroup
         try:
-            engine = start_target(
-                item.target,
-                launch,
-                work_directory=self._settings.results_directory / "engines" / session_id,
-                on_stage=lambda stage: self._progress.stage(label, stage),
-                device_used_bytes=used_device_bytes if item.target.hardware.kind == "nvidia" else None,
-                companion_failed=lambda: EngineError("the start was interrupted") if cancelled.is_set() else None,
-            )
+            if ahead is not None:
+                engine = release_engine(ahead.engine, on_stage=on_stage, companion_failed=interrupted)
+            else:
+                engine = start_target(
+                    item.target,
+                    self._launch(item),
+                    work_directory=self._work(session_id),
+                    on_stage=on_stage,
+                    device_used_bytes=device_used_bytes_reader(item.target),
+                    companion_failed=interrupted,
+                )
         except EngineError as error:
             self._crashes[item.key].append(error)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from k3perf.engine.devices import nvml_reader
 from k3perf.engine.port import PortReservation
 from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
+from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import GIB
 
 # A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of interpreter and libraries per process tree.
@@ -62,20 +64,27 @@ def find(
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
         own_pids=frozenset(own_pids),
     )
-    return check(needs, devices=nvml_reader() if target.hardware.kind == "nvidia" else None)
+    return check(needs, devices=nvml_reader(target_device_indices(target.hardware)) if target.hardware.kind == "nvidia" else None)
 
 
-def used_device_bytes() -> int | None:
-    """Used memory of all NVIDIA devices together; None when they cannot be read."""
-    try:
-        return sum(state.used_bytes for state in nvml_reader()())
-    except PreflightError:
+def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | None:
+    """A function that reads the used memory of the target's NVIDIA devices together (None when they cannot be read); None on others."""
+    if target.hardware.kind != "nvidia":
         return None
+    read_devices = nvml_reader(target_device_indices(target.hardware))
+
+    def read() -> int | None:
+        try:
+            return sum(state.used_bytes for state in read_devices())
+        except PreflightError:
+            return None
+
+    return read
 
 
 def _wait_for_devices(target: TargetSpec) -> None:
     """Wait until the fullest device has the share that vLLM will ask for: an engine that ended gives its memory back late."""
-    read = nvml_reader()
+    read = nvml_reader(target_device_indices(target.hardware))
     states = read()
     if not states:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,7 @@ from k3perf.store.atomic import replace_file
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import CellKey, FinishedCell, ResultWriter, RunResults, read_results
 from k3perf.telemetry.sampler import Sampler
+from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import ns_to_s
 from k3perf.workload.plan import Plan, expand
 
@@ -146,6 +147,7 @@ class SuiteRun:
         resumed = self._resumed(cell)
         if resumed is not None:
             return resumed
+        self._expect_after(cell)
         try:
             measurement, verdict = self._cell_run(cell).measure()
         except MeasurementInvalid as error:
@@ -204,6 +206,7 @@ class SuiteRun:
                 if cell.cell_id in broken:
                     continue
                 self._progress.note(f"session {session_index + 1} of {count}: {cell.cell_id}")
+                self._expect_after(cell, again=session_index + 1 < count, broken=broken)
                 try:
                     runs[cell.cell_id].record_session()
                 except MeasurementInvalid as error:
@@ -227,6 +230,16 @@ class SuiteRun:
                 notes=(f"{valid_count} valid sessions recorded, not judged",),
             )
             self._results[cell.cell_id] = CellResult(measurement, verdict, self._durations_of(cell, measurement))
+
+    def _expect_after(self, cell: Cell, *, again: bool = False, broken: Mapping[str, InvalidReason] | None = None) -> None:
+        """Tell the pool which engine comes after this cell's: the next cell's that needs another, or with ``again`` the next session's first."""
+        position = self._cells.index(cell)
+        now = wanted_engines(cell, self.settings)
+        coming = [wanted_engines(other, self.settings) for other in self._cells[position + 1 :] if other.cell_id not in (broken or {})]
+        coming = [wanted for wanted in coming if wanted != now]
+        if again:
+            coming.append(wanted_engines(self._cells[0], self.settings))
+        self._pool.expect(coming[0][0] if coming and len(coming[0]) == 1 else None)
 
     def _cell_run(self, cell: Cell) -> CellRun:
         return CellRun(
@@ -275,7 +288,7 @@ class SuiteRun:
     def _devices(self) -> tuple[int, ...] | None:
         """The devices that the run's targets use: asked for by index, so that one that cannot be read is told, not missed."""
         hardware = [cell.target.hardware for cell in self._cells if cell.target.hardware.kind == "nvidia"]
-        return tuple(range(max(item.device_count // item.host_count for item in hardware))) if hardware else None
+        return tuple(sorted({index for item in hardware for index in target_device_indices(item)})) if hardware else None
 
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:

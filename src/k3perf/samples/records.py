@@ -168,7 +168,8 @@ class EngineIdentity:
 class SessionRecord:
     """One engine process from start to end, for one (target, config, workload).
 
-    ``pair_id`` joins a candidate's session with the reference's that was measured beside it (None in baseline mode).
+    ``pair_id`` joins a candidate's session with the reference's that was measured beside it (None in baseline mode). ``imported_ahead``:
+    the process had imported vLLM before its turn, so ``stages`` are shorter than those of a start from nothing.
     """
 
     session_id: str
@@ -187,6 +188,7 @@ class SessionRecord:
     kv_max_concurrency_ratio: float | None = None
     engine_peak_resident_bytes: int | None = None
     compile_cache_warm: bool | None = None
+    imported_ahead: bool = False
     invalid_reasons: tuple[InvalidReason, ...] = ()
     injected: str = ""
     pair_id: str | None = None

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from k3perf.config.models import Hardware
+from k3perf.telemetry.visible import visible_device_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,10 @@ class DetectedHardware:
 
 @cache
 def detect_hardware() -> DetectedHardware:
-    """Read NVML and /proc/cpuinfo once; a machine without NVML is a machine without NVIDIA devices, with the reason kept."""
+    """Read NVML and /proc/cpuinfo once; a machine without NVML is a machine without NVIDIA devices, with the reason kept.
+
+    Devices that CUDA_VISIBLE_DEVICES hides are not counted. Raises UsageError when it cannot be understood.
+    """
     flags = _cpu_flags()
     try:
         import pynvml
@@ -52,7 +56,10 @@ def detect_hardware() -> DetectedHardware:
     except Exception as error:
         return DetectedHardware((), (), None, flags, problem=str(error) or type(error).__name__)
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        present = range(pynvml.nvmlDeviceGetCount())
+        visible = visible_device_indices()
+        usable = present if visible is None else [index for index in visible if index in present]
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in usable]
         names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
         memory = tuple(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles)
         return DetectedHardware(names, memory, _text(pynvml.nvmlSystemGetDriverVersion()), flags)

@@ -1,0 +1,65 @@
+"""`import_ahead`: the next engine's process imports vLLM and waits at a gate; it serves when its turn comes and nothing of it is left."""
+
+import json
+import sys
+
+import psutil
+import pytest
+import yaml
+
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
+from k3perf.errors import ExitStatus
+from tests.plugin.test_whole_runs import STAND_IN, TARGET, Site
+
+SERVER = f"import runpy\nrunpy.run_path({str(STAND_IN)!r}, run_name='__main__')\n"
+
+
+@pytest.fixture
+def site(tmp_path, repository) -> Site:
+    """A suite whose engine is a package called vllm, in baseline mode, with engines that are imported ahead."""
+    site = Site(tmp_path, repository)
+    package = tmp_path / "engine" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "cli_args.py").write_text("import os, sys\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\n")
+    (package / "api_server.py").write_text(SERVER)
+    site.python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/engine:$PYTHONPATH exec {sys.executable} "$@"\n')
+    measurement = {**TARGET["measurement"], "mode": "baseline", "interleave": "sessions", "import_ahead": True, "baseline_sessions": 2}
+    (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "measurement": measurement}))
+    return site
+
+
+def sessions_of(site, run="recorded"):
+    document = json.loads((site.root / run / "measurements.json").read_text())
+    return {cell["config"]: cell["sessions"] for cell in document["cells"]}
+
+
+def marked_processes_of(pids):
+    return [pid for pid in pids if psutil.pid_exists(pid) and ENGINE_ID_VARIABLE in psutil.Process(pid).environ()]
+
+
+def test_every_engine_but_the_first_has_imported_ahead(site):
+    run = site.pytest("--k3-record", "--k3-results", "recorded", "-q", K3PERF_SEEN=str(site.root / "imported"))
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    ahead = [int(pid) for pid in (site.root / "imported").read_text().split()]
+    assert len(set(ahead)) == 3  # two configs, two sessions each, the first engine was started from nothing
+    assert not marked_processes_of(ahead)
+    found = sessions_of(site)
+    assert {config: len(own) for config, own in found.items()} == {"default": 2, "fp8_kv": 2}
+    reasons = [own["values"]["startup_cold_s"]["excluded"] for config in ("default", "fp8_kv") for own in found[config]]
+    assert ["imported_ahead" in reason for reason in reasons] == [False, True, True, True]
+    lines = [json.loads(line) for line in (site.root / "recorded" / "results.jsonl").read_text().splitlines()]
+    pids_of_turns = [line for line in lines if line.get("kind") == "session_end"]
+    assert len(pids_of_turns) == 4
+
+
+def test_a_process_that_never_got_its_turn_is_ended(site):
+    """The expected config is imported ahead while default is measured; the run is narrowed by a failure before its turn."""
+    (site.root / "behaviour.json").write_text(json.dumps({"die_after_requests": 12}))
+    run = site.pytest("--k3-record", "--k3-results", "recorded", "-q", K3PERF_SEEN=str(site.root / "imported"))
+    assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
+    ahead = [int(pid) for pid in (site.root / "imported").read_text().split()]
+    assert ahead
+    assert not marked_processes_of(ahead)
+    assert not site.engines_left()
