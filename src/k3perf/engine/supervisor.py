@@ -146,7 +146,7 @@ def _spawn(
     suffix = "" if attempt == 1 else f".{attempt}"
     config_file = work_directory / "engine.yaml"
     log_path = work_directory / f"engine{suffix}.log"
-    used_before_bytes = device_used_bytes() if device_used_bytes is not None else None
+    used_before_bytes = device_used_bytes() if device_used_bytes is not None and not hold else None
     shared_memory = SharedMemoryRecord()
     reservation = PortReservation(launch.host)
     scratch = Path(tempfile.mkdtemp(prefix="k3perf-"))  # short: sockets live in it, and their paths end at 108 characters
