@@ -36,6 +36,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     proposing.add_argument(
         "--new-anchor", action="store_true", help="start a new anchor for the cumulative cap; accept then needs a reason for it"
     )
+    proposing.add_argument(
+        "--across-commits",
+        action="store_true",
+        help="take runs of several commits together, all named in the baseline: for recordings made over several days",
+    )
+    proposing.add_argument(
+        "--only", action="append", default=[], metavar="TARGET/CONFIG", help="propose this one of the recorded; may be given several times"
+    )
     proposing.set_defaults(run=run_propose)
     accepting = actions.add_parser("accept", help="write waiting proposals into the baselines")
     accepting.add_argument("cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)")
@@ -66,7 +74,12 @@ def run_propose(arguments: argparse.Namespace) -> int:
             groups.setdefault((cell.target, cell.config), []).append(cell)
     if not groups:
         raise UsageError("nothing to propose: the given files hold no measured cell.")
-    proposed = {key: _propose(suite, root, cells, files, new_anchor=arguments.new_anchor) for key, cells in sorted(groups.items())}
+    chosen = _chosen(arguments.only, tuple(f"{target}/{config}" for target, config in groups), "recording", "The files hold others.")
+    wanted = {key: cells for key, cells in sorted(groups.items()) if "/".join(key) in chosen}
+    if not arguments.across_commits:
+        for target, config in wanted:
+            _require_one_commit(target, config, files)
+    proposed = {key: _propose(suite, root, cells, files, new_anchor=arguments.new_anchor) for key, cells in wanted.items()}
     for (target, config), baseline in proposed.items():
         previous = read_baseline(root, target, config)
         policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
@@ -128,18 +141,28 @@ def _measurement_path(path: Path) -> Path:
     return path / "measurements.json" if path.is_dir() else path
 
 
+def _sources(target: str, config: str, files: Sequence[MeasurementFile]) -> list[MeasurementFile]:
+    return [file for file in files if any((cell.target, cell.config) == (target, config) for cell in file.cells)]
+
+
+def _require_one_commit(target: str, config: str, files: Sequence[MeasurementFile]) -> None:
+    commits = sorted({file.commit for file in _sources(target, config, files)})
+    if len(commits) > 1:
+        raise UsageError(
+            f"{target}/{config}: the runs are of different commits ({', '.join(commits)}). Propose from runs of one commit, or add "
+            "--across-commits if nothing that changed between them concerns the measured."
+        )
+
+
 def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: Sequence[MeasurementFile], *, new_anchor: bool) -> Baseline:
     target, config = cells[0].target, cells[0].config
     suite.config(config)
-    sources = [file for file in files if any((cell.target, cell.config) == (target, config) for cell in file.cells)]
-    commits = sorted({file.commit for file in sources})
-    if len(commits) > 1:
-        raise UsageError(f"{target}/{config}: the runs are of different commits ({', '.join(commits)}); propose from runs of one commit.")
+    sources = _sources(target, config, files)
     acceptance = Acceptance(
         accepted_by=PENDING,
         reason="not accepted yet",
         accepted_at_utc=PENDING,
-        commit=commits[0],
+        commit=", ".join(dict.fromkeys(file.commit for file in sources)),
         run_ids=tuple(dict.fromkeys(file.run_id for file in sources)),
     )
     return propose(
