@@ -6,10 +6,10 @@ import sys
 import psutil
 import pytest
 import yaml
+from tests.plugin.test_whole_runs import STAND_IN, TARGET, Site
 
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
 from k3perf.errors import ExitStatus
-from tests.plugin.test_whole_runs import STAND_IN, TARGET, Site
 
 SERVER = f"import runpy\nrunpy.run_path({str(STAND_IN)!r}, run_name='__main__')\n"
 

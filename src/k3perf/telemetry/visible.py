@@ -5,6 +5,7 @@ CUDA numbers devices by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID, NVML alway
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any, Final
 
@@ -53,12 +54,11 @@ def _index(entry: str, nvml: Any) -> int:
     if not entry.startswith("GPU-"):
         raise UsageError(f"{VARIABLE} holds {entry!r}. Use the indices or the GPU-... identifiers that `nvidia-smi -L` prints.")
     try:
-        if nvml is None:
-            import pynvml as nvml
-        nvml.nvmlInit()
+        module = importlib.import_module("pynvml") if nvml is None else nvml
+        module.nvmlInit()
         try:
-            return int(nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetHandleByUUID(entry)))
+            return int(module.nvmlDeviceGetIndex(module.nvmlDeviceGetHandleByUUID(entry)))
         finally:
-            nvml.nvmlShutdown()
+            module.nvmlShutdown()
     except Exception as error:  # pynvml raises classes of its own, and OSError without the library
         raise UsageError(f"{VARIABLE} holds {entry!r}, which no device here answers to: {error}. See `nvidia-smi -L`.") from None
