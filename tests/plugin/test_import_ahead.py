@@ -63,3 +63,17 @@ def test_a_process_that_never_got_its_turn_is_ended(site):
     assert ahead
     assert not marked_processes_of(ahead)
     assert not site.engines_left()
+
+
+def test_imports_that_never_end_are_given_up_and_the_engine_is_started_from_nothing(site):
+    """The process that imports ahead hangs; the config is measured all the same, and the hanging process is gone."""
+    hang = "import os, sys, time\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
+    (site.root / "engine" / "vllm" / "entrypoints" / "openai" / "cli_args.py").write_text(hang)
+    target = yaml.safe_load((site.root / "perf_tests" / "targets" / "tiny.yaml").read_text())
+    (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**target, "stage_deadlines": {"import_s": 4}}))
+    run = site.pytest("--k3-record", "--k3-results", "recorded", "-q", "-s", K3PERF_SEEN=str(site.root / "imported"))
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert run.stderr.count("it will be started from nothing") == 1  # and no second one is tried
+    assert {config: len(own) for config, own in sessions_of(site).items()} == {"default": 2, "fp8_kv": 2}
+    (hanging,) = (int(pid) for pid in (site.root / "imported").read_text().split())
+    assert not marked_processes_of([hanging])

@@ -26,7 +26,7 @@ from k3perf.engine.multi_node import start_target
 from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import hold_engine, release_engine
-from k3perf.errors import EngineError
+from k3perf.errors import EngineError, PreflightError
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import device_used_bytes_reader, require_ready
@@ -82,6 +82,7 @@ class EnginePool:
         self._locked: set[str] = set()
         self._expected: Wanted | None = None
         self._ahead: _Ahead | None = None
+        self._imports_ahead = True
 
     def __enter__(self) -> Self:
         return self
@@ -116,8 +117,7 @@ class EnginePool:
             finally:
                 if taken is not None and not any(live.engine is taken.engine for live in self._live.values()):
                     taken.engine.stop()
-            if self._ahead is not None:
-                self._ahead.engine.wait_at_gate()  # imports must not run beside measured rounds
+            self._settle_ahead()
         return [self._live[item.key] for item in wanted]
 
     def expect(self, item: Wanted | None) -> None:
@@ -183,9 +183,12 @@ class EnginePool:
         return taken
 
     def _import_ahead(self) -> None:
-        """Start the expected engine's process, unless it waits already or its target does not want that. A failure here is no failure."""
+        """Start the expected engine's process, unless it waits already or its target does not want that.
+
+        A failure here is no failure: the engine is then started from nothing when its turn comes.
+        """
         item = self._expected
-        if item is None or not item.target.measurement.import_ahead or item.target.launch.kind != "single":
+        if item is None or not self._imports_ahead or not item.target.measurement.import_ahead or item.target.launch.kind != "single":
             return
         if self._ahead is not None and self._ahead.item == item:
             return
@@ -194,7 +197,23 @@ class EnginePool:
         if can_be_held(launch):
             session_id = uuid.uuid4().hex[:12]
             read = device_used_bytes_reader(item.target)
-            self._ahead = _Ahead(item, session_id, hold_engine(launch, work_directory=self._work(session_id), device_used_bytes=read))
+            try:
+                engine = hold_engine(launch, work_directory=self._work(session_id), device_used_bytes=read)
+            except (EngineError, PreflightError) as error:
+                self._progress.note(f"{item.target.name}-{item.config.name}: not imported ahead: {error}")
+                return
+            self._ahead = _Ahead(item, session_id, engine)
+
+    def _settle_ahead(self) -> None:
+        """Return when no import runs any more: none may run beside measured rounds."""
+        if self._ahead is None:
+            return
+        try:
+            self._ahead.engine.wait_at_gate()
+        except EngineError as error:
+            self._progress.note(f"{self._ahead.item.target.name}-{self._ahead.item.config.name}: {error}; it will be started from nothing")
+            self._drop_ahead()
+            self._imports_ahead = False  # the next would wait as long
 
     def _drop_ahead(self) -> None:
         if self._ahead is not None:
