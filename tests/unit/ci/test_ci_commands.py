@@ -187,15 +187,23 @@ def test_recorded_costs_and_budget(checkout: Path, capsys: pytest.CaptureFixture
     costs = {
         "schema_version": 1,
         "engine_start_s": {"gamma/default": 30.0},
-        "cell_s": {"gamma-default-chat": 30.0, "gamma-default-burst": 30.0},
+        "session_s": {"gamma-default-chat": 30.0, "gamma-default-burst": 30.0},
     }
     (checkout / "perf_tests" / "costs.json").write_text(json.dumps(costs))
     found = planned(capsys, "--target", "gamma", "--budget-minutes", "5")
     assert len(found["cells"]) == 5, "five configs' first workloads, at one minute each"
     assert found["device_minutes"] == 5.0
     assert len(found["left_out"]) == 15
-    (checkout / "perf_tests" / "costs.json").write_text('{"cell_s": {"a": -1}}')
-    with pytest.raises(ConfigFileError, match=r"cell_s\.a"):
+    costs_of = {entry["cell"]: entry["cost"] for entry in found["cells"]}
+    assert costs_of.pop("gamma-default-chat") == "measured"
+    assert set(costs_of.values()) == {"related"}
+    assert all("minutes by estimate" in str(entry["reason"]) for entry in found["left_out"] if "default" not in str(entry["cell"]))
+    assert run("plan", "--target", "gamma", "--budget-minutes", "5") == 0
+    told = capsys.readouterr().out
+    assert "4 of the cells were never measured: their minutes are an estimate." in told
+    assert "(minutes: estimated from other configs)" in told
+    (checkout / "perf_tests" / "costs.json").write_text('{"session_s": {"a": -1}}')
+    with pytest.raises(ConfigFileError, match=r"session_s\.a"):
         run("plan")
     with pytest.raises(UsageError, match="cannot be read"):
         run("plan", "--costs", "none.json")
