@@ -72,6 +72,12 @@ class MeasuringWorkplace(Workplace):
         git(self.tree, "push", "--quiet", "--force", "origin", "topic")
         return head
 
+    def report(self, head: str) -> Run:
+        """The report runs the default branch's code, with the environment of its locks."""
+        git(self.tree, "checkout", "--quiet", "main")
+        self.settle()
+        return super().report(head)
+
     def measure(self, head: str) -> Run:
         """The pull request's workflow; skips the test when all that came of it is that the machine was busy."""
         run = self.act("pull_request", "perf-pr.yml", self.pull_request(head), timeout_s=3_000, **SETTINGS)
@@ -84,7 +90,9 @@ class MeasuringWorkplace(Workplace):
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, engine_python: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
+def workplace(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, engine_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> MeasuringWorkplace:
     lack = detect_hardware().lacks(load_suite(REPOSITORY / "perf_tests").target("cpu-hybrid").hardware)
     if lack:
         pytest.skip(f"cpu-hybrid cannot be measured here: {lack}")

@@ -162,12 +162,26 @@ def test_a_night_keeps_its_history_and_proposes_a_refresh(workplace: Workplace) 
     baseline = json.loads(git(workplace.origin, "show", f"baseline-refresh:{changed[0]}"))
     assert baseline["acceptance"]["accepted_by"] == "nightly refresh"
     assert "pr create --head baseline-refresh" in workplace.calls.read_text()
+    planned = len(json.loads((workplace.store / "plan" / "plan.json").read_text())["cells"])
+    assert f"{planned} of {planned} planned cells have a valid session" in run.text
     table = Path(f"{workplace.calls}.refresh.md").read_text()
     assert "tpot_mean_ms" in table
     assert "issue create" not in workplace.calls.read_text()
     again = workplace.act("schedule", "nightly.yml", event)
     assert again.status == 0, again.text[-6000:]
     assert git(workplace.origin, "show", "perf-history:history.jsonl").splitlines() == lines, "the same run is not added twice"
+
+
+def test_a_night_that_lost_its_cells_is_red_and_names_them(workplace: Workplace) -> None:
+    (workplace.tree / "injected").write_text("runner dies\n")
+    workplace.commit("a runner that dies")
+    git(workplace.tree, "push", "--quiet", "origin", "main")
+    run = workplace.act("schedule", "nightly.yml", {"repository": {"full_name": "team/suite"}})
+    assert run.status != 0
+    assert "cpu-hybrid-default-chat: no valid session" in run.text
+    assert "nothing can be proposed" in run.text
+    assert git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh") == ""
+    assert not workplace.calls.exists() or "pr create" not in workplace.calls.read_text()
 
 
 def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabelled_fork(workplace: Workplace) -> None:
