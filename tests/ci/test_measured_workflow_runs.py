@@ -149,6 +149,7 @@ def test_a_real_slow_down_is_red_and_its_comment_says_by_how_much(workplace: Mea
     assert workplace.comment.startswith("<!-- k3perf-report -->\n## k3perf: REGRESSED")
     (row,) = [line for line in workplace.comment.splitlines() if f"`{CONFIG}`" in line and "`tpot_mean_ms`" in line]
     assert f"| {loss_ratio * 100:+.1f} % |" in row
+    assert "on purpose" in workplace.comment, "an injected fault is told"
     check_run = workplace.check_run
     assert (check_run["head_sha"], check_run["conclusion"]) == (head, "failure")
     told = {entry["path"]: entry for entry in check_run["output"]["annotations"]}

@@ -139,9 +139,11 @@ def test_clean_run_passes_and_leaves_no_process(site):
 
 
 def test_injected_slow_down_regresses(site):
-    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250")
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250", "--k3-results", "out")
     assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
     assert "REGRESSED" in run.stdout
+    (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
+    assert "a fault was put into the candidate on purpose: slow_step_percent=250.0" in cell["notes"]
     failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
     assert failed == {"test_throughput", "test_latency"}
 
