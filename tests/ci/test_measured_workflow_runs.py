@@ -90,16 +90,12 @@ class MeasuringWorkplace(Workplace):
 
 
 @pytest.fixture
-def workplace(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, engine_python: Path, monkeypatch: pytest.MonkeyPatch
-) -> MeasuringWorkplace:
+def workplace(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, engine_python: Path) -> MeasuringWorkplace:
     lack = detect_hardware().lacks(load_suite(REPOSITORY / "perf_tests").target("cpu-hybrid").hardware)
     if lack:
         pytest.skip(f"cpu-hybrid cannot be measured here: {lack}")
-    monkeypatch.setenv("K3PERF_ENGINE_PYTHON", str(engine_python))
-    monkeypatch.setenv("K3PERF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))  # what compiles once serves both tests
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    return MeasuringWorkplace(tmp_path)
+    cache = tmp_path_factory.getbasetemp() / "cache"  # what compiles once serves both tests
+    return MeasuringWorkplace(tmp_path, K3PERF_ENGINE_PYTHON=str(engine_python), K3PERF_CACHE=str(cache), PYTEST_ADDOPTS="")
 
 
 def cell_of(verdict: dict[str, Any], config: str) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from .workplace import Workplace, git
+from .workplace import REPOSITORY, Workplace, git
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -196,6 +197,23 @@ def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabell
     assert shards(workplace) == ["results-h200-x16-0"]
     plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
     assert {entry["target"] for entry in plan["cells"]} == {"h200-k3-whole"}
+
+
+def test_a_baseline_changed_by_hand_is_red(workplace: Workplace) -> None:
+    shutil.copytree(REPOSITORY / "baselines", workplace.tree / "baselines")
+    workplace.base = workplace.commit("recorded")
+    git(workplace.tree, "push", "--quiet", "origin", "main")
+    clean = workplace.act("pull_request", "checks.yml", workplace.pull_request(workplace.change()), job="baselines")
+    assert clean.status == 0, clean.text[-6000:]
+    path = workplace.tree / "baselines" / "cpu-hybrid" / "seqs_down.json"
+    text, count = re.subn(r'"value": (\d)', r'"value": 1\1', path.read_text(), count=1)
+    assert count == 1
+    path.write_text(text)
+    head = workplace.commit("a better number")
+    git(workplace.tree, "push", "--quiet", "--force", "origin", "topic")
+    run = workplace.act("pull_request", "checks.yml", workplace.pull_request(head), job="baselines")
+    assert run.status != 0
+    assert "its digest" in run.text
 
 
 def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:

@@ -58,8 +58,10 @@ def git(folder: Path, *arguments: str) -> str:
 class Workplace:
     """A bare repository as origin, a work tree of it, stubs, and act."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **environment: str) -> None:
+        """``environment``: further variables of every job."""
         self.root = root
+        self.environment = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ} | environment
         self.origin = root / "origin.git"
         self.tree = root / "tree"
         self.store = root / "store"
@@ -155,7 +157,8 @@ class Workplace:
         """The check run as it was posted."""
         return dict(json.loads(Path(f"{self.calls}.check-run.json").read_text()))
 
-    def act(self, event_name: str, workflow: str, event: dict[str, Any], *, timeout_s: float = 600, **variables: str) -> Run:
+    def act(self, event_name: str, workflow: str, event: dict[str, Any], *, job: str = "", timeout_s: float = 600, **variables: str) -> Run:
+        """One workflow, or one job of it. ``variables`` are the repository's."""
         path = self.root / "event.json"
         path.write_text(json.dumps(event))
         pins = {
@@ -163,6 +166,7 @@ class Workplace:
         }
         local = [f"--local-repository={action}@{commit}={self.root / 'actions' / action}" for action, commit in pins.items()]
         environment = {
+            **self.environment,
             "STUB_ORIGIN": str(self.origin),
             "STUB_VENV": str(self.root / "venv"),
             "STUB_STORE": str(self.store),
@@ -183,6 +187,7 @@ class Workplace:
             "--action-offline-mode",
             *local,
         ]
+        command += ["-j", job] if job else []
         command += [part for name, value in environment.items() for part in ("--env", f"{name}={value}")]
         command += [part for name, value in variables.items() for part in ("--var", f"{name}={value}")]
         done = subprocess.run(
