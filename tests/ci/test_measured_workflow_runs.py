@@ -83,7 +83,9 @@ class MeasuringWorkplace(Workplace):
         run = self.act("pull_request", "perf-pr.yml", self.pull_request(head), timeout_s=3_000, **SETTINGS)
         assert (self.store / "k3perf-report" / "verdict.json").is_file(), run.text[-6000:]
         reasons = [reason for cell in self.verdict["cells"] for reason in cell["invalid_reasons"]]
-        broken = {rule for reason in reasons for found in re.findall(r"broken: ([a-z0-9_, ]+)", reason["text"]) for rule in found.split(", ")}
+        broken = {
+            rule for reason in reasons for found in re.findall(r"broken: ([a-z0-9_, ]+)", reason["text"]) for rule in found.split(", ")
+        }
         if broken and broken <= BUSY_RULES and {reason["rule"] for reason in reasons} == {"valid_rounds_count"}:
             pytest.skip("the machine is not quiet: " + "; ".join(str(reason["text"]) for reason in reasons))
         return run

@@ -36,7 +36,9 @@ MISSING = [tool for tool in ("buildah", "debootstrap") if shutil.which(tool) is 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1_200),
-    pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"image builds need {' and '.join(MISSING)}; apt-get install buildah debootstrap, as root"),
+    pytest.mark.skipif(
+        bool(MISSING) and not REQUIRED, reason=f"image builds need {' and '.join(MISSING)}; apt-get install buildah debootstrap, as root"
+    ),
 ]
 
 RUN_SH = r"""#!/bin/bash

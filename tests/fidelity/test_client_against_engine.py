@@ -69,7 +69,17 @@ def shallow_engine(engine_python, model, tmp_path) -> Iterator[LiveEngine]:
 def serving(python: Path, model: Path, directory: Path) -> Iterator[LiveEngine]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--load-format", "dummy", "--dtype", "bfloat16"]
+    command = [
+        str(python),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--load-format",
+        "dummy",
+        "--dtype",
+        "bfloat16",
+    ]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "32"]
     command += ["--block-size", str(BLOCK_TOKENS), "--enable-prefix-caching", "--enable-prompt-tokens-details"]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

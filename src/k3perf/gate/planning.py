@@ -55,9 +55,8 @@ def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ())
     pairs: dict[tuple[str, str], list[SessionRecord]] = {}
     for session in sessions:
         start_s = sum(stage.duration_s for stage in session.stages)
-        if start_s > 0:
-            engine = f"{session.started_at_utc} {session.arm} {start_s}"
-            starts.setdefault(f"{session.target}/{session.config}", {})[engine] = start_s
+        if start_s > 0 and session.arm is Arm.CANDIDATE:  # a reference's session bears its cell's names, its engine is another config's
+            starts.setdefault(f"{session.target}/{session.config}", {})[f"{session.started_at_utc} {start_s}"] = start_s
         if session.rounds:
             # a pair's two sessions belong to one cell, the candidate's
             pairs.setdefault((session.pair_id or session.session_id, session.workload), []).append(session)

@@ -181,9 +181,7 @@ def test_gated_metrics_are_counted_over_the_whole_plan(sixty_cells: Suite) -> No
     assert gated_metric_count(sixty_cells, groups) == 60 * 2, "exact metrics spend nothing of the budget"
 
 
-def session(
-    session_id: str, config: str, arm: Arm, start_s: float, rounds: tuple[tuple[int, int], ...], **changes: Any
-) -> SessionRecord:
+def session(session_id: str, config: str, arm: Arm, start_s: float, rounds: tuple[tuple[int, int], ...], **changes: Any) -> SessionRecord:
     made = SessionRecord(
         session_id=session_id,
         target="alpha",
@@ -206,7 +204,7 @@ def test_costs_are_medians_over_sessions_with_the_reference_beside_them() -> Non
         [
             session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110), (120, 130))),
             session("b", "tuned", Arm.CANDIDATE, 80, ((200, 240),), pair_id="p"),
-            session("c", "default", Arm.REFERENCE, 50, ((190, 200), (240, 250)), pair_id="p"),
+            session("c", "tuned", Arm.REFERENCE, 500, ((190, 200), (240, 250)), pair_id="p"),
             session("d", "tuned", Arm.CANDIDATE, 100, ((300, 350),)),
             session("no rounds", "tuned", Arm.CANDIDATE, 100, ()),
             session("adopted", "spare", Arm.CANDIDATE, 0, ()),
@@ -214,14 +212,14 @@ def test_costs_are_medians_over_sessions_with_the_reference_beside_them() -> Non
         runs=("two", "one", "two"),
     )
     assert costs == RecordedCosts(
-        runs=("one", "two"), engine_start_s={"alpha/default": 50, "alpha/tuned": 80}, session_s={"alpha-tuned-chat": 50}
+        runs=("one", "two"), engine_start_s={"alpha/tuned": 80}, session_s={"alpha-tuned-chat": 50}
     )
 
 
-def test_a_resident_references_start_counts_once() -> None:
-    shared = [session(f"r{index}", "default", Arm.REFERENCE, 90, ((index, index + 1),), pair_id=f"p{index}") for index in range(3)]
-    own = [session(f"o{index}", "default", Arm.REFERENCE, 30, (), started_at_utc=f"2026-11-29T01:0{index}:00Z") for index in range(2)]
-    assert record_costs([*shared, *own]).engine_start_s == {"alpha/default": 30}
+def test_the_start_of_an_engine_that_serves_several_cells_counts_once() -> None:
+    shared = [session(f"s{load}", "tuned", Arm.CANDIDATE, 90, ((load, load + 1),), workload=f"load_{load}") for load in range(3)]
+    own = [session(f"o{index}", "tuned", Arm.CANDIDATE, 30, (), started_at_utc=f"2026-11-29T01:0{index}:00Z") for index in range(2)]
+    assert record_costs([*shared, *own]).engine_start_s == {"alpha/tuned": 30}
 
 
 def test_a_cells_minutes_say_what_they_rest_on() -> None:
