@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,13 @@ def test_selection_of_60_cells_takes_less_than_300_ms(checkout: Path) -> None:
     chosen = select(suite, [ChangedPath("perf_tests/configs/seqs_3.yaml")])
     assert time.perf_counter() - started < 0.3
     assert len(chosen.cells) == 18
+
+
+def test_a_plan_loads_nothing_heavy(checkout: Path) -> None:
+    """A plan is asked for on every pull request and by hand; most of its time is Python's start."""
+    program = "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=True, timeout=60)
+    assert {"aiohttp", "jinja2", "numpy", "psutil", "pytest", "rich", "scipy"} & set(done.stderr.split()) == set()
 
 
 def test_uncommitted_untracked_deleted_and_renamed_files_count(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

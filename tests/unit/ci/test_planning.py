@@ -211,9 +211,7 @@ def test_costs_are_medians_over_sessions_with_the_reference_beside_them() -> Non
         ],
         runs=("two", "one", "two"),
     )
-    assert costs == RecordedCosts(
-        runs=("one", "two"), engine_start_s={"alpha/tuned": 80}, session_s={"alpha-tuned-chat": 50}
-    )
+    assert costs == RecordedCosts(runs=("one", "two"), engine_start_s={"alpha/tuned": 80}, session_s={"alpha-tuned-chat": 50})
 
 
 def test_the_start_of_an_engine_that_serves_several_cells_counts_once() -> None:
