@@ -17,7 +17,7 @@ from k3perf.engine.model_directory import materialise
 from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
-from k3perf.pytest_plugin.run_settings import engine_python, engine_python_path
+from k3perf.pytest_plugin.run_settings import engine_python_path
 from k3perf.telemetry.server import ServerProbe
 
 CONTEXT_TOKENS = 4096
@@ -52,7 +52,7 @@ StartLive = Callable[..., Live]
 
 
 @pytest.fixture(scope="session")
-def start_live(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartLive]:
+def start_live(pytestconfig: pytest.Config, engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartLive]:
     """``start_live(target, **arguments)``: a live engine of a CPU target; the running one if it has these arguments, else a new one.
 
     ``again=True`` starts anew in any case.
@@ -73,7 +73,7 @@ def start_live(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
             spec,
             arguments,
             model=str(materialise(suite.root / spec.model.directory, work / "models")),
-            engine_python=engine_python(pytestconfig),
+            engine_python=engine_python,
             python_path=engine_python_path(work),
             cache_directory=work,
         )

@@ -24,7 +24,7 @@ from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import model_shape
 from k3perf.engine.process_tree import command_of
 from k3perf.metrics.resolved import describe, difference
-from k3perf.pytest_plugin.run_settings import engine_python, engine_python_path
+from k3perf.pytest_plugin.run_settings import engine_python_path
 from k3perf.telemetry.counters import counter_difference
 from tests.engine.live_engine import CONTEXT_TOKENS, Live, StartLive
 
@@ -39,9 +39,9 @@ def model_config(repository: Path, target: str) -> dict[str, Any]:
     return loaded
 
 
-def test_the_names_relied_on_are_where_they_were(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_the_names_relied_on_are_where_they_were(engine_python: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [str(engine_python(pytestconfig)), "-m", "k3perf_probe.contract"],
+        [str(engine_python), "-m", "k3perf_probe.contract"],
         check=False,
         env={"PYTHONPATH": engine_python_path(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,

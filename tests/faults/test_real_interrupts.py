@@ -2,7 +2,7 @@
 
     pytest tests/faults/test_real_interrupts.py -m engine      K3PERF_INTERRUPTS=5 for fewer
 
-The engine is whatever ``K3PERF_ENGINE_PYTHON`` runs (vLLM's CPU build) with a shipped stand-in model.
+The engine is vLLM's CPU build with a shipped stand-in model.
 """
 
 from __future__ import annotations
@@ -40,22 +40,15 @@ ENVIRONMENT = {
 }
 
 
-def engine_python() -> str:
-    found = os.environ.get("K3PERF_ENGINE_PYTHON", "")
-    if not found:
-        pytest.skip("K3PERF_ENGINE_PYTHON names no engine environment")
-    return found
-
-
 @pytest.mark.parametrize("number", range(COUNT))
-def test_an_interrupt_at_a_random_moment(bench: Bench, number: int) -> None:
+def test_an_interrupt_at_a_random_moment(bench: Bench, engine_python: Path, number: int) -> None:
     draw = random.Random(f"interrupt {number}")
     after_s, what = draw.uniform(0.5, LIFE_S), SIGNALS[number % len(SIGNALS)]
     model = bench.work / bench.model
     shutil.copytree(Path(os.environ.get("K3PERF_INTERRUPT_MODEL", MODELS / "cpu-gqa")), model)
     flags = ("--max-model-len", "1024", "--max-num-seqs", "8", "--dtype", "bfloat16", "--load-format", "dummy")
     argv = (
-        engine_python(),
+        str(engine_python),
         "-m",
         "vllm.entrypoints.openai.api_server",
         "--model",

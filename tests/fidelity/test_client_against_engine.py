@@ -50,29 +50,36 @@ def model(repository) -> Path:
 
 
 @pytest.fixture
-def engine(pytestconfig, model, tmp_path) -> Iterator[LiveEngine]:
-    with serving(pytestconfig, model, tmp_path) as live:
+def engine(engine_python, model, tmp_path) -> Iterator[LiveEngine]:
+    with serving(engine_python, model, tmp_path) as live:
         yield live
 
 
 @pytest.fixture
-def shallow_engine(pytestconfig, model, tmp_path) -> Iterator[LiveEngine]:
+def shallow_engine(engine_python, model, tmp_path) -> Iterator[LiveEngine]:
     """The same model with one layer: block hashing knows nothing of depth, and the replay's prefill is eight times shorter."""
     shallow = Path(shutil.copytree(model, tmp_path / "shallow"))
     config = json.loads((shallow / "config.json").read_text())
     (shallow / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    with serving(pytestconfig, shallow, tmp_path) as live:
+    with serving(engine_python, shallow, tmp_path) as live:
         yield live
 
 
 @contextmanager
-def serving(pytestconfig, model: Path, directory: Path) -> Iterator[LiveEngine]:
-    python = pytestconfig.getoption("--k3-engine-python", None) or os.environ.get("K3PERF_ENGINE_PYTHON")
-    if not python:
-        pytest.skip("no engine: give --k3-engine-python or K3PERF_ENGINE_PYTHON")
+def serving(python: Path, model: Path, directory: Path) -> Iterator[LiveEngine]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--load-format", "dummy", "--dtype", "bfloat16"]
+    command = [
+        str(python),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--load-format",
+        "dummy",
+        "--dtype",
+        "bfloat16",
+    ]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "32"]
     command += ["--block-size", str(BLOCK_TOKENS), "--enable-prefix-caching", "--enable-prompt-tokens-details"]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -56,14 +55,6 @@ MODEL: dict[str, Any] = {
 DENSE: dict[str, Any] = {**MODEL, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 
 
-@pytest.fixture(scope="module")
-def engine_python(request: pytest.FixtureRequest) -> str:
-    given = request.config.getoption("--k3-engine-python", None) or os.environ.get("K3PERF_ENGINE_PYTHON")
-    if not given:
-        pytest.fail("real engines need K3PERF_ENGINE_PYTHON or --k3-engine-python")
-    return str(given)
-
-
 def made(config: dict[str, Any], folder: Path) -> str:
     source = folder / "tiny"
     source.mkdir()
@@ -71,8 +62,8 @@ def made(config: dict[str, Any], folder: Path) -> str:
     return str(materialise(source, folder / "cache"))
 
 
-def launch(python: str, model: str, *words: str) -> EngineLaunch:
-    argv = (python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "m", "--load-format", "dummy")
+def launch(python: Path, model: str, *words: str) -> EngineLaunch:
+    argv = (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "m", "--load-format", "dummy")
     argv += ("--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "4", "--dtype", "bfloat16", "--port", "{port}")
     environment: dict[str, str | None] = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1", "HF_HUB_OFFLINE": "1"}
     deadlines = StageDeadlines(import_s=180, load_s=180, stop_s=10)
@@ -100,7 +91,7 @@ def tokens_of(engine: Engine) -> int:
     ids=["tensor", "data"],
 )
 def test_two_ranks_in_one_host(
-    config: dict[str, Any], words: tuple[str, ...], titles: tuple[str, ...], engine_python: str, tmp_path: Path
+    config: dict[str, Any], words: tuple[str, ...], titles: tuple[str, ...], engine_python: Path, tmp_path: Path
 ) -> None:
     model = made(config, tmp_path)
     with start_engine(launch(engine_python, model, *words), work_directory=tmp_path / "work") as engine:
@@ -112,7 +103,7 @@ def test_two_ranks_in_one_host(
     assert report.clean, report.text
 
 
-def test_a_measured_multi_node_target_reports_every_rank(engine_python: str, tmp_path: Path) -> None:
+def test_a_measured_multi_node_target_reports_every_rank(engine_python: Path, tmp_path: Path) -> None:
     """The whole way of a cell: target, rendered launch with probe, group start, memory of both ranks over the server's route, clean end."""
     spec = TargetSpec.model_validate(
         {
@@ -141,7 +132,7 @@ def test_a_measured_multi_node_target_reports_every_rank(engine_python: str, tmp
         spec,
         arguments,
         model=made(MODEL, tmp_path),
-        engine_python=Path(engine_python),
+        engine_python=engine_python,
         python_path=str(Path(__file__).parents[2] / "src"),
         cache_directory=tmp_path / "compiled",
     )
@@ -186,9 +177,9 @@ def two_hosts() -> Iterator[None]:
             ip("netns", "del", name, check=False)
 
 
-def test_two_hosts_survive_a_cut_link_and_end_with_a_killed_host(two_hosts: None, engine_python: str, tmp_path: Path) -> None:
+def test_two_hosts_survive_a_cut_link_and_end_with_a_killed_host(two_hosts: None, engine_python: Path, tmp_path: Path) -> None:
     script = Path(__file__).with_name("two_hosts.py")
-    words = [engine_python, made(MODEL, tmp_path), str(tmp_path / "work"), NAMES[1], *ADDRESSES, *LINKS]
+    words = [str(engine_python), made(MODEL, tmp_path), str(tmp_path / "work"), NAMES[1], *ADDRESSES, *LINKS]
     done = subprocess.run(
         [IP, "netns", "exec", NAMES[0], sys.executable, str(script), *words], capture_output=True, text=True, check=False, timeout=350
     )

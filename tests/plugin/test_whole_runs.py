@@ -139,9 +139,11 @@ def test_clean_run_passes_and_leaves_no_process(site):
 
 
 def test_injected_slow_down_regresses(site):
-    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250")
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250", "--k3-results", "out")
     assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
     assert "REGRESSED" in run.stdout
+    (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
+    assert "a fault was put into the candidate on purpose: slow_step_percent=250.0" in cell["notes"]
     failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
     assert failed == {"test_throughput", "test_latency"}
 
@@ -261,6 +263,22 @@ def test_killed_recording_is_recovered(site):
     assert unended.returncode == ExitStatus.USAGE, unended.stdout
 
 
+def test_memory_is_read_once_when_a_session_begins_and_once_when_it_ends(site):
+    site.behave(call_log=str(site.root / "calls"))
+    run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-sessions", "2", "--k3-results", "rec")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    sessions_count = 2 * 2  # candidate and reference
+    assert (site.root / "calls").read_text().splitlines().count("k3perf_memory") == 2 * sessions_count
+    lines = [json.loads(line) for line in (site.root / "rec" / "results.jsonl").read_text().splitlines()]
+    kept = {line["content"]["session_id"]: line["content"] for line in lines if line["kind"] == "session"}
+    (cell,) = json.loads((site.root / "rec" / "measurements.json").read_text())["cells"]
+    assert len(cell["sessions"]) == sessions_count
+    for session in cell["sessions"]:  # what was judged is what was written
+        written = kept[session["session_id"]]
+        assert session["values"]["engine_peak_rss_bytes"]["value"] == written["engine_peak_resident_bytes"]
+        assert session["values"]["weights_bytes"]["value"] == written["memory"][0]["weights_bytes"]
+
+
 def test_engine_python_that_is_missing(site):
     run = site.pytest("-k", "fp8_kv", "--k3-engine-python", "/nowhere/python")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
@@ -296,9 +314,8 @@ def test_no_free_port(site):
 
 def test_ab_against_a_git_ref(site):
     def git(*arguments):
-        subprocess.run(
-            ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], cwd=site.root, check=True, capture_output=True
-        )
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        return subprocess.run(["git", *identity, *arguments], cwd=site.root, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init", "-q")
     git("add", "perf_tests")
@@ -308,5 +325,8 @@ def test_ab_against_a_git_ref(site):
     assert "(ab mode)" in run.stdout
     slowed = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250")
     assert slowed.returncode == ExitStatus.REGRESSED, slowed.stdout
-    unknown = site.pytest("-k", "fp8_kv", "--k3-ab-base", "no-such-ref")
-    assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
+    for wrong in ("no-such-ref", "--output=x"):
+        unknown = site.pytest("-k", "fp8_kv", f"--k3-ab-base={wrong}")
+        assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
+        assert f"--k3-ab-base {wrong!r} is neither" in unknown.stdout + unknown.stderr
+    assert json.loads(next(site.root.glob(".k3perf/results/*/verdict.json")).read_text())["commit"] == git("rev-parse", "HEAD")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from k3perf.errors import ConfigFileError, ExitStatus
-from k3perf.gate.history import HistoryEntry, Slide, entries_of, series_of, slides
+from k3perf.gate.history import HistoryEntry, Slide, entries_of, series_of, slides, unmeasured
 
 _NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
 
@@ -22,6 +23,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     append = commands.add_parser("append", help="add a night's measurements; a run that is already there is not added twice")
     append.add_argument("results", nargs="+", type=Path, help="measurements.json files, or folders that hold them")
     append.set_defaults(run=run_append)
+    missing = commands.add_parser("unmeasured", help="name the planned cells that a night has no valid session of; status 10 if any")
+    missing.add_argument("results", nargs="+", type=Path, help="measurements.json files, or folders that hold them")
+    missing.add_argument("--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night")
+    missing.set_defaults(run=run_unmeasured)
     changes = commands.add_parser("changes", help="find changes for the worse that later nights confirm")
     changes.add_argument("--json", action="store_true", help="print the slides as JSON")
     changes.add_argument("--issue", type=Path, metavar="FILE", help="write the text of an issue there when there is a slide")
@@ -59,8 +64,7 @@ def run_append(arguments: argparse.Namespace) -> int:
 
     known = {(entry.run_id, entry.target, entry.config, entry.workload, entry.metric) for entry in read_history(arguments.history)}
     fresh: list[HistoryEntry] = []
-    for path in [file for given in arguments.results for file in (sorted(given.rglob("measurements.json")) if given.is_dir() else [given])]:
-        measured = read_measurement_file(path)
+    for measured in map(read_measurement_file, _measurement_files(arguments.results)):
         fresh += entries_of(
             measured.measurements(),
             run_id=measured.run_id,
@@ -74,6 +78,25 @@ def run_append(arguments: argparse.Namespace) -> int:
         stream.writelines(entry.model_dump_json() + "\n" for entry in fresh)
     print(f"{len(fresh)} entries added to {arguments.history}")
     return ExitStatus.OK
+
+
+def _measurement_files(given: list[Path]) -> list[Path]:
+    return [file for path in given for file in (sorted(path.rglob("measurements.json")) if path.is_dir() else [path])]
+
+
+def run_unmeasured(arguments: argparse.Namespace) -> int:
+    """Status 10 and one line a cell, on GitHub as errors, when a planned cell has no valid session."""
+    from k3perf.cli.ci import read_plan
+    from k3perf.store.measurements import read_measurement_file
+
+    plan = read_plan(arguments.plan)
+    files = _measurement_files(arguments.results)
+    lost = unmeasured((entry.cell for entry in plan.cells), [cell for file in files for cell in read_measurement_file(file).measurements()])
+    prefix = "::error::" if os.environ.get("GITHUB_ACTIONS") else ""
+    for cell in lost:
+        print(f"{prefix}{cell}: no valid session; see the log of its shard")
+    print(f"{len(plan.cells) - len(lost)} of {len(plan.cells)} planned cells have a valid session")
+    return ExitStatus.INVALID if lost else ExitStatus.OK
 
 
 def run_changes(arguments: argparse.Namespace) -> int:

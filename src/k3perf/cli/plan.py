@@ -14,11 +14,16 @@ from pydantic import ValidationError
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
-from k3perf.gate.planning import CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
+from k3perf.gate.planning import CostBasis, CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
 from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
 _SECONDS_PER_MINUTE = 60.0
+_COST_NOTE: Final = {
+    "measured": "",
+    "related": " (minutes: estimated from other configs)",
+    "assumed": " (minutes: assumed, nothing like it was recorded)",
+}
 _PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] = {
     Priority.DIRECT: "direct",
     Priority.DESCENDANT: "descendant",
@@ -50,7 +55,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--github-output", type=Path, metavar="FILE", help="append cpu_matrix, gpu_matrix, has_cpu and has_gpu for a workflow"
     )
     parser.add_argument(
-        "--record-costs", nargs="+", type=Path, metavar="RESULTS", help="instead of planning: write what earlier runs took to --costs"
+        "--record-costs",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="instead of planning: write what earlier runs took, from their results.jsonl files or the folders above, to --costs",
     )
     parser.set_defaults(run=run)
 
@@ -81,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     costs = CostModel(_recorded(arguments.costs, arguments.suite))
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
-    plan = _document(suite, selection, cells, fitted, shards)
+    plan = _document(suite, selection, cells, fitted, shards, costs)
     text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
@@ -96,9 +105,14 @@ def _record(paths: list[Path], output: Path) -> int:
     from k3perf.store.results import read_results
 
     files = [file for path in paths for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])]
-    costs = record_costs(session for file in files for session in read_results(file).sessions.values())
+    runs = [read_results(file) for file in files]
+    # files of the first harness versions have no line for a session's end; there the median bears with one that was cut short
+    ended = [run.sessions[name] for run in runs for name in run.sessions if name in (run.ended_sessions or run.sessions)]
+    costs = record_costs((session for session in ended if not session.injected), runs=(run.run_id for run in runs))
+    if not costs.session_s:
+        raise UsageError(f"{', '.join(map(str, paths))}: no session that ended is in there. Give results.jsonl files of finished runs.")
     output.write_text(costs.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    print(f"{len(costs.cell_s)} cells and {len(costs.engine_start_s)} engine starts of {len(files)} runs written to {output}")
+    print(f"{len(costs.session_s)} cells and {len(costs.engine_start_s)} engines of {len(files)} runs written to {output}")
     return ExitStatus.OK
 
 
@@ -166,13 +180,13 @@ def _fit_by_class(cells: tuple[SelectedCell, ...], costs: CostModel, budget_minu
 
 
 def _document(
-    suite: Suite, selection: Selection, cells: tuple[SelectedCell, ...], fitted: Fitted, shards: tuple[Shard, ...]
+    suite: Suite, selection: Selection, cells: tuple[SelectedCell, ...], fitted: Fitted, shards: tuple[Shard, ...], costs: CostModel
 ) -> PlanDocument:
     kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
     return PlanDocument(
         false_alarm_budget=suite.tolerances.false_alarm_budget,
         gated_metric_count=gated_metric_count(suite, fitted.groups),
-        cells=tuple(_cell_entry(selected) for selected in cells if selected.cell.cell_id in kept),
+        cells=tuple(_cell_entry(selected, costs.basis(selected.cell)) for selected in cells if selected.cell.cell_id in kept),
         left_out=tuple(CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out),
         over_budget=fitted.over_budget,
         notes=selection.notes,
@@ -181,7 +195,7 @@ def _document(
     )
 
 
-def _cell_entry(selected: SelectedCell) -> PlannedCell:
+def _cell_entry(selected: SelectedCell, basis: CostBasis) -> PlannedCell:
     cell = selected.cell
     return PlannedCell(
         cell=cell.cell_id,
@@ -190,6 +204,7 @@ def _cell_entry(selected: SelectedCell) -> PlannedCell:
         workload=cell.workload.name,
         priority=_PRIORITY_NAME[selected.priority],
         reasons=selected.reasons,
+        cost=basis.value,
     )
 
 
@@ -244,7 +259,9 @@ def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> st
 def render(plan: PlanDocument) -> str:
     """The plan for people: one line a cell with its reasons, then what was left out and why."""
     lines = [f"{len(plan.cells)} cells, about {plan.device_minutes} device minutes"]
-    lines += [f"  {entry.cell}: {'; '.join(entry.reasons)}" for entry in plan.cells]
+    lines += [f"  {entry.cell}: {'; '.join(entry.reasons)}{_COST_NOTE[entry.cost]}" for entry in plan.cells]
+    if plan.estimated_count:
+        lines.append(f"{plan.estimated_count} of the cells were never measured: their minutes are an estimate.")
     if plan.over_budget:
         lines.append("The directly touched cells alone exceed the budget; they are measured all the same.")
     if plan.left_out:

@@ -15,10 +15,15 @@ from pydantic import BaseModel, ValidationError
 
 from k3perf.errors import ConfigFileError
 
+try:  # libyaml reads a suite six times as fast; PyYAML's wheels have it, a build from source may not
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
 Document = TypeVar("Document", bound=BaseModel)
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+class _UniqueKeyLoader(_SafeLoader):
     """Safe loader that refuses a key written twice, which plain YAML would let win in silence."""
 
 

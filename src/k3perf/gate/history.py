@@ -116,6 +116,16 @@ def _session_values(cell: CellMeasurement) -> dict[str, list[float]]:
     return found
 
 
+def unmeasured(planned: Iterable[str], cells: Iterable[CellMeasurement]) -> tuple[str, ...]:
+    """The ids of ``planned`` cells without a valid candidate session among ``cells``: a night that lost them must not end in silence."""
+    measured = {
+        f"{cell.target}-{cell.config}-{cell.workload}"
+        for cell in cells
+        if not cell.invalid_reasons and any(not session.invalid_reasons for session in cell.arm(Arm.CANDIDATE))
+    }
+    return tuple(name for name in planned if name not in measured)
+
+
 def series_of(entries: Iterable[HistoryEntry]) -> tuple[Series, ...]:
     """Entries grouped by cell, metric, hardware class and plan, each in order of time; one run counts once."""
     groups: dict[SeriesKey, dict[str, HistoryEntry]] = {}

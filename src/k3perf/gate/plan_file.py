@@ -19,7 +19,7 @@ class _Part(BaseModel):
 
 
 class PlannedCell(_Part):
-    """A cell to measure, with the reasons that selected it."""
+    """A cell to measure, with the reasons that selected it. ``cost``: what its minutes rest on (``planning.CostBasis``)."""
 
     cell: ShortText
     target: ShortText
@@ -27,6 +27,7 @@ class PlannedCell(_Part):
     workload: ShortText
     priority: Literal["direct", "descendant", "wide"]
     reasons: tuple[LongText, ...] = Field(max_length=1_000)
+    cost: Literal["measured", "related", "assumed"] = "assumed"
 
 
 class CellLeftOut(_Part):
@@ -63,3 +64,8 @@ class PlanDocument(_Part):
     notes: tuple[LongText, ...] = Field(max_length=1_000)
     device_minutes: Minutes
     shards: tuple[PlannedShard, ...] = Field(max_length=256)
+
+    @property
+    def estimated_count(self) -> int:
+        """Cells whose minutes no session of theirs stands for."""
+        return sum(entry.cost != "measured" for entry in self.cells)

@@ -6,8 +6,10 @@ Cells of one (target, config) share an engine's start, so they stay together on 
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median
 from typing import Annotated, Literal
 
@@ -21,41 +23,53 @@ from k3perf.units import ns_to_s
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-# What a cell or a start is assumed to take before any run has recorded it.
-UNRECORDED_CELL_S = 300.0
+# What a session's rounds or a start are assumed to take before any run has recorded one like it.
+UNRECORDED_SESSION_S = 300.0
 UNRECORDED_START_S = 120.0
 
 _MAXIMUM_REFINEMENTS = 10_000
 
 
 class RecordedCosts(BaseModel):
-    """``perf_tests/costs.json``: seconds of earlier runs. ``engine_start_s`` is keyed ``target/config``, ``cell_s`` by cell id."""
+    """``perf_tests/costs.json``: wall time of earlier runs, medians in seconds, and the ids of those runs.
+
+    ``engine_start_s`` is keyed ``target/config``. ``session_s``, keyed by cell id, is one session's rounds, warm-up included; the
+    reference's beside them too, where there is one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
+    runs: tuple[str, ...] = ()
     engine_start_s: dict[str, Seconds] = Field(default_factory=dict)
-    cell_s: dict[str, Seconds] = Field(default_factory=dict)
+    session_s: dict[str, Seconds] = Field(default_factory=dict)
 
 
-def record_costs(sessions: Iterable[SessionRecord]) -> RecordedCosts:
-    """What finished sessions took: the median start of each engine, and for each cell its candidates' time from first to last round.
+def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ()) -> RecordedCosts:
+    """What earlier sessions took: the median start of each engine, and for each cell the median time from a session's first round to the
+    last of it and of its reference's.
 
-    A candidate's rounds span the reference's where both alternate, so the reference's time is in its cells' costs.
+    One engine may serve several sessions; its start is counted once. Give sessions that ended: one cut short counts as a short one.
     """
-    starts: dict[str, list[float]] = {}
-    cells: dict[str, float] = {}
+    starts: dict[str, dict[str, float]] = {}
+    pairs: dict[tuple[str, str], list[SessionRecord]] = {}
     for session in sessions:
         start_s = sum(stage.duration_s for stage in session.stages)
-        if start_s > 0:
-            starts.setdefault(f"{session.target}/{session.config}", []).append(start_s)
-        if session.rounds and session.arm is Arm.CANDIDATE:
-            span_ns = max(record.end_ns for record in session.rounds) - min(record.start_ns for record in session.rounds)
-            cell = f"{session.target}-{session.config}-{session.workload}"
-            cells[cell] = cells.get(cell, 0.0) + ns_to_s(span_ns)
+        if start_s > 0 and session.arm is Arm.CANDIDATE:  # a reference's session bears its cell's names, its engine is another config's
+            starts.setdefault(f"{session.target}/{session.config}", {})[f"{session.started_at_utc} {start_s}"] = start_s
+        if session.rounds:
+            # a pair's two sessions belong to one cell, the candidate's
+            pairs.setdefault((session.pair_id or session.session_id, session.workload), []).append(session)
+    cells: dict[str, list[float]] = {}
+    for members in pairs.values():
+        for candidate in (member for member in members if member.arm is Arm.CANDIDATE):
+            rounds = [record for member in members for record in member.rounds]
+            span_s = ns_to_s(max(record.end_ns for record in rounds) - min(record.start_ns for record in rounds))
+            cells.setdefault(f"{candidate.target}-{candidate.config}-{candidate.workload}", []).append(span_s)
     return RecordedCosts(
-        engine_start_s={key: round(median(values), 3) for key, values in sorted(starts.items())},
-        cell_s={key: round(value, 3) for key, value in sorted(cells.items()) if value > 0},
+        runs=tuple(sorted(set(runs))),
+        engine_start_s={key: round(median(values.values()), 1) for key, values in sorted(starts.items())},
+        session_s={key: round(median(values), 1) for key, values in sorted(cells.items())},
     )
 
 
@@ -110,20 +124,42 @@ class Shard:
         return sum(group.duration_s for group in self.groups)
 
 
+class CostBasis(StrEnum):
+    """What a cell's seconds rest on. All but MEASURED is an estimate, and shown as one."""
+
+    MEASURED = "measured"  # sessions of this very cell
+    RELATED = "related"  # other configs of its target and workload
+    ASSUMED = "assumed"  # nothing like it was ever recorded
+
+
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """Recorded seconds, with the median of the nearest recorded relatives where a cell has none of its own."""
 
     recorded: RecordedCosts
 
+    def basis(self, cell: Cell) -> CostBasis:
+        """What ``cell_s`` rests on."""
+        if cell.cell_id in self.recorded.session_s:
+            return CostBasis.MEASURED
+        return CostBasis.RELATED if self._related_s(cell) else CostBasis.ASSUMED
+
     def cell_s(self, cell: Cell) -> float:
-        """Seconds to measure the cell once its engine is ready."""
-        known = self.recorded.cell_s.get(cell.cell_id)
-        if known is not None:
-            return known
-        prefix, suffix = f"{cell.target.name}-", f"-{cell.workload.name}"
-        near = [cost for key, cost in self.recorded.cell_s.items() if key.startswith(prefix) and key.endswith(suffix)]
-        return median(near) if near else UNRECORDED_CELL_S
+        """Seconds to measure the cell once its engine is ready: the target's ``minimum_sessions``, all but the first with a start.
+
+        An undecided cell buys more of them, so this is the least that a clean cell takes and no limit.
+        """
+        known = self.recorded.session_s.get(cell.cell_id)
+        if known is None:
+            near = self._related_s(cell)
+            known = median(near) if near else UNRECORDED_SESSION_S
+        count = cell.target.measurement.minimum_sessions
+        return count * known + (count - 1) * self.start_s(cell)
+
+    def _related_s(self, cell: Cell) -> list[float]:
+        """Sessions of other configs; a config's name holds no dash, so the names of targets and workloads cannot be taken for parts of it."""
+        cell_of_any_config = re.compile(f"{re.escape(cell.target.name)}-[a-z0-9_]+-{re.escape(cell.workload.name)}")
+        return [cost for key, cost in self.recorded.session_s.items() if cell_of_any_config.fullmatch(key)]
 
     def start_s(self, cell: Cell) -> float:
         """Seconds from process start to ready."""
@@ -172,8 +208,9 @@ def fit_budget(cells: Iterable[SelectedCell], costs: CostModel, budget_device_s:
         devices = cell.target.hardware.device_count * cell.target.hardware.host_count
         price_s = devices * (costs.cell_s(cell) + (0.0 if engine in started else costs.start_s(cell)))
         if selected.priority is not Priority.DIRECT and spent_s + price_s > budget_device_s:
-            needed = f"needs {price_s / 60:.1f} device minutes, {max(0.0, budget_device_s - spent_s) / 60:.1f} of the budget are left"
-            left_out.append((cell, needed))
+            guessed = "" if costs.basis(cell) is CostBasis.MEASURED else " by estimate"
+            left_s = max(0.0, budget_device_s - spent_s)
+            left_out.append((cell, f"needs {price_s / 60:.1f} device minutes{guessed}, {left_s / 60:.1f} of the budget are left"))
             continue
         spent_s += price_s
         started.add(engine)

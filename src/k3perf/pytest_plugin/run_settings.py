@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -82,17 +81,12 @@ def commit_of(directory: Path) -> str:
 
     Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it, else it is ``unknown``.
     """
+    from k3perf.store.repository import Repository
+
     try:
-        run = subprocess.run(
-            ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"],  # noqa: S607 (git as everywhere)
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        return Repository(directory).checked_out()
+    except UsageError:
         return os.environ.get("K3PERF_COMMIT", "unknown")
-    return run.stdout.strip()
 
 
 def _ab_base(config: pytest.Config, given: str | None, cache_directory: Path) -> dict[str, Any]:

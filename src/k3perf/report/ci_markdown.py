@@ -194,7 +194,9 @@ def _planned(plan: PlanDocument | None) -> list[str]:
     if plan.over_budget:
         lines.insert(0, "* The directly touched cells alone exceed the budget; they were measured all the same.")
     shown = [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
-    title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes, {len(plan.left_out)} left out"
+    title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes"
+    title += f" (an estimate for {plan.estimated_count})" if plan.estimated_count else ""
+    title += f", {len(plan.left_out)} left out"
     return [f"<details><summary>{title}</summary>", "", *shown, "", "</details>", ""] if lines else [title + ".", ""]
 
 

@@ -101,15 +101,16 @@ class CellRun:
             while True:
                 self._rounds_up_to(goal, logs, awake)
                 awake.all()
-                current = [self._metrics(log) for log in logs]
+                records = [log.record() for log in logs]
+                current = [self._metrics(record) for record in records]
                 measurement = self._measurement([*self.sessions, *current], ())
                 verdict = self._explained(self.judge(measurement), lives) if judged else _unjudged(self.cell, self.mode)
                 if not judged or verdict.buy is not Buy.ROUNDS or goal >= plan.maximum_rounds:
                     break
                 goal = min(verdict.buy_until_rounds or goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
             awake.all()
-        for log in logs:
-            self._end(log)
+        for record in records:
+            self._end(record)
         self.sessions += current
         return verdict
 
@@ -125,8 +126,9 @@ class CellRun:
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
-            self._end(log)
-            self.sessions.append(self._metrics(log))
+            record = log.record()
+            self._end(record)
+            self.sessions.append(self._metrics(record))
         measurement = self._measurement(self.sessions, ())
         return self._explained(self.judge(measurement), [candidate]) if judged else _unjudged(self.cell, self.mode)
 
@@ -181,14 +183,12 @@ class CellRun:
         self.on_session(log.record())
         return log
 
-    def _end(self, log: SessionLog) -> None:
-        """Write the readings at the session's end, then that it ended and what was found about it."""
-        record = log.record()
+    def _end(self, record: SessionRecord) -> None:
+        """Write the readings that the session was judged by, then that it ended and what was found about it."""
         self.on_session(record)
-        self.on_session_end(log.session_id, judge_session(record, self.rules))
+        self.on_session_end(record.session_id, judge_session(record, self.rules))
 
-    def _metrics(self, log: SessionLog) -> SessionMetrics:
-        record = log.record()
+    def _metrics(self, record: SessionRecord) -> SessionMetrics:
         reasons = judge_session(record, self.rules)
         return session_metrics(replace(record, invalid_reasons=reasons), service_level=self.cell.workload.service_level)
 

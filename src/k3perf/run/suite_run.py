@@ -324,6 +324,11 @@ class SuiteRun:
         )
         replace_file(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
 
+    def _injection_notes(self) -> tuple[str, ...]:
+        """What a reader of the verdict must know of a run whose candidate was made worse on purpose."""
+        faults = self.settings.experiment["injected"]
+        return (f"a fault was put into the candidate on purpose: {faults}",) if faults else ()
+
     def _verdict_document(self) -> dict[str, Any]:
         verdict = self.verdict()
         return {
@@ -335,5 +340,7 @@ class SuiteRun:
             "outcome": verdict.outcome,
             "false_alarm_budget": verdict.false_alarm_budget,
             "gated_metric_count": verdict.gated_metric_count,
-            "cells": [{**asdict(cell), "outcome": cell.outcome} for cell in verdict.cells],
+            "cells": [
+                {**asdict(cell), "outcome": cell.outcome, "notes": (*cell.notes, *self._injection_notes())} for cell in verdict.cells
+            ],
         }

@@ -1,4 +1,6 @@
-"""The git repository around the suite: what changed since a reference, and a file as it was there. Reads only."""
+"""The git repository around the suite: what is checked out, what changed since a reference, files as they were there. Reads only; the one
+place that runs git.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,19 @@ class Repository:
 
     def merge_base(self, reference: str) -> str:
         """The commit where the work tree's branch left ``reference``."""
-        if reference.startswith("-"):
-            raise UsageError(f"{reference!r} is no git reference. Give a branch, tag or commit.")
-        return self._git("merge-base", reference, "HEAD").decode("ascii").strip()
+        return self._git("merge-base", _checked(reference), "HEAD").decode("ascii").strip()
+
+    def commit(self, reference: str) -> str:
+        """The full hash of the commit that ``reference`` names."""
+        return self._git("rev-parse", "--verify", f"{_checked(reference)}^{{commit}}").decode("ascii").strip()
+
+    def checked_out(self) -> str:
+        """The checked-out commit's full hash; with ``-dirty`` when tracked files differ from it."""
+        return self._git("describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*").decode("ascii").strip()
+
+    def archive(self, commit: str, folder: str) -> bytes:
+        """A folder as it was at ``commit`` (a full hash), as a tar file's bytes."""
+        return self._git("archive", "--format=tar", commit, folder)
 
     def read_at(self, commit: str, path: str) -> bytes | None:
         """A file's content at ``commit`` (a full hash); None when it was not there."""
@@ -51,6 +63,13 @@ class Repository:
                 f"git {shown} failed in {self.root}: {said}. Fetch the reference first; a shallow clone needs git fetch --unshallow."
             )
         return done.stdout
+
+
+def _checked(reference: str) -> str:
+    """A reference that git cannot take for an option."""
+    if reference.startswith("-"):
+        raise UsageError(f"{reference!r} is no git reference. Give a branch, tag or commit.")
+    return reference
 
 
 def _text(path: bytes) -> str:

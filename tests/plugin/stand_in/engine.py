@@ -2,7 +2,7 @@
 
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
 the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
-``weights_bytes``, ``rss_bytes``.
+``weights_bytes``, ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call).
 """
 
 import argparse
@@ -48,6 +48,9 @@ class State:
         }
 
     def call(self, method, arguments):
+        if "call_log" in BEHAVIOUR:
+            with Path(BEHAVIOUR["call_log"]).open("a") as log:
+                log.write(f"{method}\n")
         if method == "k3perf_memory":
             return self.memory()
         if method == "k3perf_identity":

@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,13 @@ def test_selection_of_60_cells_takes_less_than_300_ms(checkout: Path) -> None:
     assert len(chosen.cells) == 18
 
 
+def test_a_plan_loads_nothing_heavy(checkout: Path) -> None:
+    """A plan is asked for on every pull request and by hand; most of its time is Python's start."""
+    program = "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=True, timeout=60)
+    assert {"aiohttp", "jinja2", "numpy", "psutil", "pytest", "rich", "scipy"} & set(done.stderr.split()) == set()
+
+
 def test_uncommitted_untracked_deleted_and_renamed_files_count(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     touch(checkout, "perf_tests/configs/seqs_5.yaml")
     assert {entry["config"] for entry in planned(capsys, "--changed-since", "main")["cells"]} == {"default", "seqs_5"}
@@ -187,15 +195,24 @@ def test_recorded_costs_and_budget(checkout: Path, capsys: pytest.CaptureFixture
     costs = {
         "schema_version": 1,
         "engine_start_s": {"gamma/default": 30.0},
-        "cell_s": {"gamma-default-chat": 30.0, "gamma-default-burst": 30.0},
+        "session_s": {"gamma-default-chat": 30.0, "gamma-default-burst": 30.0},
     }
     (checkout / "perf_tests" / "costs.json").write_text(json.dumps(costs))
     found = planned(capsys, "--target", "gamma", "--budget-minutes", "5")
     assert len(found["cells"]) == 5, "five configs' first workloads, at one minute each"
     assert found["device_minutes"] == 5.0
     assert len(found["left_out"]) == 15
-    (checkout / "perf_tests" / "costs.json").write_text('{"cell_s": {"a": -1}}')
-    with pytest.raises(ConfigFileError, match=r"cell_s\.a"):
+    costs_of = {entry["cell"]: entry["cost"] for entry in found["cells"]}
+    assert costs_of.pop("gamma-default-burst") == "measured"
+    assert set(costs_of.values()) == {"related"}
+    by_estimate = {entry["cell"] for entry in found["left_out"] if "minutes by estimate" in str(entry["reason"])}
+    assert by_estimate == {entry["cell"] for entry in found["left_out"]} - {"gamma-default-chat"}
+    assert run("plan", "--target", "gamma", "--budget-minutes", "5") == 0
+    told = capsys.readouterr().out
+    assert "4 of the cells were never measured: their minutes are an estimate." in told
+    assert "(minutes: estimated from other configs)" in told
+    (checkout / "perf_tests" / "costs.json").write_text('{"session_s": {"a": -1}}')
+    with pytest.raises(ConfigFileError, match=r"session_s\.a"):
         run("plan")
     with pytest.raises(UsageError, match="cannot be read"):
         run("plan", "--costs", "none.json")

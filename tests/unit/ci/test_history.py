@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import ClassVar
@@ -12,13 +13,15 @@ from typing import ClassVar
 import pytest
 
 from k3perf.cli.history import register
-from k3perf.errors import ConfigFileError
-from k3perf.gate.history import HistoryEntry, entries_of, series_of, slides
+from k3perf.errors import ConfigFileError, ExitStatus
+from k3perf.gate.history import HistoryEntry, entries_of, series_of, slides, unmeasured
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.report.history_page import issue, page
 from k3perf.samples import Arm, InvalidReason
+from k3perf.store.measurements import write_measurement_file
 
 from .test_escaping import HOSTILE, rendered
+from .verdicts import plan
 
 
 def night(index: int, value: float | None, metric: str = "tpot_mean_ms", **changes: str) -> HistoryEntry:
@@ -169,8 +172,6 @@ def run(*arguments: str) -> int:
 
 
 def test_commands_append_once_and_tell_a_slide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from k3perf.store.measurements import write_measurement_file
-
     history = tmp_path / "deep" / "history.jsonl"
     for index in range(24):
         value = 28.0 if index < 16 else 30.0
@@ -207,6 +208,22 @@ def test_a_broken_history_names_its_line(tmp_path: Path, line: str) -> None:
     path.write_text(night(1, 1.0).model_dump_json() + "\n" + line + "\n")
     with pytest.raises(ConfigFileError, match="line 2"):
         run("changes", "--history", str(path))
+
+
+def test_planned_cells_without_a_valid_session_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, broken = session("a", rounds(1.0)), session("b", rounds(1.0), invalid=True)
+    assert unmeasured(["alpha-tuned-chat"], [measurement(broken, good)]) == ()
+    assert unmeasured(["alpha-tuned-chat", "alpha-lost-chat"], [measurement(good)]) == ("alpha-lost-chat",)
+    reference_alone = session("c", rounds(1.0), arm=Arm.REFERENCE)
+    ended_badly = replace(measurement(good), invalid_reasons=(InvalidReason("recording_short", "1 of 2 sessions are valid"),))
+    for cell in (measurement(broken), measurement(reference_alone), ended_badly):
+        assert unmeasured(["alpha-tuned-chat"], [cell]) == ("alpha-tuned-chat",)
+    (tmp_path / "plan.json").write_text(plan("alpha-tuned-chat", "alpha-lost-chat").model_dump_json())
+    write_measurement_file(
+        tmp_path / "night" / "measurements.json", run_id="r", commit="c", created_at_utc="t", identity={}, cells=(measurement(good),)
+    )
+    assert run("unmeasured", str(tmp_path / "night"), "--plan", str(tmp_path / "plan.json")) == ExitStatus.INVALID
+    assert "alpha-lost-chat: no valid session" in capsys.readouterr().out
 
 
 def test_many_slides_are_cut_and_say_so() -> None:

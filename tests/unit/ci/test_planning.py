@@ -6,7 +6,9 @@ import argparse
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +16,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from k3perf.cli.plan import register
-from k3perf.config.suite import Suite
+from k3perf.config.suite import Suite, load_suite
+from k3perf.errors import UsageError
 from k3perf.gate.planning import (
-    UNRECORDED_CELL_S,
+    UNRECORDED_SESSION_S,
     UNRECORDED_START_S,
+    CostBasis,
     CostModel,
     EngineGroup,
     RecordedCosts,
@@ -44,7 +48,7 @@ def recorded_at_random(suite: Suite, seed: int) -> RecordedCosts:
     dice = random.Random(seed)
     cells = suite.cells()
     return RecordedCosts(
-        cell_s={cell.cell_id: dice.lognormvariate(5, 0.6) for cell in cells},
+        session_s={cell.cell_id: dice.lognormvariate(5, 0.6) for cell in cells},
         engine_start_s={f"{cell.target.name}/{cell.config.name}": dice.uniform(30, 160) for cell in cells},
     )
 
@@ -83,7 +87,7 @@ def test_refinement_beats_plain_longest_first(lengths: tuple[int, ...], shard_co
     suite = suite_of_groups(len(lengths), 1)
     by_config = dict(zip(suite.configs, lengths, strict=True))
     costs = RecordedCosts(
-        cell_s={cell.cell_id: by_config[cell.config.name] - 0.5 for cell in suite.cells()},
+        session_s={cell.cell_id: by_config[cell.config.name] - 0.5 for cell in suite.cells()},
         engine_start_s={f"target-0/{name}": 0.5 for name in by_config},
     )
     shards = split(group_engines(select_all(suite, "x").cells, CostModel(costs)), shard_count)
@@ -116,16 +120,16 @@ def test_costs_fall_back_to_the_median_of_relatives_then_to_the_default() -> Non
     suite = suite_of_groups(4, 2)
     cells = {cell.cell_id: cell for cell in suite.cells()}
     recorded = RecordedCosts(
-        cell_s={"target-0-default-load-0": 100, "target-0-tuned_0-load-0": 300}, engine_start_s={"target-0/default": 50}
+        session_s={"target-0-default-load-0": 100, "target-0-tuned_0-load-0": 300}, engine_start_s={"target-0/default": 50}
     )
     costs = CostModel(recorded)
     assert costs.cell_s(cells["target-0-default-load-0"]) == 100
     assert costs.cell_s(cells["target-0-tuned_1-load-0"]) == 200
-    assert costs.cell_s(cells["target-0-tuned_1-load-1"]) == UNRECORDED_CELL_S
+    assert costs.cell_s(cells["target-0-tuned_1-load-1"]) == UNRECORDED_SESSION_S
     assert costs.start_s(cells["target-0-tuned_1-load-0"]) == 50
     assert CostModel(RecordedCosts()).start_s(cells["target-0-tuned_1-load-0"]) == UNRECORDED_START_S
     with pytest.raises(ValidationError):
-        RecordedCosts(cell_s={"a": -1})
+        RecordedCosts(session_s={"a": -1})
 
 
 def test_budget_keeps_the_near_cells_and_names_what_it_leaves_out(sixty_cells: Suite) -> None:
@@ -133,7 +137,7 @@ def test_budget_keeps_the_near_cells_and_names_what_it_leaves_out(sixty_cells: S
     direct = [entry for entry in chosen if entry.priority is Priority.DIRECT]
     costs = CostModel(RecordedCosts())
     direct_s = sum(group.device_s for group in group_engines(direct, costs))
-    fitted = fit_budget(chosen, costs, direct_s + UNRECORDED_START_S + UNRECORDED_CELL_S + 1)
+    fitted = fit_budget(chosen, costs, direct_s + UNRECORDED_START_S + UNRECORDED_SESSION_S + 1)
     kept = [entry for group in fitted.groups for entry in group.cells]
     assert {entry.cell.cell_id for entry in direct} < {entry.cell.cell_id for entry in kept}
     assert len(kept) == len(direct) + 1
@@ -153,7 +157,7 @@ def test_directly_touched_cells_survive_any_budget(sixty_cells: Suite) -> None:
 def test_wide_change_measures_every_config_once_before_any_twice() -> None:
     suite = suite_of_groups(6, 2)
     chosen = select_all(suite, "x").cells
-    fitted = fit_budget(chosen, CostModel(RecordedCosts()), 6 * (UNRECORDED_START_S + UNRECORDED_CELL_S) + 1)
+    fitted = fit_budget(chosen, CostModel(RecordedCosts()), 6 * (UNRECORDED_START_S + UNRECORDED_SESSION_S) + 1)
     assert [len(group.cells) for group in fitted.groups] == [1] * 6
 
 
@@ -164,7 +168,7 @@ def test_devices_count_into_the_budget() -> None:
         [workload("chat")],
     )
     (group,) = group_engines(select_all(suite, "x").cells, CostModel(RecordedCosts()))
-    assert group.device_s == 8 * group.duration_s == 8 * (UNRECORDED_START_S + UNRECORDED_CELL_S)
+    assert group.device_s == 8 * group.duration_s == 8 * (UNRECORDED_START_S + UNRECORDED_SESSION_S)
     assert fit_budget(select_all(suite, "x").cells, CostModel(RecordedCosts()), group.device_s - 1).groups == ()
 
 
@@ -177,8 +181,8 @@ def test_gated_metrics_are_counted_over_the_whole_plan(sixty_cells: Suite) -> No
     assert gated_metric_count(sixty_cells, groups) == 60 * 2, "exact metrics spend nothing of the budget"
 
 
-def session(session_id: str, config: str, arm: Arm, start_s: float, rounds: tuple[tuple[int, int], ...]) -> SessionRecord:
-    return SessionRecord(
+def session(session_id: str, config: str, arm: Arm, start_s: float, rounds: tuple[tuple[int, int], ...], **changes: Any) -> SessionRecord:
+    made = SessionRecord(
         session_id=session_id,
         target="alpha",
         config=config,
@@ -192,30 +196,83 @@ def session(session_id: str, config: str, arm: Arm, start_s: float, rounds: tupl
         memory=(),
         rounds=tuple(RoundRecord(index, RoundKind.MEASURED, begin * 10**9, end * 10**9, ()) for index, (begin, end) in enumerate(rounds)),
     )
+    return replace(made, **changes)
 
 
-def test_costs_are_recorded_from_finished_sessions() -> None:
+def test_costs_are_medians_over_sessions_with_the_reference_beside_them() -> None:
     costs = record_costs(
         [
             session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110), (120, 130))),
-            session("b", "tuned", Arm.CANDIDATE, 80, ((200, 240),)),
-            session("c", "tuned", Arm.CANDIDATE, 100, ()),
-            session("d", "default", Arm.REFERENCE, 50, ((110, 120),)),
+            session("b", "tuned", Arm.CANDIDATE, 80, ((200, 240),), pair_id="p"),
+            session("c", "tuned", Arm.REFERENCE, 500, ((190, 200), (240, 250)), pair_id="p"),
+            session("d", "tuned", Arm.CANDIDATE, 100, ((300, 350),)),
+            session("no rounds", "tuned", Arm.CANDIDATE, 100, ()),
             session("adopted", "spare", Arm.CANDIDATE, 0, ()),
-        ]
+        ],
+        runs=("two", "one", "two"),
     )
-    assert costs == RecordedCosts(engine_start_s={"alpha/default": 50, "alpha/tuned": 80}, cell_s={"alpha-tuned-chat": 70})
+    assert costs == RecordedCosts(runs=("one", "two"), engine_start_s={"alpha/tuned": 80}, session_s={"alpha-tuned-chat": 50})
 
 
-def test_recorded_costs_come_from_a_results_file(tmp_path: Path) -> None:
-    from k3perf.store.results import ResultWriter
+def test_the_start_of_an_engine_that_serves_several_cells_counts_once() -> None:
+    shared = [session(f"s{load}", "tuned", Arm.CANDIDATE, 90, ((load, load + 1),), workload=f"load_{load}") for load in range(3)]
+    own = [session(f"o{index}", "tuned", Arm.CANDIDATE, 30, (), started_at_utc=f"2026-11-29T01:0{index}:00Z") for index in range(2)]
+    assert record_costs([*shared, *own]).engine_start_s == {"alpha/tuned": 30}
 
-    measured = session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110),))
-    with ResultWriter(tmp_path / "run" / "results.jsonl", run_id="r") as writer:
-        writer.session(measured)
-        writer.round("a", measured.rounds[0])
+
+def test_a_cells_minutes_say_what_they_rest_on() -> None:
+    suite = suite_of_groups(3, 2)
+    cells = {cell.cell_id: cell for cell in suite.cells()}
+    costs = CostModel(RecordedCosts(session_s={"target-0-tuned_0-load-0": 10, "target-0-more-tuned_0-load-1": 10}))
+    assert costs.basis(cells["target-0-tuned_0-load-0"]) is CostBasis.MEASURED
+    assert costs.basis(cells["target-0-tuned_1-load-0"]) is CostBasis.RELATED
+    assert costs.basis(cells["target-0-tuned_1-load-1"]) is CostBasis.ASSUMED, "target-0-more is another target"
+
+
+def test_every_session_of_the_minimum_is_paid_with_its_start() -> None:
+    plan = {"mode": "baseline", "minimum_sessions": 3, "maximum_sessions": 4}
+    suite = suite_of([config("default", extends=None)], [target("slow", measurement=plan, workloads=("chat",))], [workload("chat")])
+    (cell,) = suite.cells()
+    costs = CostModel(RecordedCosts(session_s={"slow-default-chat": 100}, engine_start_s={"slow/default": 40}))
+    assert costs.cell_s(cell) == 3 * 100 + 2 * 40
+    (group,) = group_engines(select_all(suite, "x").cells, costs)
+    assert group.duration_s == 3 * 140
+
+
+def record_costs_of(folder: Path, output: Path) -> int:
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers())
-    parsed = parser.parse_args(["plan", "--record-costs", str(tmp_path), "--costs", str(tmp_path / "costs.json")])
-    assert parsed.run(parsed) == 0
-    assert RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes()).cell_s == {"alpha-tuned-chat": 10}
+    parsed = parser.parse_args(["plan", "--record-costs", str(folder), "--costs", str(output)])
+    return int(parsed.run(parsed))
+
+
+def test_recorded_costs_come_from_sessions_that_ended(tmp_path: Path) -> None:
+    from k3perf.store.results import ResultWriter
+
+    whole = session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110),))
+    cut_short = session("b", "tuned", Arm.CANDIDATE, 60, ((200, 201),))
+    slowed = session("c", "tuned", Arm.CANDIDATE, 60, ((300, 390),), injected="slow_step_percent=900")
+    with ResultWriter(tmp_path / "run" / "results.jsonl", run_id="r") as writer:
+        for measured in (whole, cut_short, slowed):
+            writer.session(measured)
+            writer.round(measured.session_id, measured.rounds[0])
+        for ended in (whole, slowed):
+            writer.session_end(ended.session_id, ())
+    assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
+    costs = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
+    assert (costs.runs, costs.session_s) == (("r",), {"alpha-tuned-chat": 10})
+
+
+def test_nothing_to_record_costs_from_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no session that ended"):
+        record_costs_of(tmp_path, tmp_path / "costs.json")
+    assert not (tmp_path / "costs.json").exists()
+
+
+def test_the_committed_costs_are_of_declared_cells(repository: Path) -> None:
+    """Costs of cells that are gone would still price their relatives."""
+    suite = load_suite(repository / "perf_tests")
+    costs = RecordedCosts.model_validate_json((repository / "perf_tests" / "costs.json").read_bytes())
+    assert set(costs.session_s) <= {cell.cell_id for cell in suite.cells()}
+    assert set(costs.engine_start_s) <= {f"{cell.target.name}/{cell.config.name}" for cell in suite.cells()}
+    assert costs.runs

