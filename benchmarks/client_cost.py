@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from k3perf.engine.model_directory import materialise
 from k3perf.load.mock_server import Behaviour, Delay, start_mock_server
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +35,7 @@ def parse_arguments():
     parser.add_argument("--engine-python", help="a Python with vLLM: adds vllm bench serve")
     parser.add_argument("--guidellm-python", help="a Python with guidellm")
     parser.add_argument("--httpx-python", help="a Python with httpx")
-    parser.add_argument("--tokenizer", default=str(HERE.parent / "perf_tests/models/cpu-gqa"), help="for vllm bench serve and guidellm")
+    parser.add_argument("--tokenizer", help="a tokenizer's directory for vllm bench serve and guidellm (default: the stand-ins')")
     parser.add_argument("--client-cpu", type=int, default=0)
     parser.add_argument("--server-cpu", type=int, default=1)
     parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO for server and clients (root; a busy machine)")
@@ -45,6 +46,7 @@ def parse_arguments():
 def commands(options, scratch):
     """Client name to (Python, program, further arguments)."""
     python = sys.executable
+    tokenizer = options.tokenizer or materialise(HERE.parent / "perf_tests/models/cpu-gqa", Path(scratch) / "model")
     table = {
         FLOOR: (python, "bare_protocol.py"),
         "the same on uvloop": (python, "bare_protocol.py", "uvloop"),
@@ -55,9 +57,9 @@ def commands(options, scratch):
     if options.httpx_python:
         table["httpx + json"] = (options.httpx_python, "library_reader.py", "httpx")
     if options.engine_python:
-        table[THEIRS] = (options.engine_python, "vllm_bench.py", options.tokenizer, scratch)
+        table[THEIRS] = (options.engine_python, "vllm_bench.py", tokenizer, scratch)
     if options.guidellm_python:
-        table["guidellm"] = (options.guidellm_python, "guidellm_run.py", options.tokenizer, scratch)
+        table["guidellm"] = (options.guidellm_python, "guidellm_run.py", tokenizer, scratch)
     wanted = [name.strip() for name in options.clients.split(",") if name.strip()]
     return {name: command for name, command in table.items() if not wanted or name in wanted}
 

@@ -30,7 +30,8 @@ async def play(tokens):
     ends = [loop.create_future() for _ in range(concurrency)]
     for number, end in enumerate(ends):
         body = json.dumps(completion_body(number, tokens)).encode()
-        await loop.create_connection(lambda request=HEAD % len(body) + body, end=end: Counter(request, end), host, int(port))
+        request = HEAD % len(body) + body
+        await loop.create_connection(lambda request=request, end=end: Counter(request, end), host, int(port))
     counts = await asyncio.gather(*ends)
     assert min(counts) >= tokens, counts
 

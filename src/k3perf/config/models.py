@@ -233,7 +233,8 @@ class ToleranceFile(Declared):
     def _one_kind_each(self) -> ToleranceFile:
         """A workload's metric is a ratio or an amount wherever it is gated, because its noise is pooled over the target's workloads."""
         kinds: dict[str, bool] = {}
-        for tolerances in (*self.workloads.values(), self.defaults, *self.targets.values()):
+        everywhere: list[dict[str, Tolerance | None]] = [*self.workloads.values(), {**self.defaults}, *self.targets.values()]
+        for tolerances in everywhere:
             for name, tolerance in tolerances.items():
                 if tolerance is None or not any(name in own for own in self.workloads.values()):
                     continue
