@@ -1,9 +1,9 @@
 """What a streamed token costs each client in CPU time, side by side against the same mock server.
 
-    python benchmarks/client_cost.py [--concurrency 1,64,256,1024] [--engine-python P --tokenizer DIR] [--guidellm G] [--httpx-python P]
+    python benchmarks/client_cost.py [--engine-python P] [--guidellm-python P] [--httpx-python P] [--tokenizer DIR]
 
-Every client runs as a process pinned to one core, the mock server on another. A client is run twice, with few and with many tokens per
-request; the difference in its CPU time over the difference in tokens is its marginal cost, so imports and connecting do not count.
+Every client runs pinned to one core, the mock server on another. Each plays few and many tokens per request in one process, and the
+difference in its CPU time over the difference in tokens is what a token costs it (load_clients/measured.py).
 """
 
 import argparse
@@ -12,125 +12,134 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+from k3perf.engine.model_directory import materialise
 from k3perf.load.mock_server import Behaviour, Delay, start_mock_server
 
-HERE = Path(__file__).resolve().parent / "load_clients"
-# inter-token time in ms at each concurrency: about 1,000 to 20,000 tokens per second in all
+HERE = Path(__file__).resolve().parent
+CLIENTS = HERE / "load_clients"
+# inter-token time in ms at each concurrency: 1,000, 8,000, 12,800 and 20,000 tokens per second in all
 ITL_MS = {1: 1.0, 64: 8.0, 256: 20.0, 1024: 51.2}
-# few and many output tokens per request: 10,000 to 200,000 tokens apart in all
-TOKENS = {1: (500, 10_500), 64: (50, 1050), 256: (40, 440), 1024: (40, 240)}
+# few and many output tokens per request: 5,000 to 100,000 tokens apart in all
+TOKENS = {1: (200, 5200), 64: (50, 650), 256: (40, 240), 1024: (40, 140)}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+OURS, THEIRS, FLOOR = "k3perf", "vllm bench serve", "bare asyncio protocol"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--concurrency", default="1,64,256,1024")
     parser.add_argument("--clients", default="", help="comma-separated names; default: all that are available")
     parser.add_argument("--engine-python", help="a Python with vLLM: adds vllm bench serve")
-    parser.add_argument("--tokenizer", help="tokenizer directory for vllm bench serve and guidellm")
-    parser.add_argument("--guidellm", help="path of the guidellm command")
+    parser.add_argument("--guidellm-python", help="a Python with guidellm")
     parser.add_argument("--httpx-python", help="a Python with httpx")
+    parser.add_argument("--tokenizer", help="a tokenizer's directory for vllm bench serve and guidellm (default: the stand-ins')")
     parser.add_argument("--client-cpu", type=int, default=0)
     parser.add_argument("--server-cpu", type=int, default=1)
-    parser.add_argument(
-        "--realtime", action="store_true", help="SCHED_FIFO for server and clients while they stream (root; a busy machine)"
-    )
+    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO for server and clients (root; a busy machine)")
     parser.add_argument("--speed", type=float, default=1.0, help="divide the inter-token times by this: nearer to what one core carries")
-    parser.add_argument("--repeats", type=int, default=1, help="pairs of runs; the smallest cost is reported")
     return parser.parse_args()
 
 
 def commands(options, scratch):
+    """Client name to (Python, program, further arguments)."""
     python = sys.executable
+    tokenizer = options.tokenizer or materialise(HERE.parent / "perf_tests/models/cpu-gqa", Path(scratch) / "model")
     table = {
-        "bare asyncio protocol": lambda *work: [python, HERE / "bare_protocol.py", *work],
-        "bare protocol on uvloop": lambda *work: [python, HERE / "bare_protocol.py", *work, "uvloop"],
-        "k3perf": lambda *work: [python, HERE / "k3perf_reader.py", *work],
-        "aiohttp + json": lambda *work: [python, HERE / "library_reader.py", *work, "aiohttp-json"],
-        "aiohttp + orjson + uvloop": lambda *work: [python, HERE / "library_reader.py", *work, "aiohttp-orjson-uvloop"],
+        FLOOR: (python, "bare_protocol.py"),
+        "the same on uvloop": (python, "bare_protocol.py", "uvloop"),
+        OURS: (python, "k3perf_reader.py"),
+        "aiohttp + json": (python, "library_reader.py", "aiohttp-json"),
+        "aiohttp + orjson + uvloop": (python, "library_reader.py", "aiohttp-orjson-uvloop"),
     }
     if options.httpx_python:
-        table["httpx + json"] = lambda *work: [options.httpx_python, HERE / "library_reader.py", *work, "httpx"]
+        table["httpx + json"] = (options.httpx_python, "library_reader.py", "httpx")
     if options.engine_python:
-        result = scratch / "vllm.json"
-        table["vllm bench serve"] = lambda *work: [options.engine_python, HERE / "vllm_bench.py", *work, options.tokenizer, result]
-    if options.guidellm:
-        table["guidellm"] = lambda *work: guidellm(options, scratch, *work)
+        table[THEIRS] = (options.engine_python, "vllm_bench.py", tokenizer, scratch)
+    if options.guidellm_python:
+        table["guidellm"] = (options.guidellm_python, "guidellm_run.py", tokenizer, scratch)
     wanted = [name.strip() for name in options.clients.split(",") if name.strip()]
     return {name: command for name, command in table.items() if not wanted or name in wanted}
 
 
-def guidellm(options, scratch, base_url, concurrency, output_tokens, requests):
-    return [
-        *(options.guidellm, "run", "--backend", f"kind=openai_http,target={base_url},model=mock"),
-        *("--profile", f"kind=concurrent,streams={concurrency}", "--constraint", f"kind=max_requests,count={requests}"),
-        *("--tokenizer", f"kind=huggingface_auto,model={options.tokenizer}"),
-        *("--data", f"kind=synthetic_text,prompt_tokens=32,output_tokens={output_tokens}"),
-        *("--output", f"kind=json,path={scratch / 'guidellm.json'}", "--disable-console"),
-    ]
+def run_client(command, work, options):
+    """The last line of the client's output as JSON."""
+    python, program, *further = command
+    full = ["taskset", "-c", str(options.client_cpu), python, CLIENTS / program, *work, *further]
+    environment = os.environ | OFFLINE | {"K3PERF_BENCHMARK_REALTIME": "1" if options.realtime else ""}
+    done = subprocess.run(
+        ["/usr/bin/env", *map(str, full)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"failed: {' '.join(map(str, full))}\n{done.stdout[-3000:]}")
+    return json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
 
 
-def cpu_s(command, options):
-    """(user, system) CPU seconds of one run of the command pinned to its core, and its stdout."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    with tempfile.TemporaryFile("w+") as output:
-        # tools that import for half a minute must not do that at real-time priority; vllm_bench.py raises its own when it begins to stream
-        light = Path(command[0]) == Path(sys.executable) or command[0] == options.httpx_python
-        first = ["chrt", "-f", "10"] if options.realtime and light else []
-        full = ["/usr/bin/env", *first, "taskset", "-c", str(options.client_cpu), *map(str, command)]
-        environment["K3PERF_BENCHMARK_REALTIME"] = "1" if options.realtime else ""
-        process = subprocess.Popen(full, stdout=output, stderr=subprocess.STDOUT, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        output.seek(0)
-        text = output.read()
-    if status != 0:
-        raise SystemExit(f"failed: {' '.join(map(str, command))}\n{text[-3000:]}")
-    return (usage.ru_utime, usage.ru_stime), text
+def cost_us(command, server, level, options):
+    """(user, system) microseconds of CPU for one more token. The server's own count says how many tokens there were."""
+    few, many = TOKENS[level]
+    readings_s = run_client(command, [server.base_url, level, few, many], options)["readings_s"]
+    written = sum(sum(request["write_tokens"]) for request in server.truth())
+    if written != level * (few + few + many):
+        raise SystemExit(f"{command[1]} was sent {written} tokens where {level * (few + few + many)} were planned; its cost cannot be told")
+    tokens = level * (many - few)
+    return tuple(1e6 * ((last - middle) - (middle - first)) / tokens for first, middle, last in zip(*readings_s, strict=True))
 
 
-def marginal_cost_us(make_command, base_url, concurrency, options):
-    few, many = TOKENS[concurrency]
-    requests = concurrency
-    costs = []
-    for _ in range(options.repeats):
-        few_s, _ = cpu_s(make_command(base_url, concurrency, few, requests), options)
-        many_s, _ = cpu_s(make_command(base_url, concurrency, many, requests), options)
-        tokens = requests * (many - few)
-        costs.append(tuple(1e6 * (more - less) / tokens for more, less in zip(many_s, few_s, strict=True)))
-    return min(costs, key=sum)
+def processor_ticks():
+    """All ticks of all processors, and those that the hypervisor gave to others."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(fields), fields[7]
 
 
-def main():
-    options = parse_arguments()
+def measure_all(options):
+    """Client name to level to (user, system) cost, and level to the lag of k3perf's reads."""
     levels = [int(level) for level in options.concurrency.split(",")]
-    rows = {}
-    with tempfile.TemporaryDirectory() as directory, start_mock_server(cpus=frozenset({options.server_cpu})) as server:
+    costs, lags = {}, {}
+    with tempfile.TemporaryDirectory() as scratch, start_mock_server(cpus=frozenset({options.server_cpu})) as server:
         if options.realtime:
             os.sched_setscheduler(server.pid, os.SCHED_FIFO, os.sched_param(10))
+        clients = commands(options, scratch)
         for level in levels:
             itl_ms = ITL_MS[level] / options.speed
             # cost: all streams' tokens leave in steps, as an engine sends them; lag: phases spread evenly, the steady state
             in_steps = Behaviour(ttft=Delay(mean_ms=50), itl=Delay(mean_ms=itl_ms), step_ms=itl_ms)
             spread = Behaviour(ttft=Delay(kind="uniform", mean_ms=itl_ms / 2 + 50, spread=itl_ms / 2), itl=Delay(mean_ms=itl_ms))
-            for name, make_command in commands(options, Path(directory)).items():
+            for name, command in clients.items():
                 server.behave(in_steps)
-                cost = marginal_cost_us(make_command, server.base_url, level, options)
-                rows.setdefault(name, {})[level] = cost
-                print(
-                    f"{name}, {level} streams: {sum(cost):.1f} us of CPU per token, {cost[0]:.1f} of them user", file=sys.stderr, flush=True
-                )
-            server.behave(spread)
-            work = [server.base_url, level, TOKENS[level][1], level, "truth"]
-            _, text = cpu_s([sys.executable, HERE / "k3perf_reader.py", *work], options)
-            rows.setdefault("k3perf lag", {})[level] = json.loads(text.splitlines()[-1])
-            print(f"k3perf lag, {level} streams: {text.splitlines()[-1]}", file=sys.stderr, flush=True)
-    print("| client | " + " | ".join(f"{level} streams" for level in levels) + " |")
+                user_us, system_us = costs.setdefault(name, {})[level] = cost_us(command, server, level, options)
+                sys.stderr.write(f"{name}, {level} streams: {user_us + system_us:.1f} us of CPU per token, {user_us:.1f} of them user\n")
+            if OURS in clients:
+                server.behave(spread)
+                lags[level] = run_client((*clients[OURS], "truth"), [server.base_url, level, *TOKENS[level]], options)
+                sys.stderr.write(f"{OURS} lag, {level} streams: {lags[level]}\n")
+    return levels, costs, lags
+
+
+def print_tables(levels, costs, lags):
+    def row(label, cells):
+        print(f"| {label} | " + " | ".join(cells) + " |")
+
+    row("us of CPU per token (in user space)", [f"{level} stream{'s' if level > 1 else ''}" for level in levels])
     print("|---" * (len(levels) + 1) + "|")
-    for name, values in rows.items():
-        if name != "k3perf lag":
-            print(f"| {name} | " + " | ".join(f"{sum(values[level]):.1f} ({values[level][0]:.1f})" for level in levels) + " |")
-    print("| k3perf, p99 lag in ms | " + " | ".join(f"{rows['k3perf lag'][level]['lag_p99_ms']:.3f}" for level in levels) + " |")
+    for name, of_client in costs.items():
+        row(name, [f"{sum(of_client[level]):.1f} ({of_client[level][0]:.1f})" for level in levels])
+    for other in (THEIRS, FLOOR):
+        if OURS in costs and other in costs:
+            row(f"{OURS} / {other}", [f"{sum(costs[OURS][level]) / sum(costs[other][level]):.2f}" for level in levels])
+    for key in next(iter(lags.values()), {}):
+        row(f"{OURS} reading: {key}", [str(lags[level][key]) for level in levels])
+
+
+def main():
+    options = parse_arguments()
+    begin_s, before = time.monotonic(), processor_ticks()
+    levels, costs, lags = measure_all(options)
+    ticks, stolen = (now - then for now, then in zip(processor_ticks(), before, strict=True))
+    print_tables(levels, costs, lags)
+    print(f"\n{time.monotonic() - begin_s:.0f} s; {stolen / ticks:.1%} of the machine's time was stolen; load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

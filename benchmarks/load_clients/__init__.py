@@ -1,1 +1,1 @@
-"""Clients that benchmarks/client_cost.py compares; each is a program of its own: BASE_URL CONCURRENCY OUTPUT_TOKENS REQUESTS."""
+"""Clients that benchmarks/client_cost.py compares; each is a program: BASE_URL CONCURRENCY FEW MANY and what it needs besides."""

@@ -2,57 +2,43 @@
 
 import asyncio
 import json
-import sys
-from collections import deque
 
-base_url, concurrency, output_tokens, requests = sys.argv[1], *map(int, sys.argv[2:5])
-host, port = base_url.removeprefix("http://").split(":")
-work = deque(range(requests))
-counts = [0]
+from measured import completion_body, concurrency, extra, host, measure, port
 
-
-def request_bytes(number):
-    body = {"model": "mock", "prompt": [number, *range(31)], "max_tokens": output_tokens, "stream": True, "ignore_eos": True}
-    body |= {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "return_token_ids": True}
-    encoded = json.dumps(body).encode()
-    return (
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(encoded) + encoded
-    )
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 class Counter(asyncio.Protocol):
-    def __init__(self, finished):
+    def __init__(self, request, finished):
+        self.request = request
         self.finished = finished
+        self.count = 0
 
     def connection_made(self, transport):
         self.transport = transport
-        self.next()
-
-    def next(self):
-        if not work:
-            self.transport.close()
-            self.finished.set_result(None)
-            return
-        self.transport.write(request_bytes(work.popleft()))
+        transport.write(self.request)
 
     def data_received(self, data):
-        counts[0] += data.count(b"data: {")
+        self.count += data.count(b"data: {")
         if data.endswith(b"0\r\n\r\n"):
-            self.next()
+            self.transport.close()
+            self.finished.set_result(self.count)
 
 
-async def main():
+async def play(tokens):
     loop = asyncio.get_running_loop()
     ends = [loop.create_future() for _ in range(concurrency)]
-    for end in ends:
-        await loop.create_connection(lambda end=end: Counter(end), host, int(port))
-    await asyncio.gather(*ends)
+    for number, end in enumerate(ends):
+        body = json.dumps(completion_body(number, tokens)).encode()
+        request = HEAD % len(body) + body
+        await loop.create_connection(lambda request=request, end=end: Counter(request, end), host, int(port))
+    counts = await asyncio.gather(*ends)
+    assert min(counts) >= tokens, counts
 
 
-if sys.argv[5:] == ["uvloop"]:
+if extra == ["uvloop"]:
     import uvloop
 
-    uvloop.run(main())
+    measure(lambda tokens: uvloop.run(play(tokens)))
 else:
-    asyncio.run(main())
-assert counts[0] >= requests * output_tokens, counts
+    measure(lambda tokens: asyncio.run(play(tokens)))

@@ -17,7 +17,7 @@ from k3perf.engine.model_directory import materialise
 from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
-from k3perf.pytest_plugin.run_settings import engine_python_path
+from k3perf.run.engine_environment import engine_python_path
 from k3perf.telemetry.server import ServerProbe
 
 CONTEXT_TOKENS = 4096

@@ -24,7 +24,7 @@ from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import model_shape
 from k3perf.engine.process_tree import command_of
 from k3perf.metrics.resolved import describe, difference
-from k3perf.pytest_plugin.run_settings import engine_python_path
+from k3perf.run.engine_environment import engine_python_path
 from k3perf.telemetry.counters import counter_difference
 from tests.engine.live_engine import CONTEXT_TOKENS, Live, StartLive
 

@@ -97,3 +97,59 @@ def test_other_pytest_calls_are_left_alone(pytester):
     result = pytester.runpytest_subprocess("-q")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*k3perf: targets*")
+
+
+ON_REQUEST = {"poisson", "bursty", "burst", "prefix", "conversation", "trace"}
+
+
+def collected_workloads(run):
+    return {line.rsplit("-", 1)[1].rstrip("]") for line in run.stdout.splitlines() if "::" in line}
+
+
+def test_workloads_on_request_are_not_measured_by_default(repository):
+    assert collected_workloads(collect(repository, "--k3-target", "cpu-gqa")) == {"chat"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "workloads"),
+    [
+        ("poisson", {"poisson"}),
+        ("burst", {"burst"}),  # and not bursty, which pytest's own rule would take too
+        ("default-conversation or default-trace", {"conversation", "trace"}),
+        ("prefix and default", {"prefix"}),
+        ("prefix_caching_off", {"chat"}),
+    ],
+)
+def test_k_names_a_workload_on_request(repository, expression, workloads):
+    run = collect(repository, "--k3-target", "cpu-gqa", "-k", expression)
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    found = collected_workloads(run)
+    assert found & ON_REQUEST == workloads & ON_REQUEST
+    assert workloads <= found
+
+
+def test_a_test_id_names_a_workload_on_request(repository):
+    command = [sys.executable, "-m", "pytest", "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]", "--collect-only", "-q"]
+    run = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--k3-target", "cpu-gqa"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert collected_workloads(run) == {"burst"}, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(("module", "workload"), [("test_trace.py", "trace"), ("test_prefix_cache.py", "prefix")])
+def test_a_module_of_its_own_kind_takes_its_workloads_on_request(repository, module, workload):
+    command = [sys.executable, "-m", "pytest", f"perf_tests/{module}", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    run = subprocess.run([*command, "--k3-target", "cpu-gqa"], cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    assert collected_workloads(run) == {workload}, run.stdout + run.stderr
+    assert "cpu-gqa-default-" in run.stdout
+
+
+def test_a_cells_file_names_workloads_on_request(repository, tmp_path):
+    (tmp_path / "cells.json").write_text('["cpu-gqa-default-poisson"]')
+    run = collect(repository, "--k3-target", "cpu-gqa", "--k3-cells", str(tmp_path / "cells.json"))
+    assert collected_workloads(run) == {"poisson"}, run.stdout + run.stderr

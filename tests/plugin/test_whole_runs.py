@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from k3perf.errors import ExitStatus
+from k3perf.store.results import read_results
 
 STAND_IN = Path(__file__).parent / "stand_in" / "engine.py"
 TARGET = {
@@ -330,3 +331,104 @@ def test_ab_against_a_git_ref(site):
         assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
         assert f"--k3-ab-base {wrong!r} is neither" in unknown.stdout + unknown.stderr
     assert json.loads(next(site.root.glob(".k3perf/results/*/verdict.json")).read_text())["commit"] == git("rev-parse", "HEAD")
+
+
+REPLAY = {
+    "schema_version": 1,
+    "name": "replay",
+    "description": "A trace at a sixteenth of its lengths",
+    "seed": 2,
+    "arrival": {"kind": "trace", "file": "shipped.jsonl", "length_scale": 0.0625, "time_scale": 4.0},
+}
+SHARED_RATE = {
+    **WORKLOAD,
+    "name": "at_a_share",
+    "description": "Half of the rate that was found",
+    "arrival": {"kind": "poisson", "found_rate_share_ratio": 0.5},
+    "service_level": {"ttft_ms": 5000, "tpot_ms": 1000},
+}
+
+
+@pytest.fixture
+def wider_site(site) -> Site:
+    """The site with two more workloads, on request."""
+    suite = site.root / "perf_tests"
+    (suite / "traces").mkdir()
+    (suite / "traces" / "shipped.jsonl").write_text(trace_lines([1000, 700]))
+    for spec in (REPLAY, SHARED_RATE):
+        (suite / "workloads" / f"{spec['name']}.yaml").write_text(yaml.safe_dump(spec))
+    (suite / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "workloads_on_request": ["replay", "at_a_share"]}))
+    return site
+
+
+def trace_lines(prompt_lengths):
+    rows = [
+        {"timestamp": 100 * index, "input_length": length, "output_length": 64, "hash_ids": list(range(-(-length // 512)))}
+        for index, length in enumerate(prompt_lengths)
+    ]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def recorded_samples(site, folder):
+    results = read_results(site.root / folder / "results.jsonl")
+    return [record for record in results.sessions.values() if record.workload != "quick"]
+
+
+def test_a_trace_is_replayed_and_another_takes_its_place(wider_site):
+    run = wider_site.pytest("-k", "fp8_kv-replay", "--k3-record", "--k3-sessions", "1", "--k3-results", "shipped")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    (wider_site.root / "mine.jsonl").write_text(trace_lines([1024, 300, 2000]))
+    other = ("--k3-trace", "mine.jsonl", "--k3-results", "mine")
+    run = wider_site.pytest("-k", "fp8_kv-replay", "--k3-record", "--k3-sessions", "1", *other)
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    shipped, mine = recorded_samples(wider_site, "shipped"), recorded_samples(wider_site, "mine")
+    for records, lengths in ((shipped, [62, 44]), (mine, [64, 19, 125])):
+        assert records
+        for samples in [entry.samples for record in records for entry in record.rounds]:
+            assert [sample.prompt_token_count for sample in samples] == lengths
+            assert all(sample.status == "ok" and sample.output_token_count == 4 for sample in samples)
+            gaps_ns = [sample.scheduled_ns - samples[0].scheduled_ns for sample in samples]
+            assert gaps_ns == [25_000_000 * index for index in range(len(lengths))]
+    assert shipped[0].plan_digest != mine[0].plan_digest
+
+
+def test_a_trace_that_is_missing_or_broken_is_a_usage_error(wider_site):
+    missing = wider_site.pytest("-k", "fp8_kv-replay", "--k3-trace", "nowhere.jsonl")
+    assert missing.returncode == ExitStatus.USAGE
+    assert "nowhere.jsonl" in missing.stdout + missing.stderr
+    (wider_site.root / "broken.jsonl").write_text('{"timestamp": 1}\n')
+    broken = wider_site.pytest("-k", "fp8_kv-replay", "--k3-trace", "broken.jsonl")
+    assert broken.returncode == ExitStatus.USAGE
+    assert "line 1: input_length" in broken.stdout + broken.stderr
+    assert "Traceback" not in missing.stdout + missing.stderr + broken.stdout + broken.stderr
+
+
+def test_a_share_of_a_rate_needs_the_rate_and_then_uses_it(wider_site):
+    unknown = wider_site.pytest("-k", "fp8_kv-at_a_share", "--k3-record")
+    assert unknown.returncode == ExitStatus.USAGE, unknown.stdout
+    command = "k3perf load find-rate --target tiny --workload at_a_share"
+    assert command in unknown.stdout + unknown.stderr
+
+    found = wider_site.k3perf(
+        *command.split()[1:], "--duration", "0.2", "--least-requests", "4", "--lowest-rate", "20", "--highest-rate", "40", "--by", "tester"
+    )
+    assert found.returncode == ExitStatus.OK, found.stdout + found.stderr
+    assert found.stdout == "40\n"
+    assert wider_site.engines_left() == []
+    stored = yaml.safe_load((wider_site.root / "baselines" / "tiny" / "found_rates.yaml").read_text())
+    (rate,) = stored["rates"]
+    kept = {key: rate[key] for key in ("workload", "rate_per_s", "config", "vllm_version", "hardware_class", "found_by")}
+    assert kept == {
+        "workload": "at_a_share",
+        "rate_per_s": 40.0,
+        "config": "default",
+        "vllm_version": "0.32.0",
+        "hardware_class": "any-cpu",
+        "found_by": "tester",
+    }
+
+    run = wider_site.pytest("-k", "fp8_kv-at_a_share", "--k3-record", "--k3-sessions", "1", "--k3-results", "out")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    (samples, *_) = [entry.samples for record in recorded_samples(wider_site, "out") for entry in record.rounds]
+    duration_s = (samples[-1].scheduled_ns - samples[0].scheduled_ns) / 1e9
+    assert 0.1 < duration_s < 1.2  # seven gaps with a mean of 1/20 s

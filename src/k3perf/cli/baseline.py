@@ -83,7 +83,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
     for (target, config), baseline in proposed.items():
         previous = read_baseline(root, target, config)
         policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
-        rows = changes(baseline, previous, policy.tolerances)
+        rows = changes(baseline, previous, policy.known_tolerances)
         objections = [problem.text() for problem in testable(baseline, policy)]
         objections += [f"{text}; a reasoned --new-anchor is needed" for text in beyond_cap(rows, policy.cumulative_loss_cap_ratio)]
         path = write_proposal(
@@ -131,7 +131,7 @@ def run_show(arguments: argparse.Namespace) -> int:
             f"{name} on {baseline.hardware_class}, accepted by {acceptance.accepted_by} at {acceptance.accepted_at_utc} "
             f"({acceptance.reason}), commit {acceptance.commit}, runs {', '.join(acceptance.run_ids)}\n"
         )
-        sys.stdout.write(_table(changes(baseline, baseline, suite.tolerances.for_target(baseline.target))))
+        sys.stdout.write(_table(changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)))
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
@@ -177,18 +177,23 @@ def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: 
 
 def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
     """The policy of a run of all cells of the suite that share hardware with the target: the strictest budget that may be asked for."""
-    tolerances = suite.tolerances.for_target(target)
-    statistical = sum(1 for name in tolerances if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL)
+    statistical = sum(
+        1
+        for cell in suite.cells((target,))
+        for name in suite.tolerances.for_cell(target, cell.workload.name)
+        if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
+    )
     policy = Policy(
-        tolerances=tolerances,
+        tolerances=suite.tolerances.for_target(target),
+        workload_tolerances=suite.tolerances.workloads,
         plan=suite.target(target).measurement,
-        gated_metric_count=max(len(suite.cells((target,))) * statistical, 1),
+        gated_metric_count=max(statistical, 1),
         today=datetime.now(UTC).date(),
         false_alarm_budget=suite.tolerances.false_alarm_budget,
         missed_loss_budget=suite.tolerances.missed_loss_budget,
         cumulative_loss_cap_ratio=suite.tolerances.cumulative_loss_cap_ratio,
     )
-    return replace(policy, noise=pool_noise(baselines, tolerances))
+    return replace(policy, noise=pool_noise(baselines, policy.known_tolerances))
 
 
 def _target_baselines(root: Path, target: str, proposed: Iterable[Baseline]) -> tuple[Baseline, ...]:
@@ -204,7 +209,7 @@ def _objections(suite: Suite, root: Path, proposal: Proposal, proposals: Sequenc
     """What stands against a proposal now, with all others accepted beside it."""
     baseline = proposal.baseline
     policy = _policy(suite, baseline.target, _target_baselines(root, baseline.target, [item.baseline for item in proposals]))
-    rows = changes(baseline, read_baseline(root, baseline.target, baseline.config), policy.tolerances)
+    rows = changes(baseline, read_baseline(root, baseline.target, baseline.config), policy.known_tolerances)
     found = [problem.text() for problem in testable(baseline, policy)]
     return found + [f"{text}; propose it with --new-anchor and say why" for text in beyond_cap(rows, policy.cumulative_loss_cap_ratio)]
 

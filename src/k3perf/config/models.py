@@ -171,7 +171,10 @@ class Pinning(Declared):
 
 
 class TargetSpec(Declared):
-    """Where configs run: hardware class, model, parallelism and the arguments the hardware forces."""
+    """Where configs run: hardware class, model, parallelism and the arguments the hardware forces.
+
+    ``workloads`` are measured by every run of the target; ``workloads_on_request`` fit it too, and are measured when a run names them.
+    """
 
     schema_version: Literal[1]
     name: Name
@@ -186,6 +189,7 @@ class TargetSpec(Declared):
     environment: dict[str, str] = Field(default_factory=dict)
     configs: tuple[ConfigName, ...] = ()
     workloads: tuple[Name, ...] = Field(min_length=1)
+    workloads_on_request: tuple[Name, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     equivalences: tuple[Equivalence, ...] = ()
     measurement: MeasurementPlan
@@ -193,6 +197,13 @@ class TargetSpec(Declared):
     pinning: Pinning = Pinning()
     validity: dict[str, PositiveFloat] = Field(default_factory=dict)
     provenance: Provenance
+
+    @model_validator(mode="after")
+    def _listed_once(self) -> TargetSpec:
+        twice = sorted(set(self.workloads) & set(self.workloads_on_request))
+        if twice:
+            raise ValueError(f"{', '.join(twice)} stands in workloads and in workloads_on_request; keep one")
+        return self
 
 
 class Tolerance(Declared):
@@ -209,7 +220,11 @@ class Tolerance(Declared):
 
 
 class ToleranceFile(Declared):
-    """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, per target where they differ, and the error budgets."""
+    """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, and the error budgets.
+
+    ``targets`` and then ``workloads`` overlay the defaults: a metric that says something of some workloads only, such as the hit ratio of
+    those that share prefixes, is gated there alone. null means not gated.
+    """
 
     schema_version: Literal[1]
     false_alarm_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.01
@@ -217,8 +232,27 @@ class ToleranceFile(Declared):
     cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.1
     defaults: dict[str, Tolerance] = Field(min_length=1)
     targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
+    workloads: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_kind_each(self) -> ToleranceFile:
+        """A workload's metric is a ratio or an amount wherever it is gated, because its noise is pooled over the target's workloads."""
+        kinds: dict[str, bool] = {}
+        everywhere: list[dict[str, Tolerance | None]] = [*self.workloads.values(), {**self.defaults}, *self.targets.values()]
+        for tolerances in everywhere:
+            for name, tolerance in tolerances.items():
+                if tolerance is None or not any(name in own for own in self.workloads.values()):
+                    continue
+                if kinds.setdefault(name, tolerance.loss_ratio is None) != (tolerance.loss_ratio is None):
+                    raise ValueError(f"{name} has a loss_ratio in one place and a loss_absolute in another; use one kind")
+        return self
 
     def for_target(self, target: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for one target: the defaults overlaid with the target's own; null there means not gated."""
+        """Metric name to tolerance for every workload of one target: the defaults overlaid with the target's own."""
         overlaid = {**self.defaults, **self.targets.get(target, {})}
+        return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
+
+    def for_cell(self, target: str, workload: str) -> dict[str, Tolerance]:
+        """Metric name to tolerance for one workload of one target: what holds for the target, overlaid with the workload's own."""
+        overlaid = {**self.for_target(target), **self.workloads.get(workload, {})}
         return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -109,14 +110,18 @@ class Suite:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigFileError(path, "vocab_size", None, f"cannot be read: {error}", "Write the model's config.json anew.") from None
 
-    def cells(self, targets: tuple[str, ...] | None = None) -> tuple[Cell, ...]:
-        """Every collected cell of the named targets (all without), in the order target, config, workload."""
+    def cells(self, targets: tuple[str, ...] | None = None, *, on_request: Container[str] = ()) -> tuple[Cell, ...]:
+        """Every collected cell of the named targets (all without), in the order target, config, workload.
+
+        ``on_request``: names of the workloads that are asked for although their target does not measure them by default.
+        """
         found = []
         for name in targets if targets is not None else tuple(self.targets):
             target = self.target(name)
+            workloads = (*target.workloads, *(workload for workload in target.workloads_on_request if workload in on_request))
             for config in self._collected(target):
                 arguments = self.engine_arguments(target, config)
-                found += [Cell(target, config, self.workload(workload), arguments) for workload in target.workloads]
+                found += [Cell(target, config, self.workload(workload), arguments) for workload in workloads]
         return tuple(found)
 
     def left_out(self, targets: tuple[str, ...] | None = None) -> tuple[LeftOut, ...]:
@@ -271,9 +276,10 @@ def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     for key, name in named:
         if name not in suite.configs:
             raise ConfigFileError(path, key, name, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
-    for name in target.workloads:
-        if name not in suite.workloads:
-            raise ConfigFileError(path, "workloads", name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
+    for key, workloads in (("workloads", target.workloads), ("workloads_on_request", target.workloads_on_request)):
+        for name in workloads:
+            if name not in suite.workloads:
+                raise ConfigFileError(path, key, name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
     if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
         problem = "the model directory has no config.json"
         raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
@@ -283,3 +289,7 @@ def _check_tolerances(suite: Suite, path: Path) -> None:
     for name in suite.tolerances.targets:
         if name not in suite.targets:
             raise ConfigFileError(path, f"targets.{name}", None, "no target has this name", f"Use one of: {', '.join(suite.targets)}.")
+    for name in suite.tolerances.workloads:
+        if name not in suite.workloads:
+            known = ", ".join(suite.workloads)
+            raise ConfigFileError(path, f"workloads.{name}", None, "no workload has this name", f"Use one of: {known}.")

@@ -19,7 +19,7 @@ _HEADINGS: Final = ("target", "hardware", "model", "ranks", "launch", "configs",
 
 
 def target_table(suite: Suite) -> str:
-    """One row for each target, in name order; ``state`` follows from the target's provenance."""
+    """One row for each target, in name order; ``state`` follows from the target's provenance. Workloads on request are in brackets."""
     rows = [_HEADINGS, tuple("---" for _ in _HEADINGS)]
     rows += [_row(suite, target) for _, target in sorted(suite.targets.items())]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
@@ -37,7 +37,7 @@ def _row(suite: Suite, target: TargetSpec) -> tuple[str, ...]:
         target.launch.kind,
         str(collected),
         ", ".join(f"`{entry.config}`" for entry in left_out) or "-",
-        ", ".join(f"`{name}`" for name in target.workloads),
+        ", ".join([f"`{name}`" for name in target.workloads] + [f"(`{name}`)" for name in target.workloads_on_request]),
         state,
     )
 

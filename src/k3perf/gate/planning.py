@@ -245,9 +245,10 @@ def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
 def gated_metric_count(suite: Suite, groups: Iterable[EngineGroup]) -> int:
     """Gated statistical metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
     return sum(
-        len(group.cells)
+        1
         for group in groups
-        for name in suite.tolerances.for_target(group.target)
+        for selected in group.cells
+        for name in suite.tolerances.for_cell(group.target, selected.cell.workload.name)
         if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
     )
 

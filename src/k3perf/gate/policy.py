@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 from k3perf.config.models import MeasurementPlan, Tolerance
@@ -17,7 +17,8 @@ from k3perf.metrics.definitions import METRICS
 class Policy:
     """How one target's cells are judged.
 
-    ``tolerances`` maps metric name to tolerance; a metric without one is not gated. ``gated_metric_count`` is the number of gated
+    ``tolerances`` maps metric name to tolerance; a metric without one is not gated. ``workload_tolerances`` overlay them for single
+    workloads (None: not gated there); ``for_workload`` applies them. ``gated_metric_count`` is the number of gated
     metrics of the WHOLE run, over which the budgets are spent in equal parts (Bonferroni: valid under any dependence between metrics,
     and it lets a cell be judged before the others are measured). ``noise`` comes from ``gate.noise.pool_noise`` over the target's
     baselines.
@@ -39,13 +40,29 @@ class Policy:
     cumulative_loss_cap_ratio: float = 0.1
     noise: Mapping[tuple[str, str], MetricNoise] = field(default_factory=dict)
     waivers: tuple[Waiver, ...] = ()
+    workload_tolerances: Mapping[str, Mapping[str, Tolerance | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.gated_metric_count < 1:
             raise UsageError(f"gated_metric_count is {self.gated_metric_count}; a run gates at least one metric.")
-        for name in self.tolerances:
-            if name not in METRICS:
-                raise UnknownNameError("metric", name, tuple(METRICS))
+        for tolerances in (self.tolerances, *self.workload_tolerances.values()):
+            for name in tolerances:
+                if name not in METRICS:
+                    raise UnknownNameError("metric", name, tuple(METRICS))
+
+    def for_workload(self, workload: str) -> Policy:
+        """The policy of one workload's cells: ``tolerances`` are all that hold there."""
+        own = self.workload_tolerances.get(workload)
+        if not own:
+            return self
+        overlaid = {**self.tolerances, **own}
+        return replace(self, tolerances={name: tolerance for name, tolerance in overlaid.items() if tolerance is not None})
+
+    @property
+    def known_tolerances(self) -> dict[str, Tolerance]:
+        """A tolerance for every metric that is gated in any workload; they are of one kind in all (``ToleranceFile``)."""
+        overlaid = [item for own in self.workload_tolerances.values() for item in own.items()]
+        return {**{name: tolerance for name, tolerance in overlaid if tolerance is not None}, **self.tolerances}
 
     @property
     def alpha(self) -> float:

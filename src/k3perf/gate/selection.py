@@ -226,6 +226,9 @@ def _apply_trace(found: _Found, change: ChangedPath, inside: PurePosixPath) -> N
 
 def _apply_baseline(found: _Found, change: ChangedPath) -> None:
     parts = PurePosixPath(change.path).parts
+    if len(parts) == 3 and parts[2] == "found_rates.yaml":
+        _apply_found_rates(found, change, parts[1])
+        return
     if len(parts) != 3 or not parts[2].endswith(".json"):
         found.notes.append(f"{change.path} is no baseline of the form baselines/TARGET/CONFIG.json")
         return
@@ -237,6 +240,15 @@ def _apply_baseline(found: _Found, change: ChangedPath) -> None:
     )
     if not hit:
         found.notes.append(f"{change.path} belongs to no collected cell")
+
+
+def _apply_found_rates(found: _Found, change: ChangedPath, target: str) -> None:
+    def uses(cell: Cell) -> bool:
+        share = getattr(cell.workload.arrival, "found_rate_share_ratio", None)
+        return cell.target.name == target and share is not None
+
+    if not found.add_where(uses, Priority.DIRECT, f"found rates of {target} changed"):
+        found.notes.append(f"{change.path} is used by no collected cell")
 
 
 def _add_references(found: _Found) -> None:

@@ -63,8 +63,9 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
     itself."""
     found = []
     for workload in baseline.workloads:
+        tolerances = policy.for_workload(workload.workload).tolerances
         for entry in workload.metrics:
-            tolerance = policy.tolerances.get(entry.metric)
+            tolerance = tolerances.get(entry.metric)
             if tolerance is None or METRICS[entry.metric].comparison is Comparison.EXACT:
                 continue
             problem = _judge(workload.workload, entry, tolerance, policy)

@@ -19,6 +19,8 @@ _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refus
 _DETAIL_LIMIT: Final = 200
 _DONE: Final = b"[DONE]"
 _DATA: Final = b"data: "
+_DATA_SIZE: Final = len(_DATA)
+_EVENT_END: Final = b"\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,7 @@ def _read_events(body: _Body) -> _Stream:
     stream = _Stream()
     pending = b""
     for at_ns, piece in body.pieces:
-        if not pending and piece.startswith(_DATA) and piece.find(b"\n") == len(piece) - 2 and piece.endswith(b"\n"):
-            _read_event(stream, piece[len(_DATA) : -2], at_ns)  # one whole event, the usual case
-            if stream.problem is not None:
-                return stream
+        if not pending and piece.startswith(_DATA) and piece.endswith(_EVENT_END) and _read_usual_event(stream, piece, at_ns):
             continue
         if pending or not piece.endswith(b"\n"):
             piece = pending + piece  # noqa: PLW2901 - the piece is completed by what was left over
@@ -148,6 +147,27 @@ def _read_events(body: _Body) -> _Stream:
     return stream
 
 
+def _read_usual_event(stream: _Stream, piece: bytes, at_ns: int) -> bool:
+    """Take a piece that is one whole event of the common form, that of a server which was asked for ids and counts; else leave it alone.
+
+    Several events in one piece are no valid JSON, so they are left alone too.
+    """
+    try:
+        event = orjson.loads(piece[_DATA_SIZE:])  # the line ends after it are white space
+        (choice,) = event["choices"]
+        ids, usage = choice["token_ids"], event["usage"]
+        if not ids or not usage or choice["index"] != 0 or "error" in event:
+            return False
+        count = len(ids)
+    except (KeyError, TypeError, ValueError):
+        return False
+    stream.chunks.append(ChunkRecord(at_ns, count))
+    stream.first_sequence_ids.append(ids)
+    stream.id_count += count
+    stream.last_usage = usage  # of all usage only the last one matters
+    return True
+
+
 def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     if payload == _DONE:
         stream.done = True
@@ -157,18 +177,6 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     except orjson.JSONDecodeError as error:
         stream.problem = (RequestStatus.BAD_PAYLOAD, f"invalid JSON in the stream: {error}: {_shown(payload)}")
         return
-    try:
-        (choice,) = event["choices"]
-        ids, usage = choice["token_ids"], event["usage"]
-        if ids and usage and choice["index"] == 0 and "error" not in event:
-            # the common chunk of a server that was asked for ids and counts; of its usage only the last one matters
-            stream.chunks.append(ChunkRecord(at_ns, len(ids)))
-            stream.first_sequence_ids.append(ids)
-            stream.id_count += len(ids)
-            stream.last_usage = usage
-            return
-    except (KeyError, TypeError, ValueError):
-        pass  # another form
     if not isinstance(event, dict):
         stream.problem = (RequestStatus.BAD_PAYLOAD, f"a stream event is not an object: {_shown(payload)}")
         return

@@ -1,6 +1,6 @@
 """One request on its connection: bytes out, timed reads in. Parses no more HTTP than it takes to see where a response ends.
 
-A read costs one clock call and one list append; JSON, server-sent events and counts are ``k3perf.load.decode``'s work, after the
+A read costs one clock call, one list append and one count; JSON, server-sent events and counts are ``k3perf.load.decode``'s work, after the
 round. That is what keeps 1,024 streams on one core punctual (docs/load.md has the measurements).
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from k3perf.load.clock import Clock
+from k3perf.load.gathering import Gatherer
 from k3perf.samples import RequestStatus
 
 _HEAD_END: Final = b"\r\n\r\n"
@@ -47,13 +48,14 @@ class Connection(asyncio.Protocol):
     peer closes the connection between exchanges.
     """
 
-    __slots__ = ("_body_left", "_chunked", "_clock", "_exchange", "_on_finished", "_on_idle_lost", "_reads", "_tail",
+    __slots__ = ("_body_left", "_chunked", "_clock", "_exchange", "_gatherer", "_on_finished", "_on_idle_lost", "_reads", "_tail",
                  "endpoint_index", "free_since_ns", "served_count", "transport")  # fmt: skip
 
     def __init__(
         self,
         endpoint_index: int,
         clock: Clock,
+        gatherer: Gatherer,
         on_finished: Callable[[Connection, Exchange], None],
         on_idle_lost: Callable[[Connection], None],
     ) -> None:
@@ -62,6 +64,7 @@ class Connection(asyncio.Protocol):
         self.served_count = 0
         self.free_since_ns = clock()
         self._clock = clock
+        self._gatherer = gatherer
         self._on_finished = on_finished
         self._on_idle_lost = on_idle_lost
         self._exchange: Exchange | None = None
@@ -109,6 +112,10 @@ class Connection(asyncio.Protocol):
         """Note the time, keep the bytes, and look only for the end."""
         now_ns = self._clock()
         self._reads.append((now_ns, data))
+        gatherer = self._gatherer
+        gatherer.read_count += 1
+        if now_ns >= gatherer.next_look_ns:
+            gatherer.look(now_ns)
         if self._chunked:
             if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
                 self._look_for_last_chunk(now_ns)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from k3perf.config.workload_spec import Poisson, ServiceLevel, WorkloadSpec
+from k3perf.config.workload_spec import ClosedLoop, Poisson, ServiceLevel, WorkloadSpec
 from k3perf.errors import MeasurementInvalid
 from k3perf.load.generator import run_round
 from k3perf.metrics.compute import meets_service_level
@@ -14,6 +14,8 @@ from k3perf.metrics.latency import latency_observations, summarise_ms
 from k3perf.workload.plan import expand
 
 _MOST_TRIALS = 40
+_WARM_UP_REQUESTS = 8
+_WARM_UP_ROUND = 1 << 20  # content that no trial has
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,13 @@ def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) 
         else:
             high = middle
     return FoundRate(low, high, tuple(trials))
+
+
+def warm_up(spec: WorkloadSpec, *, base_url: str, model_name: str, vocabulary_size: int) -> None:
+    """A few of the workload's requests, so that the first trial does not pay for what an engine does once."""
+    arrival = ClosedLoop(kind="closed_loop", concurrency=_WARM_UP_REQUESTS)
+    few = spec.model_copy(update={"arrival": arrival, "requests": _WARM_UP_REQUESTS})
+    run_round(expand(few, vocabulary_size=vocabulary_size).for_round(_WARM_UP_ROUND), base_url=base_url, model_name=model_name)
 
 
 def live_trial(

@@ -9,9 +9,10 @@ from typing import Final
 
 from k3perf.load.clock import Clock, PreciseTimer
 
-_PROBE_GAP_NS: Final = 4_000_000
-_PROBE_STEP_NS: Final = 1_236_068  # the golden ratio's share of the spread: probes visit every phase of a periodic load
-_PROBE_SPREAD_NS: Final = 2_000_000
+# A probe wakes the loop as a token does, so at one stream of 1,000 tokens per second fifty a second are 5 % of the client's cost.
+_PROBE_GAP_NS: Final = 16_000_000
+_PROBE_STEP_NS: Final = 4_944_272  # the golden ratio's share of the spread: probes visit every phase of a periodic load
+_PROBE_SPREAD_NS: Final = 8_000_000
 
 
 class Pacer:
@@ -35,6 +36,11 @@ class Pacer:
         heapq.heapify(self._heap)
         if self._heap:
             self._timer.arm(self._heap[0][0])
+
+    @property
+    def next_due_ns(self) -> int | None:
+        """When the next item is due; None while nothing is scheduled."""
+        return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:
         """Forget everything that is not due yet."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from k3perf.load.clock import Clock
 from k3perf.load.exchange import Connection, Exchange
+from k3perf.load.gathering import Gatherer
 from k3perf.load.wire import Endpoint
 from k3perf.units import NS_PER_S
 
@@ -27,6 +28,7 @@ class ConnectionPool:
         endpoint_index: int,
         *,
         clock: Clock,
+        gatherer: Gatherer,
         on_finished: Callable[[Connection, Exchange], None],
         on_crash: Callable[[BaseException], None],
         spare: int,
@@ -34,6 +36,7 @@ class ConnectionPool:
         self._endpoint = endpoint
         self._endpoint_index = endpoint_index
         self._clock = clock
+        self._gatherer = gatherer
         self._on_finished = on_finished
         self._on_crash = on_crash
         self._spare = spare
@@ -124,7 +127,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(
-                lambda: Connection(self._endpoint_index, self._clock, self._on_finished, self._on_idle_lost),
+                lambda: Connection(self._endpoint_index, self._clock, self._gatherer, self._on_finished, self._on_idle_lost),
                 self._endpoint.host,
                 self._endpoint.port,
             )

@@ -14,6 +14,7 @@ from k3perf.load.clock import Clock
 from k3perf.load.decode import reply_token_ids
 from k3perf.load.encoded import EncodedRequests
 from k3perf.load.exchange import Connection, Exchange
+from k3perf.load.gathering import Gatherer
 from k3perf.load.pacing import LagProbe, Pacer
 from k3perf.load.pool import ConnectionPool
 from k3perf.load.wire import Endpoint
@@ -25,6 +26,7 @@ _SWEEP_S: Final = 0.05
 _SENDS_PER_TURN: Final = 16  # then the loop reads what has come in, so that a burst's replies are not timed late
 _SPARE_CONNECTIONS: Final = 8
 _PEAK_WINDOW_NS: Final = 2 * NS_PER_S
+_FAR_OFF_NS: Final = 1 << 63
 
 
 class RoundLoop:
@@ -57,9 +59,16 @@ class RoundLoop:
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._pacer = Pacer(self._loop, self._on_due, self._clock)
+        gatherer = Gatherer(self._loop, self._clock, self._idle_until_ns)
         self._pools = [
             ConnectionPool(
-                endpoint, index, clock=self._clock, on_finished=self._on_finished, on_crash=self._crash, spare=_SPARE_CONNECTIONS
+                endpoint,
+                index,
+                clock=self._clock,
+                gatherer=gatherer,
+                on_finished=self._on_finished,
+                on_crash=self._crash,
+                spare=_SPARE_CONNECTIONS,
             )
             for index, endpoint in enumerate(self._endpoints)
         ]
@@ -116,6 +125,13 @@ class RoundLoop:
             self._user_count += 1
             self._send(position, max(due_ns, self._slot_free_ns) if held else due_ns)
         self._book_turn()
+
+    def _idle_until_ns(self) -> int:
+        """The next time at which something has to be sent; 0 while something waits to be, far off when nothing is scheduled."""
+        if self._turn_is_booked:
+            return 0
+        due_ns = self._pacer.next_due_ns
+        return due_ns if due_ns is not None else _FAR_OFF_NS
 
     def _send(self, position: int, scheduled_ns: int) -> None:
         endpoint_index = self._encoded.endpoint_of[position]

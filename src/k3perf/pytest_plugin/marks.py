@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from k3perf.config.suite import Cell, Suite
 from k3perf.metrics.definitions import Family
 from k3perf.pytest_plugin.replay import ReplayClock
+from k3perf.pytest_plugin.selection import Selection
 
 CLOCK_KEY: pytest.StashKey[ReplayClock] = pytest.StashKey()
 
@@ -27,10 +29,16 @@ def register(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {text}")
 
 
-def cells_for(metafunc: pytest.Metafunc, cells: tuple[Cell, ...]) -> list[Cell]:
-    """The cells a test function takes: steady workloads, those with shared prefixes, or traces, as it is marked."""
+def cells_for(metafunc: pytest.Metafunc, selection: Selection, named_modules: frozenset[Path]) -> list[Cell]:
+    """The cells a test function takes: steady workloads, those with shared prefixes, or traces, as it is marked.
+
+    A marked function whose module the call names takes the workloads on request of its kind too.
+    """
     marker = metafunc.definition.get_closest_marker("k3_workloads")
     kind = marker.args[0] if marker is not None else "steady"
+    cells = selection.cells
+    if marker is not None and metafunc.definition.path in named_modules:
+        cells += selection.on_request_cells
     return [cell for cell in cells if kind in _kinds(cell)]
 
 

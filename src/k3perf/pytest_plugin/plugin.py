@@ -41,8 +41,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per collected cell, with the cell's stable id."""
     if "cell" in metafunc.fixturenames and (state := _state(metafunc.config)) is not None:
         from k3perf.pytest_plugin.marks import cells_for
+        from k3perf.pytest_plugin.state import named_modules
 
-        cells = cells_for(metafunc, state.selection.cells)
+        cells = cells_for(metafunc, state.selection, named_modules(metafunc.config))
         metafunc.parametrize("cell", cells, ids=[cell.cell_id for cell in cells])
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
+from k3perf.run.engine_environment import engine_python_path, find_engine_python
 from k3perf.run.settings import Injection, RunSettings
 
 MODES = ("baseline", "reference", "ab")
@@ -55,25 +54,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
 
 def engine_python(config: pytest.Config) -> Path:
     """The engine environment's Python: the option, then K3PERF_ENGINE_PYTHON, then .venv-engine under the root directory."""
-    given = config.getoption("--k3-engine-python") or os.environ.get("K3PERF_ENGINE_PYTHON")
-    path = Path(given) if given else config.rootpath / ".venv-engine" / "bin" / "python"
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise UsageError(
-            f"no engine Python at {path}. Run scripts/perf once, which sets one up, "
-            "or name one with --k3-engine-python or K3PERF_ENGINE_PYTHON."
-        )
-    return path.absolute()  # not resolved: a virtual environment's Python is a link, and its place decides the environment
-
-
-def engine_python_path(cache_directory: Path) -> str:
-    """A PYTHONPATH for engines that holds the probe and nothing else of the harness's environment, before what is inherited."""
-    spec = find_spec("k3perf_probe")
-    if spec is None or spec.origin is None:
-        raise UsageError("k3perf_probe is not installed beside k3perf. Install the project again: pip install -e .")
-    place = cache_directory / "probe"
-    shutil.copytree(Path(spec.origin).parent, place / "k3perf_probe", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    inherited = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join([str(place), *([inherited] if inherited else [])])
+    return find_engine_python(config.getoption("--k3-engine-python"), config.rootpath)
 
 
 def commit_of(directory: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +15,30 @@ from k3perf.telemetry.hardware import DetectedHardware
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The cells to collect and why other targets and configs are not among them."""
+    """The cells to collect and why other targets and configs are not among them.
+
+    ``on_request_cells`` have a workload that nobody asked for by name; only a test module that is named itself takes them.
+    """
 
     cells: tuple[Cell, ...]
+    on_request_cells: tuple[Cell, ...]
     left_out: tuple[LeftOut, ...]
     skipped_targets: dict[str, str]
 
 
-def select(suite: Suite, hardware: DetectedHardware, asked: tuple[str, ...], *, collect_only: bool, cells_file: Path | None) -> Selection:
-    """Raises UsageError for a target that was asked for and cannot run here (listing it is still allowed)."""
+def select(
+    suite: Suite,
+    hardware: DetectedHardware,
+    asked: tuple[str, ...],
+    *,
+    collect_only: bool,
+    cells_file: Path | None,
+    named: Container[str] = (),
+) -> Selection:
+    """Raises UsageError for a target that was asked for and cannot run here (listing it is still allowed).
+
+    ``named``: workloads that the call names (``named_workloads``), for targets that do not measure them by default.
+    """
     skipped: dict[str, str] = {}
     if asked:
         for name in asked:
@@ -31,10 +48,18 @@ def select(suite: Suite, hardware: DetectedHardware, asked: tuple[str, ...], *, 
         chosen = tuple(dict.fromkeys(asked))
     else:
         chosen, skipped = _default_targets(suite, hardware)
-    cells = suite.cells(chosen)
+    every = suite.cells(chosen, on_request=frozenset(suite.workloads))
     if cells_file is not None:
-        cells = _only(cells, cells_file)
-    return Selection(cells, suite.left_out(chosen), skipped)
+        return Selection(_only(every, cells_file), (), suite.left_out(chosen), skipped)
+    cells = suite.cells(chosen, on_request=named)
+    taken = {cell.cell_id for cell in cells}
+    return Selection(cells, tuple(cell for cell in every if cell.cell_id not in taken), suite.left_out(chosen), skipped)
+
+
+def named_workloads(suite: Suite, texts: Iterable[str]) -> frozenset[str]:
+    """Workloads that stand as a word of their own, or as the end of a cell's id, in one of ``texts``: a ``-k`` expression, a test's id."""
+    words = {word for text in texts for word in re.findall(r"[\w-]+", text)}
+    return frozenset(name for name in suite.workloads if any(word == name or word.endswith(f"-{name}") for word in words))
 
 
 def _default_targets(suite: Suite, hardware: DetectedHardware) -> tuple[tuple[str, ...], dict[str, str]]:

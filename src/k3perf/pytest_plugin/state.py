@@ -15,7 +15,7 @@ from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import K3PerfError, UsageError
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
-from k3perf.pytest_plugin.selection import Selection, select
+from k3perf.pytest_plugin.selection import Selection, named_workloads, select
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
@@ -99,8 +99,15 @@ def make_state(config: pytest.Config) -> PluginState:
         tuple(config.getoption("--k3-target")),
         collect_only=bool(config.getoption("--collect-only")),
         cells_file=Path(cells_option) if cells_option else None,
+        named=named_workloads(suite, [config.getoption("keyword"), *(argument.partition("::")[2] for argument in config.args)]),
     )
     return PluginState(suite, root, selection, config)
+
+
+def named_modules(config: pytest.Config) -> frozenset[Path]:
+    """Test modules that the call names, where others name a folder."""
+    paths = {(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args}
+    return frozenset(path for path in paths if path.suffix == ".py")
 
 
 def suite_root(config: pytest.Config) -> Path:

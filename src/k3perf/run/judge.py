@@ -46,7 +46,7 @@ class GateKeeper:
         count = sum(
             1
             for cell in self._cells
-            for name in tolerances.for_target(cell.target.name)
+            for name in tolerances.for_cell(cell.target.name, cell.workload.name)
             if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
         )
         return max(count, self._settings.planned_gated_metric_count or 1)
@@ -76,10 +76,9 @@ class GateKeeper:
         name = cell.target.name
         if name not in self._policies:
             tolerances = self._settings.suite.tolerances
-            gated = tolerances.for_target(name)
-            noise = pool_noise(read_target_baselines(self._settings.baselines_directory, name), gated)
-            self._policies[name] = Policy(
-                tolerances=gated,
+            policy = Policy(
+                tolerances=tolerances.for_target(name),
+                workload_tolerances=tolerances.workloads,
                 plan=cell.target.measurement,
                 gated_metric_count=self.gated_metric_count,
                 today=datetime.now(UTC).date(),
@@ -87,9 +86,10 @@ class GateKeeper:
                 false_alarm_budget=tolerances.false_alarm_budget,
                 missed_loss_budget=tolerances.missed_loss_budget,
                 cumulative_loss_cap_ratio=tolerances.cumulative_loss_cap_ratio,
-                noise=noise,
                 waivers=read_waivers(self._settings.baselines_directory / "waivers.yaml"),
             )
+            noise = pool_noise(read_target_baselines(self._settings.baselines_directory, name), policy.known_tolerances)
+            self._policies[name] = replace(policy, noise=noise)
         return self._policies[name]
 
     def _baseline(self, cell: Cell) -> Baseline | None:

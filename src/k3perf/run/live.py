@@ -131,7 +131,7 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     live = log.live
     live.require_alive()
     counters_before = live.probe.counters()
-    with _client_on(log.cell.target.pinning.client_cpus):
+    with client_on(log.cell.target.pinning.client_cpus):
         seen = run_round(
             log.plan.for_round(place.round_index),
             base_url=live.engine.base_url,
@@ -150,7 +150,7 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
 
 
 @contextlib.contextmanager
-def _client_on(cpus: tuple[int, ...]) -> Iterator[None]:
+def client_on(cpus: tuple[int, ...]) -> Iterator[None]:
     """Keep the client's thread on ``cpus`` for the round, so that it does not take the workers' processor; nothing where none are named."""
     before = os.sched_getaffinity(0)
     wanted = before & set(cpus)

@@ -27,6 +27,7 @@ from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.store.atomic import replace_file
+from k3perf.store.found_rates import found_rate_per_s
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import CellKey, FinishedCell, ResultWriter, RunResults, read_results
 from k3perf.telemetry.sampler import Sampler
@@ -265,6 +266,7 @@ class SuiteRun:
                 vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
                 trace_directory=self.settings.suite.root / "traces",
                 trace_file=self.settings.trace_file,
+                found_rate_per_s=found_rate_per_s(self.settings.baselines_directory, cell.target, cell.workload),
             )
         return self._plans[cell.cell_id]
 

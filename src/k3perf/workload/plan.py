@@ -185,6 +185,13 @@ def _conversation_requests(spec: WorkloadSpec, source: TokenSource, found_rate_p
     return tuple(requests)
 
 
+def work_digest(spec: WorkloadSpec) -> str:
+    """SHA-256 of what the requests of a workload without a trace ask for, whenever they arrive: the work that a found rate is one of."""
+    asked = spec.model_dump(mode="json", include={"prompt_tokens", "output_tokens", "prefix", "conversation", "sampling", "repeat_prompts"})
+    encoded = json.dumps({"content_version": CONTENT_VERSION, **asked}, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(encoded).hexdigest()
+
+
 def _digest(spec: WorkloadSpec, requests: tuple[PlannedRequest, ...], concurrency: int | None, source: TokenSource) -> str:
     work = {
         "content_version": CONTENT_VERSION,

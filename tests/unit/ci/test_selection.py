@@ -176,3 +176,12 @@ def test_select_all_and_descendants(sixty_cells: Suite) -> None:
     assert len(select_all(sixty_cells, "asked for").cells) == 60
     assert descendants(sixty_cells, "tuned_3") == ("child_of_3", "grandchild_of_3", "combo_34", "child_of_combo")
     assert descendants(sixty_cells, "tuned_5") == ()
+
+
+def test_found_rates_select_the_workloads_that_take_a_share_of_them() -> None:
+    share = workload("steady", arrival={"kind": "poisson", "found_rate_share_ratio": 0.5})
+    fixed = workload("chat", arrival={"kind": "poisson", "rate_per_s": 2})
+    targets = [target("alpha", workloads=("chat", "steady")), target("beta", workloads=("chat", "steady"))]
+    suite = suite_of([config("default", extends=None)], targets, [fixed, share])
+    assert selected(change(suite, "baselines/alpha/found_rates.yaml")) == {("alpha", "default", "steady")}
+    assert change(suite, "baselines/gamma/found_rates.yaml").notes == ("baselines/gamma/found_rates.yaml is used by no collected cell",)

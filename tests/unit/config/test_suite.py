@@ -205,3 +205,44 @@ def test_unknown_names_list_the_known(repository):
             look_up("nobody")
         assert isinstance(caught.value, UsageError)
         assert "Use one of" in str(caught.value)
+
+
+def test_workloads_on_request_are_cells_only_when_they_are_asked_for(repository):
+    suite = load_suite(repository / "perf_tests")
+    assert {cell.workload.name for cell in suite.cells(("cpu-gqa",))} == {"chat"}
+    asked = suite.cells(("cpu-gqa",), on_request={"poisson", "serve_8k"})
+    assert {cell.workload.name for cell in asked} == {"chat", "poisson"}
+
+
+def test_a_workload_on_request_must_exist_and_stand_once(suite_copy):
+    target = suite_copy / "targets" / "cpu-gqa.yaml"
+    rewrite(target, workloads_on_request=["nothing"])
+    assert problem_of(suite_copy).key == "workloads_on_request"
+    rewrite(target, workloads_on_request=["chat"])
+    assert "chat stands in workloads and in workloads_on_request" in str(problem_of(suite_copy))
+
+
+def test_a_workloads_tolerances_overlay_the_targets(suite_copy):
+    rewrite(
+        suite_copy / "tolerances.yaml",
+        workloads={"prefix": {"prefix_hit_ratio": {"loss_absolute": 0.01}, "ttft_mean_ms": None}},
+    )
+    tolerances = load_suite(suite_copy).tolerances
+    assert tolerances.for_cell("cpu-gqa", "chat") == tolerances.for_target("cpu-gqa")
+    own = tolerances.for_cell("cpu-gqa", "prefix")
+    assert own["prefix_hit_ratio"].loss_absolute == 0.01
+    assert "ttft_mean_ms" not in own
+    assert own["output_tokens_per_s"].loss_ratio == 0.10
+
+
+@pytest.mark.parametrize(
+    ("workloads", "needle"),
+    [
+        ({"nothing": {"prefix_hit_ratio": {"loss_absolute": 0.01}}}, "no workload has this name"),
+        ({"prefix": {"tpot_mean_ms": {"loss_absolute": 1.0}}}, "use one kind"),
+        ({"prefix": {"prefix_hit_ratio": {"loss_absolute": 0.01}}, "trace": {"prefix_hit_ratio": {"loss_ratio": 0.01}}}, "use one kind"),
+    ],
+)
+def test_a_workloads_tolerance_that_cannot_be_meant(suite_copy, workloads, needle):
+    rewrite(suite_copy / "tolerances.yaml", workloads=workloads)
+    assert needle in str(problem_of(suite_copy))

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
 from k3perf.gate.outcome import SEVERITY, Outcome, join
 from k3perf.gate.verdict import Buy
 from k3perf.metrics.values import MetricValue
 from k3perf.samples import Arm, InvalidReason
-from tests.unit.gate.conftest import LEVELS, RATE, Build
+from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
 outcomes = st.sampled_from(Outcome)
 NOT_A_PASS = {outcome for outcome in Outcome if outcome not in (Outcome.PASS, Outcome.IMPROVED)}
@@ -440,3 +441,31 @@ def test_a_baseline_without_logarithms_is_invalid(build: Build) -> None:
     workload = baseline.workloads[0].model_copy(update={"metrics": (bad,)})
     verdict = compare(baseline.model_copy(update={"workloads": (workload,)}), build.cell(build.sessions(1000.0)), build.policy())
     assert verdict.outcome is Outcome.INVALID
+
+
+def test_a_workloads_own_tolerance_holds_for_its_cells_alone(build: Build) -> None:
+    own = {"sharing": {"prefix_hit_ratio": Tolerance(loss_absolute=0.01)}}
+    policy = build.policy(tolerances={RATE: Tolerance(loss_ratio=0.05)}, workload_tolerances=own)
+
+    def cell(workload: str, hit: float, count: int):
+        made = []
+        for number in range(count):
+            level = 1000 * (1 + LEVELS[number])
+            rounds = [build.round(index, {RATE: level * (1 + SPREAD[index]), "prefix_hit_ratio": hit}) for index in range(12)]
+            made.append(build.session(f"s{number}", rounds))
+        return build.cell(made, workload=workload)
+
+    sharing = build.baseline(cell("sharing", 0.75, 6), policy)
+    assert {entry.metric for entry in sharing.workloads[0].metrics} == {RATE, "prefix_hit_ratio"}
+    assert compare(sharing, cell("sharing", 0.745, 2), policy).outcome is Outcome.PASS
+    lost = compare(sharing, cell("sharing", 0.70, 2), policy)
+    assert {metric.metric for metric in lost.metrics if metric.outcome is Outcome.REGRESSED} == {"prefix_hit_ratio"}
+
+    chat = build.baseline(cell("chat", 0.0, 6), policy)
+    assert {entry.metric for entry in chat.workloads[0].metrics} == {RATE}
+    assert {metric.metric for metric in compare(chat, cell("chat", 0.0, 2), policy).metrics} == {RATE}
+
+
+def test_an_unknown_metric_among_a_workloads_tolerances_is_refused(build: Build) -> None:
+    with pytest.raises(UnknownNameError, match="hit_rate"):
+        build.policy(workload_tolerances={"sharing": {"hit_rate": Tolerance(loss_absolute=0.01)}})

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from k3perf.load.exchange import Connection, Exchange
+from k3perf.load.gathering import Gatherer
 from k3perf.samples import RequestStatus
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -34,7 +35,8 @@ def line():
     ticks = count(1)
     finished = []
     lost = []
-    connection = Connection(0, lambda: next(ticks), lambda _, exchange: finished.append(exchange), lost.append)
+    gatherer = Gatherer(None, lambda: 0, lambda: 0)  # a few reads never make it busy
+    connection = Connection(0, lambda: next(ticks), gatherer, lambda _, exchange: finished.append(exchange), lost.append)
     connection.connection_made(Wire())
     connection.send(Exchange(0, 0, 0), b"POST / HTTP/1.1\r\n\r\n")
     return connection, finished, lost

@@ -7,10 +7,12 @@ import json
 import pytest
 
 from k3perf.cli.main import main
+from k3perf.config.suite import load_suite
 from k3perf.config.workload_spec import ServiceLevel
 from k3perf.errors import ExitStatus, MeasurementInvalid
 from k3perf.load.find_rate import RateSearch, RateTrial, find_rate
 from k3perf.load.mock_server import Behaviour, Delay
+from k3perf.store.found_rates import found_rate_per_s, read_found_rates
 from k3perf.workload.trace import read_trace
 
 LEVEL = ServiceLevel(ttft_ms=50, tpot_ms=10)
@@ -85,7 +87,7 @@ def test_the_command_says_when_nothing_meets_the_level(arguments, mock_server, c
     [
         (WORKLOAD, "declares no service_level"),
         (WORKLOAD.replace("seed: 7", "seed: -7"), "'seed'.*-7"),
-        ("a: [", "cannot be read"),
+        ("a: [", "no valid YAML"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_use(arguments, tmp_path, capsys, workload, message):
@@ -94,6 +96,59 @@ def test_the_command_refuses_what_it_cannot_use(arguments, tmp_path, capsys, wor
     import re
 
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.fixture
+def for_a_target(tmp_path, repository, mock_server):
+    """The command for a declared target's workload, on a server that runs already."""
+    mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1)))
+    base = ["load", "find-rate", "--suite", str(repository / "perf_tests"), "--baselines", str(tmp_path / "baselines")]
+    base += ["--target", "cpu-gqa", "--workload", "poisson", "--base-url", mock_server.base_url, "--model-name", "mock"]
+    return [*base, "--duration", "0.2", "--least-requests", "4", "--lowest-rate", "20", "--highest-rate", "40", "--by", "ann"]
+
+
+def test_a_targets_rate_is_stored_and_its_workload_resolves(for_a_target, tmp_path, repository, capsys):
+    assert main(for_a_target) == 0
+    assert capsys.readouterr().out == "40\n"
+    suite = load_suite(repository / "perf_tests")
+    assert found_rate_per_s(tmp_path / "baselines", suite.target("cpu-gqa"), suite.workload("poisson")) == 40
+    (stored,) = read_found_rates(tmp_path / "baselines", "cpu-gqa").rates
+    assert (stored.found_by, stored.config, stored.vllm_version, stored.failed_rate_per_s) == ("ann", None, "unknown", None)
+    assert stored.trial_count == 2
+
+
+def test_a_file_of_rates_that_cannot_be_used_is_told_before_the_search(for_a_target, tmp_path, mock_server, capsys):
+    (tmp_path / "baselines" / "cpu-gqa").mkdir(parents=True)
+    (tmp_path / "baselines" / "cpu-gqa" / "found_rates.yaml").write_text("rates: []\n")
+    assert main(for_a_target) == ExitStatus.USAGE
+    assert "found_rates.yaml" in capsys.readouterr().err
+    assert mock_server.truth() == []
+
+
+@pytest.mark.parametrize(
+    ("left_out", "added", "needle"),
+    [
+        (("--base-url", "--model-name", "--target"), (), "name a declared --target"),
+        (("--model-name",), (), "--base-url needs --model-name"),
+        (("--workload",), ("--workload", "posson"), "unknown workload 'posson'"),
+        (("--workload",), ("--workload", "trace"), "a trace has a rate of its own"),
+        (("--workload",), ("--workload", "burst"), "declares no service_level"),
+        ((), ("--ttft-ms", "1"), "the workload's own service level"),
+        ((), ("--output", "/no/such/folder/x.json"), "no such folder"),
+        (("--target",), ("--target", "cpu-gpa"), "unknown target 'cpu-gpa'"),
+        (("--base-url", "--model-name", "--target"), ("--target", "mi355x-k3"), "--target mi355x-k3: "),
+    ],
+)
+def test_the_command_says_what_is_missing_or_wrong(for_a_target, repository, capsys, left_out, added, needle):
+    arguments = list(for_a_target)
+    for option in left_out:
+        place = arguments.index(option)
+        del arguments[place : place + 2]
+    if "--target" not in arguments and "--target" not in added:
+        arguments[arguments.index("poisson")] = str(repository / "perf_tests" / "workloads" / "burst.yaml")
+        added = ("--ttft-ms", "9", "--tpot-ms", "9", "--vocabulary-size", "64")
+    assert main([*arguments, *added]) == ExitStatus.USAGE
+    assert needle in capsys.readouterr().err
 
 
 def test_a_log_becomes_a_trace(tmp_path, capsys):

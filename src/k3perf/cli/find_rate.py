@@ -1,0 +1,254 @@
+"""``k3perf load find-rate``: the highest rate that meets a service level, on a target's own engine or a running server; stored."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k3perf.cli.numbers import count, positive, share
+from k3perf.cli.output import write_text
+from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.errors import ConfigFileError, UsageError
+
+if TYPE_CHECKING:
+    from k3perf.config.models import TargetSpec
+    from k3perf.config.suite import Suite
+    from k3perf.config.workload_spec import ServiceLevel, WorkloadSpec
+    from k3perf.load.find_rate import FoundRate, RateSearch, RateTrial
+    from k3perf.run.settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What the trials are sent to, and what is known of it."""
+
+    base_url: str
+    model_name: str
+    vllm_version: str
+    config: str | None
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of ``k3perf load``."""
+    parser = commands.add_parser("find-rate", help="find the highest request rate at which a target or a running server keeps its bounds")
+    parser.add_argument("--target", metavar="NAME", help="a declared target: its reference engine is started, the rate is stored")
+    parser.add_argument("--workload", required=True, help="a declared workload's name, or a workload file; its arrival process is replaced")
+    parser.add_argument("--base-url", help="a server that runs already, for instance http://127.0.0.1:8000")
+    parser.add_argument("--model-name", help="as that server names it")
+    parser.add_argument("--vocabulary-size", type=count, help="vocab_size of the model's config.json (default: the target's)")
+    parser.add_argument("--ttft-ms", type=positive, help="bound on TTFT (default: the workload's service level)")
+    parser.add_argument("--tpot-ms", type=positive, help="bound on TPOT (default: the workload's service level)")
+    parser.add_argument("--attainment", type=share, default=0.95, help="share of requests that must meet the bounds (default: 0.95)")
+    parser.add_argument("--duration", type=positive, default=20.0, metavar="S", help="length of one run (default: 20)")
+    parser.add_argument("--least-requests", type=count, default=20, help="requests of one run at least (default: 20)")
+    parser.add_argument("--lowest-rate", type=positive, default=0.25, help="where the search begins, per second (default: 0.25)")
+    parser.add_argument("--highest-rate", type=positive, default=1024.0, help="where it ends, per second (default: 1024)")
+    parser.add_argument("--precision", type=positive, default=0.05, help="width of the final bracket (default: 0.05)")
+    parser.add_argument("--output", type=Path, metavar="JSON", help="write the result and every trial there")
+    parser.add_argument("--by", default="", help="who asks, for the stored rate (default: the login name)")
+    parser.add_argument("--baselines", metavar="DIR", default="baselines", help="where rates are stored (default: baselines)")
+    parser.add_argument("--engine-python", metavar="PATH", help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON)")
+    add_suite_option(parser)
+    parser.set_defaults(run=find_rate)
+
+
+def find_rate(arguments: argparse.Namespace) -> int:
+    """Search, store and print; the last line on stdout is the found rate."""
+    from k3perf.load.find_rate import RateSearch
+    from k3perf.load.find_rate import find_rate as search_rate
+
+    suite = suite_of(arguments) if arguments.target else None
+    target = suite.target(arguments.target) if suite is not None else None
+    spec = _workload(arguments.workload, suite)
+    _check_stored(arguments, target)
+    search = RateSearch(
+        service_level=_service_level(arguments, spec),
+        attainment_ratio=arguments.attainment,
+        lowest_rate_per_s=arguments.lowest_rate,
+        highest_rate_per_s=arguments.highest_rate,
+        precision_ratio=arguments.precision,
+    )
+    vocabulary_size = arguments.vocabulary_size or (suite.vocabulary_size(target) if suite is not None and target is not None else None)
+    if vocabulary_size is None:
+        raise UsageError("without --target nothing tells the model's vocabulary; give --vocabulary-size")
+    with _server(arguments, suite, target) as server:
+        found = search_rate(search, _trials(arguments, spec, search, server, vocabulary_size))
+    if arguments.output:
+        write_text(arguments.output, _as_json(found, spec))
+    if found.failed_rate_per_s is None:
+        sys.stderr.write(f"the search's ceiling of {arguments.highest_rate:g} requests/s passed; raise --highest-rate\n")
+    if target is not None:
+        _store(arguments, target, spec, search, found, server)
+    sys.stdout.write(f"{found.rate_per_s:.4g}\n")
+    return 0
+
+
+def _check_stored(arguments: argparse.Namespace, target: TargetSpec | None) -> None:
+    """What would stop the result from being kept is said before the search."""
+    from k3perf.store.found_rates import read_found_rates
+
+    if target is not None:
+        read_found_rates(Path(arguments.baselines), target.name)
+    if arguments.output is not None and not arguments.output.absolute().parent.is_dir():
+        raise UsageError(f"--output {arguments.output}: no such folder")
+
+
+def _trials(
+    arguments: argparse.Namespace, spec: WorkloadSpec, search: RateSearch, server: _Server, vocabulary_size: int
+) -> Callable[[float, int], RateTrial]:
+    from k3perf.load.find_rate import live_trial, warm_up
+
+    sys.stderr.write("warming up\n")
+    warm_up(spec, base_url=server.base_url, model_name=server.model_name, vocabulary_size=vocabulary_size)
+    run_trial = live_trial(
+        spec,
+        search,
+        base_url=server.base_url,
+        model_name=server.model_name,
+        vocabulary_size=vocabulary_size,
+        duration_s=arguments.duration,
+        least_requests=arguments.least_requests,
+    )
+
+    def shown_trial(rate_per_s: float, trial_index: int) -> RateTrial:
+        trial = run_trial(rate_per_s, trial_index)
+        sys.stderr.write(
+            f"{trial.rate_per_s:9.3f} requests/s: {trial.met_count} of {trial.request_count} met the level, "
+            f"{'passed' if trial.passed else 'failed'}\n"
+        )
+        return trial
+
+    return shown_trial
+
+
+@contextlib.contextmanager
+def _server(arguments: argparse.Namespace, suite: Suite | None, target: TargetSpec | None) -> Iterator[_Server]:
+    """The running server that was named, or the target's reference engine for the time of the search."""
+    if arguments.base_url:
+        if not arguments.model_name:
+            raise UsageError("--base-url needs --model-name, as the server names its model")
+        yield _Server(arguments.base_url, arguments.model_name, "unknown", None)
+        return
+    if suite is None or target is None:
+        raise UsageError("name a declared --target, or a running server with --base-url and --model-name")
+    from k3perf.engine.signals import install
+    from k3perf.run.reference_engine import reference_engine
+    from k3perf.telemetry.hardware import detect_hardware
+
+    lack = detect_hardware().lacks(target.hardware)
+    if lack:
+        raise UsageError(f"--target {target.name}: {lack}. Run it on such a machine, or name a running server with --base-url.")
+    restore_signals = install()
+    try:
+        with reference_engine(_settings(arguments, suite), target.name, _StageLines()) as live:
+            yield _Server(live.engine.base_url, live.engine.model_name, live.identity.vllm_version, target.reference)
+    finally:
+        restore_signals()
+
+
+def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
+    from k3perf.run.engine_environment import engine_python_path, find_engine_python
+    from k3perf.run.settings import RunSettings
+
+    state_directory = Path(".k3perf").absolute()
+    cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).absolute()
+    run_id = f"find-rate-{uuid.uuid4().hex[:8]}"
+    return RunSettings(
+        suite=suite,
+        run_id=run_id,
+        commit="unknown",
+        baselines_directory=Path(arguments.baselines).absolute(),
+        results_directory=state_directory / "results" / run_id,
+        cache_directory=cache_directory,
+        engine_python=find_engine_python(arguments.engine_python, Path.cwd()),
+        engine_python_path=engine_python_path(cache_directory),
+    )
+
+
+class _StageLines:
+    """An engine's stages as lines on stderr."""
+
+    def stage(self, engine: str, stage: str) -> None:
+        """One line."""
+        sys.stderr.write(f"{engine}: {stage}\n")
+
+    def round(self, cell: str, arm: str, done_count: int, planned_count: int, detail: str) -> None:
+        """No rounds are measured here."""
+
+    def note(self, text: str) -> None:
+        """One line."""
+        sys.stderr.write(f"{text}\n")
+
+
+def _store(
+    arguments: argparse.Namespace, target: TargetSpec, spec: WorkloadSpec, search: RateSearch, found: FoundRate, server: _Server
+) -> None:
+    from k3perf.run.live import utc_now
+    from k3perf.store.found_rates import StoredRate, store_found_rate
+    from k3perf.workload.plan import work_digest
+
+    rate = StoredRate(
+        workload=spec.name,
+        rate_per_s=float(f"{found.rate_per_s:.4g}"),
+        failed_rate_per_s=None if found.failed_rate_per_s is None else float(f"{found.failed_rate_per_s:.4g}"),
+        service_level=search.service_level,
+        attainment_ratio=search.attainment_ratio,
+        work_digest=work_digest(spec),
+        hardware_class=target.hardware.hardware_class,
+        config=server.config,
+        vllm_version=server.vllm_version,
+        trial_count=len(found.trials),
+        trial_duration_s=arguments.duration,
+        found_at_utc=utc_now(),
+        found_by=arguments.by or getpass.getuser(),
+    )
+    path = store_found_rate(Path(arguments.baselines), target.name, rate)
+    sys.stderr.write(f"stored in {path}; review and commit it\n")
+
+
+def _workload(given: str, suite: Suite | None) -> WorkloadSpec:
+    from k3perf.config.load import load_document
+    from k3perf.config.workload_spec import TraceReplay, WorkloadSpec
+
+    path = Path(given)
+    if suite is not None and given in suite.workloads:
+        spec, path = suite.workloads[given], suite.root / "workloads" / f"{given}.yaml"
+    elif suite is not None and path.suffix not in (".yaml", ".yml"):
+        spec = suite.workload(given)  # raises with the declared names
+    else:
+        spec = load_document(WorkloadSpec, path)
+    if isinstance(spec.arrival, TraceReplay):
+        raise ConfigFileError(path, "arrival", "trace", "a trace has a rate of its own", "Give a workload with lengths instead.")
+    return spec
+
+
+def _service_level(arguments: argparse.Namespace, spec: WorkloadSpec) -> ServiceLevel:
+    from k3perf.config.workload_spec import ServiceLevel
+
+    declared = spec.service_level
+    ttft_ms = arguments.ttft_ms or (declared.ttft_ms if declared else None)
+    tpot_ms = arguments.tpot_ms or (declared.tpot_ms if declared else None)
+    if ttft_ms is None or tpot_ms is None:
+        raise UsageError(f"workload {spec.name} declares no service_level; give --ttft-ms and --tpot-ms")
+    level = ServiceLevel(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+    if arguments.target and declared is not None and level != declared:
+        raise UsageError(
+            f"a target's rate is found under the workload's own service level ({declared.ttft_ms:g} ms, {declared.tpot_ms:g} ms); "
+            "leave --ttft-ms and --tpot-ms out, or change the workload"
+        )
+    return level
+
+
+def _as_json(found: FoundRate, spec: WorkloadSpec) -> str:
+    import json
+    from dataclasses import asdict
+
+    return json.dumps({"schema_version": 1, "workload": spec.name} | asdict(found), indent=1) + "\n"

@@ -1,0 +1,38 @@
+"""A target's reference engine alone, alive for as long as something is asked of it outside a measured cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from k3perf.run.live import LiveEngine, client_on
+from k3perf.run.pool import EnginePool, Wanted
+from k3perf.run.progress import Progress
+from k3perf.run.readiness import require_port
+from k3perf.run.settings import RunSettings
+from k3perf.samples import Arm
+
+
+@contextmanager
+def reference_engine(settings: RunSettings, target_name: str, progress: Progress) -> Iterator[LiveEngine]:
+    """Start it as a run would, keep this thread where the target pins its client, stop it on every way out.
+
+    Raises UnknownNameError, PreflightError or EngineError.
+    """
+    suite = settings.suite
+    target = suite.target(target_name)
+    config = suite.config(target.reference)
+    wanted = Wanted(
+        target=target,
+        config=config,
+        arm=Arm.CANDIDATE,
+        engine_arguments=suite.engine_arguments(target, config),
+        suite_root=suite.root,
+        engine_python=settings.engine_python,
+        inject=False,
+    )
+    require_port()
+    with EnginePool(settings, progress) as pool:
+        (live,) = pool.acquire((wanted,))
+        with client_on(target.pinning.client_cpus):
+            yield live
