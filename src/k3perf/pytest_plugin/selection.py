@@ -33,7 +33,7 @@ def select(suite: Suite, hardware: DetectedHardware, asked: tuple[str, ...], *, 
         chosen, skipped = _default_targets(suite, hardware)
     cells = suite.cells(chosen)
     if cells_file is not None:
-        cells = _only(cells, cells_file)
+        cells = _only(cells, cells_file, suite.left_out(chosen))
     return Selection(cells, suite.left_out(chosen), skipped)
 
 
@@ -57,7 +57,7 @@ def _default_targets(suite: Suite, hardware: DetectedHardware) -> tuple[tuple[st
     return tuple(fitting), skipped
 
 
-def _only(cells: tuple[Cell, ...], path: Path) -> tuple[Cell, ...]:
+def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) -> tuple[Cell, ...]:
     try:
         wanted = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -66,6 +66,9 @@ def _only(cells: tuple[Cell, ...], path: Path) -> tuple[Cell, ...]:
         raise ConfigFileError(path, "", None, "must be a JSON list of cell ids", "Write it with `k3perf plan --json`.")
     known = {cell.cell_id for cell in cells}
     for name in wanted:
+        for left in left_out:
+            if name.startswith(f"{left.target}-{left.config}-"):
+                raise ConfigFileError(path, "", name, f"this config is not taken there: {left.reason}", "Leave the cell out.")
         if name not in known:
             raise ConfigFileError(path, "", name, "no collected cell has this id", "List them with `pytest perf_tests --collect-only`.")
     return tuple(cell for cell in cells if cell.cell_id in set(wanted))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from k3perf.config.suite import Suite
+from k3perf.config.models import KnownRefusal
+from k3perf.config.suite import Suite, load_suite
 from k3perf.gate.selection import ChangedPath, Priority, Selection, descendants, select, select_all
 
 from .conftest import config, suite_of, target, workload
@@ -162,3 +166,18 @@ def test_select_all_and_descendants(sixty_cells: Suite) -> None:
     assert len(select_all(sixty_cells, "asked for").cells) == 60
     assert descendants(sixty_cells, "tuned_3") == ("child_of_3", "grandchild_of_3", "combo_34", "child_of_combo")
     assert descendants(sixty_cells, "tuned_5") == ()
+
+
+def test_a_refusal_selects_the_cells_that_it_may_have_freed(repository: Path) -> None:
+    """With the shipped suite: what sets a block size on the CPU's MLA path, of which there is no target; FP8 KV for K3 on Hopper."""
+    suite = load_suite(repository / "perf_tests")
+    assert selected(change(suite, "perf_tests/targets/refusals/cpu-mla-block-size.yaml")) == set()
+    narrowed = replace(suite, known_refusals=tuple(replace_reach(known) for known in suite.known_refusals))
+    hit = configs_of(change(narrowed, "perf_tests/targets/refusals/hopper-k3-fp8-kv.yaml"))
+    assert hit == {"fp8_kv", "default"}  # and what it is compared with
+    assert len(selected(change(suite, "perf_tests/targets/refusals/gone.yaml", deleted=True))) == len(suite.cells())
+
+
+def replace_reach(known: KnownRefusal) -> KnownRefusal:
+    """The same refusal, fixed by a release that every target is past: its cells are collected again."""
+    return known.model_copy(update={"below_vllm": "0.27.0", "minimum_vllm": ""})
