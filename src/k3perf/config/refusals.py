@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING, Any, Final
 
 from k3perf.config.models import KnownRefusal, Refusal, TargetSpec
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 _OPERATORS: Final = ("one_of", "other_than")
 
@@ -97,6 +98,10 @@ def _means(wanted: Any, value: Any) -> bool:
 
 
 def _version(text: str) -> Version | None:
+    if not text:
+        return None
+    from packaging.version import InvalidVersion, Version
+
     try:
         return Version(text)
     except InvalidVersion:

@@ -6,18 +6,20 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from k3perf.config.arguments import check_arguments
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
-from k3perf.config.workload_spec import WorkloadSpec
 from k3perf.errors import ConfigFileError, UnknownNameError
+
+if TYPE_CHECKING:
+    from k3perf.config.workload_spec import WorkloadSpec
 
 KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay below it
 
-Named = TypeVar("Named", ConfigSpec, TargetSpec, WorkloadSpec, KnownRefusal)
+Named = TypeVar("Named", ConfigSpec, TargetSpec, "WorkloadSpec", KnownRefusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
 
 def load_suite(root: Path) -> Suite:
     """Load and cross-check ``root``'s configs, targets, workloads and tolerances. Raises ConfigFileError at the first problem."""
+    from k3perf.config.workload_spec import WorkloadSpec  # here, so that a memory plan, which has no workload, need not build its models
+
     configs = _load_folder(ConfigSpec, root / "configs")
     targets = _load_folder(TargetSpec, root / "targets")
     workloads = _load_folder(WorkloadSpec, root / "workloads")
