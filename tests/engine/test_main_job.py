@@ -71,6 +71,24 @@ def test_a_quarter_gibibyte_held_fails_memory_alone(main_job):
     assert failed == {"test_memory"}
 
 
+def test_one_mebibyte_more_weights_fails_memory_alone(main_job):
+    done, outcomes, failed = main_job("--k3-inject", f"hold_weights_bytes={1 << 20}")
+    assert done.returncode == ExitStatus.REGRESSED, done.stdout + done.stderr
+    assert outcomes["weights_bytes"] == "REGRESSED"
+    assert failed == {"test_memory"}
+
+
+def test_one_changed_default_is_drift(main_job, suite_copy, repository):
+    """A token less in a step: nothing measurable, and not the approved configuration."""
+    target = suite_copy / "targets" / "cpu-hybrid.yaml"
+    target.write_text(target.read_text().replace("max_num_batched_tokens: 2048", "max_num_batched_tokens: 2047"))
+    done, _, failed = main_job("--k3-suite", str(suite_copy), "--k3-baselines", str(repository / "baselines"))
+    assert done.returncode == ExitStatus.CONFIG_DRIFT, done.stdout + done.stderr
+    assert "test_config_lock" in failed
+    assert "max_num_batched_tokens" in done.stdout
+    assert "2047" in done.stdout
+
+
 @pytest.mark.slow
 def test_three_runs_in_a_row_pass(main_job):
     for _ in range(3):

@@ -22,7 +22,12 @@ from k3perf.capacity.plan import cache_request, plan_memory
 from k3perf.capacity.ranks import Ranks
 from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import model_shape
+from k3perf.config.suite import load_suite
 from k3perf.engine.process_tree import command_of
+from k3perf.gate.drift import config_differences
+from k3perf.gate.exact import judge_exact
+from k3perf.gate.outcome import Outcome
+from k3perf.metrics.definitions import METRICS
 from k3perf.metrics.resolved import describe, difference
 from k3perf.run.engine_environment import engine_python_path
 from k3perf.telemetry.counters import counter_difference
@@ -120,7 +125,15 @@ def test_a_cpu_rank_says_what_it_cannot_offer(start_live: StartLive) -> None:
     assert memory.resident_bytes > memory.kv_cache_bytes  # type: ignore[operator]
 
 
-def test_one_mebibyte_more_weights_is_seen_exactly(start_live: StartLive) -> None:
+def judged(repository: Path, target: str, metric: str, was: float | None, now: float | None) -> Outcome:
+    """The gate's outcome for an exact metric that was ``was`` in the baseline, under the shipped tolerances."""
+    assert was is not None
+    assert now is not None
+    tolerance = load_suite(repository / "perf_tests").tolerances.for_target(target)[metric]
+    return judge_exact(METRICS[metric], tolerance, [was], [now]).outcome
+
+
+def test_one_mebibyte_more_weights_is_caught(start_live: StartLive, repository: Path) -> None:
     probe = start_live("cpu-gqa", kv_cache_dtype="auto").probe
     (before,) = probe.rank_memory()
     probe.call("k3perf_hold_bytes", "weights", MIB)
@@ -130,6 +143,8 @@ def test_one_mebibyte_more_weights_is_seen_exactly(start_live: StartLive) -> Non
     assert before.weights_bytes is not None
     assert during.weights_bytes == before.weights_bytes + MIB
     assert after.weights_bytes == before.weights_bytes
+    assert judged(repository, "cpu-gqa", "weights_bytes", before.weights_bytes, during.weights_bytes) is Outcome.REGRESSED
+    assert judged(repository, "cpu-gqa", "weights_bytes", before.weights_bytes, after.weights_bytes) is Outcome.PASS
 
 
 def test_held_host_memory_is_seen_in_the_peak(start_live: StartLive) -> None:
@@ -192,16 +207,18 @@ def test_one_block_fewer_and_one_changed_default_are_seen(start_live: StartLive)
     changed = {item.key: (item.was, item.now) for item in difference(before, less.probe.resolved_config())}
     assert changed["scheduler_config.max_num_batched_tokens"] == (2048, 1024)
     assert changed["cache_config.num_gpu_blocks_override"] == (None, blocks - 1)
+    assert {item.key for item in config_differences(before, less.probe.resolved_config())} == set(changed)  # the gate sees the same
     assert all("num_batched_tokens" in key or "blocks_override" in key or "encoder" in key or "compile" in key for key in changed), changed
 
 
-def test_a_capacity_of_single_tokens_is_read_to_the_token(start_live: StartLive) -> None:
-    """With a context of one token a request holds one block, so capacity counts blocks and one token fewer can be made and must be seen."""
-    usual = start_live("cpu-gqa", kv_cache_dtype="auto", max_model_len=1, num_gpu_blocks_override=64)
-    capacity = usual.probe.kv_capacity_tokens
-    less = start_live("cpu-gqa", kv_cache_dtype="auto", max_model_len=1, num_gpu_blocks_override=63)
-    assert (capacity, less.probe.kv_capacity_tokens) == (64, 63)
-    assert CONTEXT_TOKENS > 1
+def test_one_kv_token_fewer_is_caught(start_live: StartLive, repository: Path) -> None:
+    """As many blocks as one request of the whole context needs: the capacity is the context length, to the token."""
+    blocks = CONTEXT_TOKENS // 128
+    usual = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks).probe.kv_capacity_tokens
+    less = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks, max_model_len=CONTEXT_TOKENS - 1)
+    assert (usual, less.probe.kv_capacity_tokens) == (CONTEXT_TOKENS, CONTEXT_TOKENS - 1)
+    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", usual, less.probe.kv_capacity_tokens) is Outcome.REGRESSED
+    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", usual, usual) is Outcome.PASS
 
 
 def test_requests_held_before_the_first_preemption(start_live: StartLive, repository: Path) -> None:

@@ -59,8 +59,20 @@ class Bench:
         return EngineLaunch(argv=argv or command, model_name=self.model, config_file_text="model: fake\n", deadlines=deadlines)
 
     def processes(self) -> dict[int, str]:
-        """Running processes of this test's engine and guardian, by command line."""
-        return {pid: text for pid, text in commands().items() if pid != os.getpid() and (self.model in text or str(self.temporary) in text)}
+        """Running processes of this test's engine and guardian, by command line.
+
+        A process whose title hides its command line (vLLM's do) is known by the temporary directory in its environment.
+        """
+        found = commands()
+        found.pop(os.getpid(), None)
+        return {
+            pid: text for pid, text in found.items() if self.model in text or str(self.temporary) in text or self._has_in_environment(pid)
+        }
+
+    def _has_in_environment(self, pid: int) -> bool:
+        with suppress(OSError):
+            return str(self.temporary).encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return False
 
     def leftovers(self, *, ports: tuple[int, ...] = (), lock_directory: bool = False) -> list[str]:
         """Whatever is left: processes, guardians of this process, listening ports, temporary directories, shared memory."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from k3perf.engine import supervisor
+from k3perf.engine.port import PortReservation
 from tests.faults.bench import Bench
 
 
@@ -41,3 +45,62 @@ def wait_for() -> Callable[[Callable[[], object], float], None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A version 1 memory cgroup of 96 MiB, or skip: version 2 and unprivileged machines are not offered one here."""
+    group = Path("/sys/fs/cgroup/memory") / f"k3perf-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(96 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+@contextmanager
+def stranger_on(port: int) -> Iterator[None]:
+    """Another program that listens on the port; it answers /health like an engine would."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen(8)
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.fixture
+def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
+    """Let a stranger take the first N reserved ports; returns the list of ports that were reserved."""
+    with ExitStack() as strangers:
+
+        def arm(count: int) -> list[int]:
+            ports: list[int] = []
+
+            class Stolen(PortReservation):
+                def __init__(self, host: str) -> None:
+                    super().__init__(host)
+                    ports.append(self.port)
+                    if len(ports) <= count:
+                        strangers.enter_context(stranger_on(self.port))
+
+            monkeypatch.setattr(supervisor, "PortReservation", Stolen)
+            return ports
+
+        yield arm

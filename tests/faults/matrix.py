@@ -22,6 +22,7 @@ class Kind(StrEnum):
     ROUND = "round"  # a spoiled round
     STORE = "store"  # the results file
     SUITE = "suite"  # a whole `pytest perf_tests` run
+    REAL = "real"  # vLLM's own CPU engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,7 @@ _ROUND = (
     _round("process_joins_device", "another process appears on the device", "foreign_device_processes_count"),
     _round("cpu_stolen", "the hypervisor takes 10 % of the time", "steal_ratio"),
     _round("cpu_used_by_others", "other processes use half a processor", "foreign_cpu_ratio"),
+    _round("memory_short", "tasks wait a tenth of the time for memory", "psi_memory_some_ratio"),
     _round("swapped", "memory is swapped out", "swap_used_bytes"),
     _round("clock_jumps", "the wall clock jumps by two seconds", "clock_jump_ms"),
     _round("spread_too_wide", "rounds vary ten times as much as the baseline's", "spread_over_noise_ratio"),
@@ -262,7 +264,22 @@ _SUITE = (
     Fault("suite_killed_and_resumed", Kind.SUITE, "serving", "SIGKILL to pytest mid-round, then --k3-resume", None, ExitStatus.OK),
 )
 
-FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS, *_MACHINE, *_ROUND, *_STORE, *_SUITE)
+
+def _real(name: str, stage: str, injection: str, shows: str) -> Fault:
+    return _invalid(f"real_{name}", Kind.REAL, stage, f"vLLM's CPU engine: {injection}", shows)
+
+
+_REAL = (
+    _real("no_weights", "load", "the model directory holds no weights", "root cause: .*[Cc]annot find any model weights"),
+    _real("model_cut_off", "import", "config.json ends in the middle", "engine ended in stage import"),
+    _real("hangs_at_load", "load", "EngineCore is stopped by SIGSTOP while it loads", "engine hung in stage load: no progress"),
+    _real("core_killed_mid_round", "mid-round", "SIGKILL to EngineCore while requests stream", "VLLM::EngineCore"),
+    _real("out_of_memory", "serving", "EngineCore outgrows its memory cgroup", "out-of-memory killer"),
+    _harmless("real_port_stolen", Kind.REAL, "import", "vLLM's CPU engine: a stranger listens on the reserved port", ""),
+    _real("suite_core_killed", "mid-round", "SIGKILL to EngineCore in a round of `pytest perf_tests`", "engine died in service"),
+)
+
+FAULTS: tuple[Fault, ...] = (*_START, *_SERVICE, *_STOP, *_HARNESS, *_MACHINE, *_ROUND, *_STORE, *_SUITE, *_REAL)
 
 
 def of(kind: Kind) -> list[Fault]:

@@ -22,6 +22,7 @@ from k3perf.samples import (
 )
 from k3perf.telemetry.devices import DeviceSample
 from k3perf.telemetry.window import DeviceOwnership, device_readings, lost_devices
+from k3perf.units import GIB
 from tests.faults.matrix import Fault, Kind, of
 
 MS = 1_000_000
@@ -56,6 +57,7 @@ CLEAN = RoundRecord(
             "foreign_device_processes_count": 0,
             "steal_ratio": 0.0,
             "psi_cpu_some_ratio": 0.1,
+            "psi_memory_some_ratio": 0.0,
             "foreign_cpu_ratio": 0.01,
             "swap_used_bytes": 0,
             "clock_jump_ms": 0.2,
@@ -97,6 +99,7 @@ SPOILED = {
     "process_joins_device": reading("foreign_device_processes_count", 1),
     "cpu_stolen": reading("steal_ratio", 0.1),
     "cpu_used_by_others": reading("foreign_cpu_ratio", 0.25),
+    "memory_short": reading("psi_memory_some_ratio", 0.1),
     "swapped": reading("swap_used_bytes", 1 << 20),
     "clock_jumps": reading("clock_jump_ms", 2000.0),
 }
@@ -174,6 +177,33 @@ def test_a_device_without_a_reading_is_told_from_one_that_got_lost() -> None:
     assert judge_round(replace(CLEAN, telemetry=(*kept, ecc)), RULES) == ()
     lost = next(entry for entry in lost_devices(0, "GPU is lost") if entry.name == "ecc_errors_count")
     assert [reason.rule for reason in judge_round(replace(CLEAN, telemetry=(*kept, lost)), RULES)] == ["ecc_errors_count"]
+
+
+def test_a_process_that_joins_the_device_is_named() -> None:
+    """By pid, command and bytes, in the reason that the report shows."""
+    sample = DeviceSample(0, 0, 1, {7: GIB, 41: 3 * GIB}, None, None, None, None, None, None, None)
+    ownership = DeviceOwnership(frozenset({7}), exists=lambda pid: True, command=lambda pid: f"train-{pid}.py")
+    seen = device_readings(0, (sample, replace(sample, at_ns=1)), 0, 1, ownership)
+    joined = next(entry for entry in seen if entry.name == "foreign_device_processes_count")
+    kept = tuple(entry for entry in CLEAN.telemetry if entry.name != joined.name)
+    (reason,) = judge_round(replace(CLEAN, telemetry=(*kept, joined)), RULES)
+    assert reason.rule == "foreign_device_processes_count"
+    assert "pid 41 (train-41.py) holds 3.0 GiB" in reason.text
+    assert "pid 7" not in reason.text
+
+
+def test_a_compile_in_the_window_names_the_kernel() -> None:
+    kept = tuple(entry for entry in CLEAN.telemetry if entry.name != "jit_compiles_count")
+    compiled = TelemetryReading("jit_compiles_count", 1.0, "engine log: Triton JIT compile during inference: kernel_x")
+    (reason,) = judge_round(replace(CLEAN, telemetry=(*kept, compiled)), RULES)
+    assert "kernel_x" in reason.text
+
+
+def test_the_device_that_broke_the_rule_is_named() -> None:
+    two = (TelemetryReading("temperature_max_c", 95, "NVML device 1"), TelemetryReading("temperature_max_c", 60, "NVML device 0"))
+    kept = tuple(entry for entry in CLEAN.telemetry if entry.name != "temperature_max_c")
+    (reason,) = judge_round(replace(CLEAN, telemetry=(*kept, *two)), RULES)
+    assert reason.text.endswith("(NVML device 1)")
 
 
 def test_small_ttft_differences_are_scheduling_not_disagreement() -> None:

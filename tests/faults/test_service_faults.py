@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,19 +85,6 @@ def test_a_compile_in_service_is_seen_in_its_window_alone(bench: Bench) -> None:
         assert len(engine.log.compiles_between(quiet_end_ns, end_ns)) == 1
         assert engine.log.compiles_between(engine.started_ns, quiet_end_ns - 1) == ()
         assert engine.log.compiles_between(end_ns + 1, end_ns + 2) == ()
-
-
-@pytest.fixture
-def memory_cgroup() -> Iterator[Path]:
-    """A version 1 memory cgroup of 96 MiB, or skip: version 2 and unprivileged machines are not offered one here."""
-    group = Path("/sys/fs/cgroup/memory") / f"k3perf-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(96 << 20))
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error}")
-    yield group
-    group.rmdir()
 
 
 def test_the_worker_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> None:

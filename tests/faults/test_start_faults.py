@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
-from k3perf.engine import supervisor
-from k3perf.engine.port import PortReservation
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError, ExitStatus
 from tests.faults.bench import PATIENT, Bench
@@ -60,56 +55,6 @@ def test_progress_resets_the_deadline(bench: Bench) -> None:
 
 def test_a_missing_executable(bench: Bench) -> None:
     expect_failure(bench, ROW["no_executable"], argv=("/nonexistent/python", "--port", "{port}"))
-
-
-@contextmanager
-def stranger_on(port: int) -> Iterator[None]:
-    """Another program that listens on the port; it answers /health like an engine would."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
-        server.listen(8)
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(4096)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
-@pytest.fixture
-def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
-    """Let a stranger take the first N reserved ports; returns the list of ports that were reserved."""
-    stack: list[object] = []
-
-    def arm(count: int) -> list[int]:
-        ports: list[int] = []
-
-        class Stolen(PortReservation):
-            def __init__(self, host: str) -> None:
-                super().__init__(host)
-                ports.append(self.port)
-                if len(ports) <= count:
-                    context = stranger_on(self.port)
-                    context.__enter__()
-                    stack.append(context)
-
-        monkeypatch.setattr(supervisor, "PortReservation", Stolen)
-        return ports
-
-    yield arm
-    for context in stack:
-        context.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
 def test_a_stolen_port_is_left_to_the_thief(bench: Bench, steal: Callable[[int], list[int]]) -> None:

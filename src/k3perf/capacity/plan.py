@@ -1,24 +1,23 @@
 """``config.json`` and engine arguments -> the memory plan: weights, cache, capacity, and whether it fits. Pure; no device is asked.
 
-Exact: weights of the covered families, block size, bytes per token, state, and KV tokens once the cache's size is given. Assumed, and
-said so in ``notes``: on a GPU, what activations, graphs and libraries take (``PlatformRules.assumed_reserve_bytes``).
+Exact: weights of the covered families, block size, bytes per token, state, and KV tokens once the cache's size is given. Estimated, and
+said so in ``notes``: on a GPU, what activations, graphs and libraries take (``reserve.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
 from k3perf.capacity.ranks import Parallelism, stage_layers
+from k3perf.capacity.reserve import requested_bytes, reserve_parts, spread_over
 from k3perf.capacity.rules import PlatformRules
 from k3perf.capacity.shape import ModelShape, model_shape
 from k3perf.capacity.weights import WeightContext, stage_weights
 from k3perf.errors import UsageError
 from k3perf.units import GIB
-
-_DEFAULT_UTILISATION: Final = 0.92  # config/cache.py, gpu_memory_utilization
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +25,14 @@ class MemoryPlan:
     """What one rank will hold, worst stage first where stages differ.
 
     ``kv_budget_bytes`` None: neither the device's memory nor the cache's size is known, so tokens, concurrency and ``fits`` are unknown
-    too. ``headroom_bytes`` is what is left after one request of the full context; negative: what is missing.
+    too. ``headroom_bytes`` is what is left after one request of the full context; negative: what is missing. ``reserve_bytes_by_part`` is
+    what the rank holds beside weights and cache; empty where the cache's size is given outright.
     """
 
     weights_bytes: int
     weights_bytes_by_part: dict[str, int]
     weights_bytes_by_stage: tuple[int, ...]
+    reserve_bytes_by_part: dict[str, int]
     kv_bytes_per_token: int
     state_bytes_per_sequence: int
     block_size_tokens: int
@@ -61,18 +62,23 @@ def plan_memory(
     """Predict one rank's memory.
 
     ``arguments`` are engine arguments by name (dashes or underscores); ``environment`` the engine's, for ``VLLM_CPU_KVCACHE_SPACE``;
-    ``reserve_bytes`` replaces the platform's assumed reserve. Raises UsageError for a model, dtype or split that is not covered.
+    ``reserve_bytes`` replaces the estimated reserve. Raises UsageError for a model, dtype or split that is not covered.
     """
     given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
     refuse_unknown_arguments(given)
     shape = _with_dtype(model_shape(model_config), given)
     request = cache_request(shape, given)
     layout = cache_layout(shape, request, parallelism, rules)
-    stages = _stage_parts(WeightContext(shape, parallelism, rules))
+    context = WeightContext(shape, parallelism, rules)
+    stages = _stage_parts(context)
     totals = tuple(sum(parts.values()) for parts in stages)
     worst = stages[totals.index(max(totals))]
-    reserve = rules.assumed_reserve_bytes if reserve_bytes is None else reserve_bytes
-    budget = kv_budget_bytes(given, environment or {}, device_memory_bytes, max(totals) + reserve)
+    budget = given_cache_bytes(given, environment or {})
+    reserve: dict[str, int] = {}
+    if budget is None:
+        reserve = reserve_parts(context, given, device_memory_bytes) if reserve_bytes is None else {"given": reserve_bytes}
+        if device_memory_bytes is not None:
+            budget = requested_bytes(given, device_memory_bytes, rules) - max(totals) - sum(reserve.values())
     blocks = None if budget is None else max(0, budget // layout.block_bytes)
     tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks)
     needed = layout.blocks_per_request + 1  # one block id is the null block (v1/core/block_pool.py)
@@ -80,6 +86,7 @@ def plan_memory(
         weights_bytes=max(totals),
         weights_bytes_by_part=dict(sorted((name, size) for name, size in worst.items() if size)),
         weights_bytes_by_stage=totals,
+        reserve_bytes_by_part=reserve,
         kv_bytes_per_token=layout.bytes_per_token,
         state_bytes_per_sequence=layout.state_bytes_per_sequence,
         block_size_tokens=layout.block_size_tokens,
@@ -93,7 +100,11 @@ def plan_memory(
         maximum_context_tokens=request.maximum_context_tokens,
         fits=None if budget is None else budget >= needed * layout.block_bytes,
         headroom_bytes=None if budget is None else budget - needed * layout.block_bytes,
-        notes=_notes(shape, request, layout, rules, reserve=reserve, budget=budget, explicit="kv_cache_memory_bytes" in given),
+        notes=(
+            *_cache_notes(shape, request, layout),
+            *_reserve_notes(context, reserve, known=budget is not None),
+            *(("the vision tower's weights are not counted",) if shape.has_vision else ()),
+        ),
     )
 
 
@@ -113,20 +124,13 @@ def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
     )
 
 
-def kv_budget_bytes(given: Mapping[str, Any], environment: Mapping[str, str], device_memory_bytes: int | None, other: int) -> int | None:
-    """Bytes left for the cache; None: unknown.
-
-    Given outright, by ``VLLM_CPU_KVCACHE_SPACE`` in GiB, or utilisation x device memory less ``other`` (weights and reserve).
-    """
+def given_cache_bytes(given: Mapping[str, Any], environment: Mapping[str, str]) -> int | None:
+    """The cache's size where it is given outright, as an argument or by ``VLLM_CPU_KVCACHE_SPACE`` in GiB; None: it is what is left over."""
     explicit = given.get("kv_cache_memory_bytes")
     if explicit is not None:
         return int(explicit)
     space = environment.get("VLLM_CPU_KVCACHE_SPACE")
-    if space is not None:
-        return int(float(space) * GIB)
-    if device_memory_bytes is None:
-        return None
-    return int(float(given.get("gpu_memory_utilization", _DEFAULT_UTILISATION)) * device_memory_bytes) - other
+    return None if space is None else int(float(space) * GIB)
 
 
 def _with_dtype(shape: ModelShape, given: Mapping[str, Any]) -> ModelShape:
@@ -142,9 +146,7 @@ def _stage_parts(context: WeightContext) -> list[dict[str, int]]:
     return [dict(stage_weights(context, layers, first=index == 0, last=index == last)) for index, layers in enumerate(stages)]
 
 
-def _notes(
-    shape: ModelShape, request: CacheRequest, layout: CacheLayout, rules: PlatformRules, *, reserve: int, budget: int | None, explicit: bool
-) -> tuple[str, ...]:
+def _cache_notes(shape: ModelShape, request: CacheRequest, layout: CacheLayout) -> list[str]:
     notes = []
     asked = request.block_size_tokens
     if asked is not None and asked != layout.block_size_tokens:
@@ -152,15 +154,21 @@ def _notes(
     if shape.is_hybrid:
         padding = layout.page_bytes - layout.state_page_bytes
         notes.append(f"one page must hold one state: {padding} of {layout.page_bytes} bytes of a state's page are padding")
-    if budget is None:
+    return notes
+
+
+def _reserve_notes(context: WeightContext, reserve: Mapping[str, int], *, known: bool) -> list[str]:
+    notes = []
+    if not known:
         notes.append("the device's memory is not known: KV tokens, concurrency and fit are not predicted")
-    elif not explicit and rules.assumed_reserve_bytes and reserve == rules.assumed_reserve_bytes:
-        notes.append(f"{reserve} bytes are assumed for activations, graphs and libraries; give the measured figure to be exact")
-    if not rules.measured:
-        notes.append(f"the rules of {rules.name} are read from vLLM's sources and were never compared with a device")
-    if shape.has_vision:
-        notes.append("the vision tower's weights are not counted")
-    return tuple(notes)
+    elif reserve and "given" not in reserve:
+        size = sum(reserve.values())
+        notes.append(f"{size} bytes beside weights and cache are estimated; give the measured figure with --reserve-bytes to be exact")
+        if spread_over(context.parallelism):
+            notes.append("buffers for the exchange between ranks are not counted")
+    if not context.rules.measured:
+        notes.append(f"the rules of {context.rules.name} are read from vLLM's sources and were never compared with a device")
+    return notes
 
 
 def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:

@@ -23,6 +23,31 @@ DTYPE_BYTES: Final[dict[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ReserveRules:
+    """Constants of what a GPU rank holds beside weights and cache (``reserve.py``), the same for every model.
+
+    ``live_hidden_states``: hidden states of the largest step that are alive at the peak of the profile run. ``graph_base_bytes`` and
+    ``graph_layer_bytes`` (a captured graph and layer): what vLLM sets aside for CUDA graphs. ``library_bytes``: kernels, handles and
+    buffers that are there after the profile run and were not before the load.
+    """
+
+    live_hidden_states: int
+    graph_base_bytes: int
+    graph_layer_bytes: int
+    library_bytes: int
+
+
+# Read on an H200 with vLLM 0.33.0 by the probe: peaks of 7.1 hidden states (kimi_k2, 8 layers) and of 8.0 beside the 6 of residual
+# attention (kimi_linear, 24 layers); 203 to 266 MB and 457 MB for 30 graphs; 126 and 266 MB of libraries.
+_H200_RESERVE: Final = ReserveRules(
+    live_hidden_states=8,
+    graph_base_bytes=128_000_000,
+    graph_layer_bytes=450_000,
+    library_bytes=200_000_000,
+)
+
+
+@dataclass(frozen=True, slots=True)
 class PlatformRules:
     """One platform's choices.
 
@@ -31,8 +56,9 @@ class PlatformRules:
     smallest block. ``latent_hybrid_alignment_tokens``: what a hybrid's latent block is a multiple of. ``kda_checkpoint_blocks``: state
     blocks that a KDA prefill adds per sequence with prefix caching. ``packs_vocabulary``: embedding and output head are kept in a
     second, packed copy.
-    ``fused_kda_buffers``: KDA layers keep width-major copies for the fused decode kernel. ``assumed_reserve_bytes``: what activations,
-    graphs and libraries take where nobody measured it. ``measured``: the row was compared with an engine on such a device.
+    ``fused_kda_buffers``: KDA layers keep width-major copies for the fused decode kernel. ``withheld_bytes``: memory of a device that its
+    runtime does not offer. ``reserve``: what else a rank holds; None where the cache is not what is left over. ``measured``: the row was
+    compared with an engine on such a device.
     """
 
     name: str
@@ -45,7 +71,8 @@ class PlatformRules:
     kda_checkpoint_blocks: int
     packs_vocabulary: bool
     fused_kda_buffers: bool
-    assumed_reserve_bytes: int
+    withheld_bytes: int
+    reserve: ReserveRules | None
     measured: bool
 
 
@@ -61,7 +88,8 @@ PLATFORMS: Final[tuple[PlatformRules, ...]] = (
         kda_checkpoint_blocks=0,
         packs_vocabulary=True,  # layers/utils.py, dispatch_cpu_unquantized_gemm(remove_weight=False) of vocab_parallel_embedding.py
         fused_kda_buffers=False,
-        assumed_reserve_bytes=0,  # the CPU cache is sized by VLLM_CPU_KVCACHE_SPACE alone
+        withheld_bytes=0,
+        reserve=None,  # the CPU cache is sized by VLLM_CPU_KVCACHE_SPACE alone
         measured=True,
     ),
     PlatformRules(
@@ -75,7 +103,8 @@ PLATFORMS: Final[tuple[PlatformRules, ...]] = (
         kda_checkpoint_blocks=1,  # models/kimi_k3/nvidia/kda.py, get_kv_cache_spec
         packs_vocabulary=False,
         fused_kda_buffers=True,  # models/kimi_k3/nvidia/kda.py, decode_conv1d_weight and decode_norm_weight
-        assumed_reserve_bytes=4_000_000_000,  # activations, graphs and libraries: 2.8 to 3.9 GB on an H200 with three proxy models
+        withheld_bytes=644_939_776,  # an H200: 150,754,820,096 by NVML, 150,109,880,320 by CUDA
+        reserve=_H200_RESERVE,
         measured=True,
     ),
     PlatformRules(
@@ -89,7 +118,8 @@ PLATFORMS: Final[tuple[PlatformRules, ...]] = (
         kda_checkpoint_blocks=1,  # models/kimi_k3/amd/kda.py, get_kv_cache_spec with the fused prefill
         packs_vocabulary=False,
         fused_kda_buffers=True,  # models/kimi_k3/amd/kda.py, decode_conv1d_weight and decode_norm_weight
-        assumed_reserve_bytes=4_000_000_000,  # NVIDIA's figure; none was read on an AMD device
+        withheld_bytes=0,
+        reserve=_H200_RESERVE,  # none was read on an AMD device
         measured=False,
     ),
 )

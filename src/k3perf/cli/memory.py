@@ -45,7 +45,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--platform", choices=[row.name for row in PLATFORMS], help="rules of which platform (default: the target's, or nvidia)"
     )
     plan.add_argument("--device-memory-bytes", type=int, help="memory of one device (default: the target's)")
-    plan.add_argument("--reserve-bytes", type=int, help="measured activations, graphs and libraries, instead of the assumed figure")
+    plan.add_argument("--reserve-bytes", type=int, help="measured activations, workspaces, graphs and libraries, instead of the estimate")
     for name in ("tensor", "pipeline", "data"):
         plan.add_argument(f"--{name}", type=int, help=f"{name}-parallel ranks")
     plan.add_argument("--expert", action="store_true", help="expert parallelism")
@@ -75,6 +75,9 @@ def render_plan(plan: MemoryPlan) -> str:
     lines += [f"  {name:<21} {_bytes(size)}" for name, size in plan.weights_bytes_by_part.items()]
     if len(plan.weights_bytes_by_stage) > 1:
         lines.append("  by stage              " + ", ".join(f"{size:,}" for size in plan.weights_bytes_by_stage))
+    if plan.reserve_bytes_by_part:
+        lines.append(f"beside weights and cache {_bytes(sum(plan.reserve_bytes_by_part.values()))}")
+        lines += [f"  {name:<21} {_bytes(size)}" for name, size in plan.reserve_bytes_by_part.items()]
     asked = "" if plan.requested_block_size_tokens in (None, plan.block_size_tokens) else f" ({plan.requested_block_size_tokens} asked for)"
     lines += [
         f"block size              {plan.block_size_tokens} tokens{asked}",

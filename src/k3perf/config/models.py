@@ -14,6 +14,7 @@ SCHEMA_VERSION = 1
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=48)]
 ConfigName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=48)]
+Release = Annotated[str, Field(pattern=r"^(\d+(\.\d+)*)?$")]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EngineArguments = dict[str, Any]
 
@@ -75,7 +76,7 @@ class Hardware(Declared):
     device_memory_bytes: int | None = Field(default=None, gt=0)
     host_count: int = Field(ge=1, default=1)
     minimum_driver: str = ""
-    minimum_vllm: str = ""
+    minimum_vllm: Release = ""
 
 
 class ModelSource(Declared):
@@ -110,12 +111,32 @@ class Launch(Declared):
 
 
 class Refusal(Declared):
-    """A known refusal: cells whose arguments match ``when`` are not collected; ``reason`` says why."""
+    """A known refusal: what vLLM does not take, or silently turns into something else. Cells that match are not collected.
+
+    ``when`` names arguments with the value that is refused, or with ``{one_of: [...]}`` or ``{other_than: VALUE}`` for one that is given.
+    Releases from ``minimum_vllm`` on and before ``below_vllm`` refuse it; empty: no end on that side. Where only the engine's release can
+    tell, the cell is collected and the run ends with a configuration error before anything is started.
+    """
 
     when: EngineArguments = Field(min_length=1)
     reason: str = Field(min_length=8)
     source: str = ""
-    vllm: str = ""
+    minimum_vllm: Release = ""
+    below_vllm: Release = ""
+
+
+class KnownRefusal(Refusal):
+    """A refusal of a hardware class and a model's family, whatever the target: ``targets/refusals/*.yaml``.
+
+    ``hardware_classes`` means these classes and their sizes (``h200`` means ``h200-x2`` too); ``model_types`` are those of config.json,
+    none for all.
+    """
+
+    schema_version: Literal[1]
+    name: Name
+    hardware_classes: tuple[Name, ...] = Field(min_length=1)
+    model_types: tuple[str, ...] = ()
+    provenance: Provenance
 
 
 class Equivalence(Declared):

@@ -7,17 +7,20 @@ from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from k3perf.config.arguments import check_arguments
 from k3perf.config.load import load_document
-from k3perf.config.models import ConfigSpec, TargetSpec, ToleranceFile
-from k3perf.config.workload_spec import WorkloadSpec
+from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
+from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
 from k3perf.errors import ConfigFileError, UnknownNameError
+
+if TYPE_CHECKING:
+    from k3perf.config.workload_spec import WorkloadSpec
 
 KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay below it
 
-Named = TypeVar("Named", ConfigSpec, TargetSpec, WorkloadSpec)
+Named = TypeVar("Named", ConfigSpec, TargetSpec, "WorkloadSpec", KnownRefusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Suite:
     targets: dict[str, TargetSpec]
     workloads: dict[str, WorkloadSpec]
     tolerances: ToleranceFile
+    known_refusals: tuple[KnownRefusal, ...] = ()
 
     def target(self, name: str) -> TargetSpec:
         """The target called ``name``; UnknownNameError lists the declared ones."""
@@ -135,13 +139,28 @@ class Suite:
                     found.append(LeftOut(name, config.name, reason))
         return tuple(found)
 
-    def refusal(self, target: TargetSpec, config: ConfigSpec) -> str:
-        """Why the target is known to refuse the config; empty when it is not."""
+    def refusal(self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None = None) -> str:
+        """Why the target is known to refuse the config; empty when it is not, or when only a release that is not given could tell."""
         arguments = self.engine_arguments(target, config)
-        for refusal in target.refusals:
-            if all(arguments.get(key) == value for key, value in refusal.when.items()):
+        for refusal in self.refusals_of(target):
+            if matches(refusal, arguments) and in_range(refusal, vllm_release, target):
                 return refusal.reason
         return ""
+
+    def refusal_of_release(self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None) -> str:
+        """Why an engine of this release cannot serve the config, in a sentence; empty when nothing is known against it."""
+        if too_old(target, vllm_release):
+            return f"{target.name} needs vLLM {target.hardware.minimum_vllm} or later, the engine has {vllm_release}"
+        arguments = self.engine_arguments(target, config)
+        for refusal in self.refusals_of(target):
+            if vllm_release is not None and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+                asked = ", ".join(f"{name} {arguments.get(name)!r}" for name in refusal.when)
+                return f"{target.name}-{config.name}: {asked} is refused by {range_text(refusal)}, the engine has {vllm_release}: {refusal.reason}"
+        return ""
+
+    def refusals_of(self, target: TargetSpec) -> tuple[Refusal, ...]:
+        """The target's own refusals and those of its hardware class and model."""
+        return applying(self.known_refusals, target, self._model_types[target.name]) if self.known_refusals else target.refusals
 
     def equivalent(self, target: TargetSpec, config: ConfigSpec) -> str:
         """Why another config of the target stands for this one; empty when none does."""
@@ -158,6 +177,10 @@ class Suite:
         return tuple(
             config for config in self._declared(target) if not self.refusal(target, config) and not self.equivalent(target, config)
         )
+
+    @cached_property
+    def _model_types(self) -> dict[str, str]:
+        return {name: model_type_of(self.root, target) for name, target in self.targets.items()}
 
     @cached_property
     def config_order(self) -> dict[str, int]:
@@ -181,6 +204,8 @@ def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
 
 def load_suite(root: Path) -> Suite:
     """Load and cross-check ``root``'s configs, targets, workloads and tolerances. Raises ConfigFileError at the first problem."""
+    from k3perf.config.workload_spec import WorkloadSpec  # here, so that a memory plan, which has no workload, need not build its models
+
     configs = _load_folder(ConfigSpec, root / "configs")
     targets = _load_folder(TargetSpec, root / "targets")
     workloads = _load_folder(WorkloadSpec, root / "workloads")
@@ -193,6 +218,7 @@ def load_suite(root: Path) -> Suite:
         targets={name: spec for name, (spec, _) in targets.items()},
         workloads={name: spec for name, (spec, _) in workloads.items()},
         tolerances=tolerances,
+        known_refusals=_load_refusals(root / "targets" / "refusals"),
     )
     _check_configs(suite, paths)
     for target, path in targets.values():
@@ -218,6 +244,21 @@ def _load_folder(model: type[Named], folder: Path) -> dict[str, tuple[Named, Pat
     if not found:
         raise ConfigFileError(folder, "", None, "holds no YAML file", "Add at least one.")
     return found
+
+
+def _load_refusals(folder: Path) -> tuple[KnownRefusal, ...]:
+    """Refusals of hardware classes; a suite need not have any."""
+    if not folder.is_dir():
+        return ()
+    found = _load_folder(KnownRefusal, folder)
+    for refusal, path in found.values():
+        _check_refusal(refusal, path, "when")
+    return tuple(refusal for refusal, _ in found.values())
+
+
+def _check_refusal(refusal: Refusal, path: Path, key: str) -> None:
+    for arguments in named_values(refusal):
+        check_arguments(arguments, path, key)
 
 
 def _check_configs(suite: Suite, paths: dict[str, Path]) -> None:
@@ -270,7 +311,7 @@ def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
                 path, "parallelism", name, f"sets {', '.join(clash)}, as this config does", "Give it a target of its own."
             )
     for index, refusal in enumerate(target.refusals):
-        check_arguments(refusal.when, path, f"refusals.{index}.when")
+        _check_refusal(refusal, path, f"refusals.{index}.when")
     named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]
     named += [("equivalences", name) for group in target.equivalences for name in group.configs]
     for key, name in named:

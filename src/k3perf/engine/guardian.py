@@ -56,6 +56,10 @@ class Guardian:
         """Guard every process of this session too."""
         self._send(f"session {session_id}\n")
 
+    def add_files(self, inodes: Iterable[int]) -> None:
+        """Remove these files of /dev/shm too: the engine was seen with them, though perhaps no process of it has them at its end."""
+        self._send("".join(f"file {inode}\n" for inode in inodes))
+
     def release(self) -> None:
         """All is ended: the guardian leaves without doing anything."""
         self._send("release\n")

@@ -1,8 +1,9 @@
 """The guardian process: waits for the harness's death and then ends what it guarded. Standard library only; run by path, never imported.
 
 Arguments: the harness's pid, its start time in clock ticks, the engine-id prefix, then paths to remove. On standard input come lines
-``session N`` (a session id to end as well) and ``release`` (all is ended, leave). End of input without ``release``, or the
-harness's process gone, means that the harness died. SIGKILL of the harness, of its process group and a closed terminal all end here.
+``session N`` (a session id to end as well), ``file N`` (an inode of /dev/shm to remove after it) and ``release`` (all is ended, leave).
+End of input without ``release``, or the harness's process gone, means that the harness died. SIGKILL of the harness, of its process group
+and a closed terminal all end here.
 """
 
 from __future__ import annotations
@@ -65,11 +66,24 @@ def _shared_memory(pids: Iterable[int]) -> set[int]:
     return found
 
 
-def _end_everything(mark: bytes, sessions: set[int]) -> None:
-    """SIGKILL until several looks in a row find nobody; then unlink shared memory that nobody else uses."""
+def _files_present() -> dict[int, str]:
+    """Inode to path of this user's files in shared memory."""
+    found = {}
+    with suppress(OSError):
+        for entry in list(os.scandir(SHARED_MEMORY)):
+            with suppress(OSError):
+                if entry.stat().st_uid == os.getuid():
+                    found[entry.inode()] = entry.path
+    return found
+
+
+def _end_everything(mark: bytes, sessions: set[int], files: set[int], there_before: frozenset[int]) -> None:
+    """SIGKILL until several looks in a row find nobody; then unlink the shared memory that they were seen with, unless others use it.
+
+    ``files``: inodes that the harness saw them with; ``there_before``: those that were there when guarding began, which are not theirs.
+    """
     end_s = time.monotonic() + KILL_DEADLINE_S
     quiet = 0
-    files: set[int] = set()
     while quiet < QUIET_LOOKS and time.monotonic() < end_s:
         pids = _members(mark, sessions)
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped ones make no more shared memory: what is seen then is all there is
@@ -80,11 +94,12 @@ def _end_everything(mark: bytes, sessions: set[int]) -> None:
                 files |= _shared_memory(pids)
         quiet = 0 if pids else quiet + 1
         time.sleep(0.02)
+    files -= there_before
     if files:
         files -= _shared_memory(_all_pids())
-    for entry in list(os.scandir(SHARED_MEMORY)) if files else ():
-        if entry.inode() in files:
-            _remove(entry.path)
+    for inode, path in _files_present().items() if files else ():
+        if inode in files:
+            _remove(path)
 
 
 def _remove(path: str) -> None:
@@ -95,8 +110,8 @@ def _remove(path: str) -> None:
             Path(path).unlink()
 
 
-def _harness_released(harness_pid: int, harness_ticks: int, sessions: set[int]) -> bool:
-    """Wait; True when the harness said that all is ended, False when it died."""
+def _harness_released(harness_pid: int, harness_ticks: int, named: dict[bytes, set[int]]) -> bool:
+    """Wait, and collect what it names; True when it said that all is ended, False when it died."""
     try:
         harness = os.pidfd_open(harness_pid)
     except OSError:
@@ -117,8 +132,8 @@ def _harness_released(harness_pid: int, harness_ticks: int, sessions: set[int]) 
         for line in lines:
             if line == b"release":
                 return True
-            if line.startswith(b"session "):
-                sessions.add(int(line.split()[1]))
+            kind, _, number = line.partition(b" ")
+            named[kind].add(int(number))
         if not chunk:
             return False
 
@@ -128,11 +143,12 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     harness_pid, harness_ticks, prefix = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    sessions: set[int] = set()
+    named: dict[bytes, set[int]] = {b"session": set(), b"file": set()}
+    there_before = frozenset(_files_present())
     os.write(1, b"guarding\n")
     os.close(1)
-    if not _harness_released(harness_pid, harness_ticks, sessions):
-        _end_everything((VARIABLE + prefix).encode(), sessions)
+    if not _harness_released(harness_pid, harness_ticks, named):
+        _end_everything((VARIABLE + prefix).encode(), named[b"session"], named[b"file"], there_before)
         for path in sys.argv[4:]:
             _remove(path)
 

@@ -188,6 +188,10 @@ class Engine:
         """Remember what the tree consists of and which shared memory it uses; milliseconds, so not inside measured windows."""
         self._parts.shared_memory.look(self.pids())
 
+    def wait(self, duration_s: float) -> None:
+        """Let time pass while the engine starts, with an eye on the shared memory that it makes."""
+        self._parts.shared_memory.wait(duration_s, self.pids)
+
     def return_code(self) -> int | None:
         """The API server's ``Popen.returncode``; None while it runs."""
         return self._parts.process.poll()
@@ -235,16 +239,17 @@ class Engine:
         parts = self._parts
         if self._watch is not None:
             self._watch.close()
-        died_unseen = self.death_event.is_set() or parts.process.poll() is not None
+        died_by_itself = self.death_event.is_set() or parts.process.poll() is not None
         self.look()
-        if self.ready_ns and not died_unseen:
+        if self.ready_ns and not died_by_itself:
             self._ask_to_end()
         # stopped processes make no more shared memory: what is seen now is all there is
         parts.tree.freeze()
         killed = parts.tree.pids()
         parts.shared_memory.look(killed)
         left = parts.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=parts.process.poll)
-        removed = parts.shared_memory.remove(died_unseen=died_unseen)
+        removed = parts.shared_memory.remove()
+        parts.shared_memory.close()
         parts.log.drain()
         parts.reservation.release()
         if parts.gate is not None:

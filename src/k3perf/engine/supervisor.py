@@ -156,6 +156,7 @@ def _spawn(
         started_launch = held(launch, gate.path) if gate is not None else launch
         config_file.write_text(launch.config_file_text)
         guardian = Guardian(engine_id, paths=(scratch,))
+        shared_memory.on_seen = guardian.add_files
         started_ns = time.monotonic_ns()
         with log_path.open("wb") as log_file:
             process = subprocess.Popen(
@@ -173,6 +174,7 @@ def _spawn(
         if gate is not None:
             gate.close()
         reservation.release()
+        shared_memory.close()
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, OSError):
             raise EngineError(f"the engine could not be started: {error}", stage="spawn") from error
@@ -220,7 +222,7 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
             raise _hung(engine, f"no progress in its log for {quiet_s:.0f} s (stage_deadlines.{stage}_s is {limits_s[stage]:g})")
         if ns_to_s(now_ns - engine.started_ns) > whole_s:
             raise _hung(engine, f"not ready after {whole_s:.0f} s, {_WHOLE_START_FACTOR:g} times all its stage deadlines together")
-        time.sleep(_POLL_S)
+        engine.wait(_POLL_S)
 
 
 def _hung(engine: Engine, reading: str) -> EngineError:

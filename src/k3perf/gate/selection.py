@@ -91,8 +91,8 @@ def select(suite: Suite, changes: Iterable[ChangedPath], *, suite_folder: str = 
     """The cells that ``changes`` can affect.
 
     A changed config selects its own cells, those of every config that depends on it, and the reference's cells that they are compared
-    with. A target, workload, model or trace selects the cells that use it; a baseline its own cell. Tolerances, the harness, the
-    engine's pin and unknown files select everything.
+    with. A target, workload, model or trace selects the cells that use it; a refusal those that it may have freed; a baseline its own
+    cell. Tolerances, the harness, the engine's pin and unknown files select everything.
     """
     found = _Found(suite, suite.cells())
     for change in changes:
@@ -192,7 +192,24 @@ def descendants(suite: Suite, name: str) -> tuple[str, ...]:
     return tuple(other for other in suite.configs if other in reached and other != name)
 
 
+def _apply_refusal(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
+    """A refusal decides which cells there are: those that it may have freed, on its targets, have to be measured."""
+    refusal = next((known for known in found.suite.known_refusals if known.name == inside.stem), None)
+    if refusal is None:
+        _everything(found, f"{change.path} decides which cells there are")
+        return
+    of_targets = {name for name in found.suite.targets if refusal in found.suite.refusals_of(found.suite.target(name))}
+    found.add_where(
+        lambda cell: cell.target.name in of_targets and bool(refusal.when.keys() & found.suite.changes(cell.config.name).keys()),
+        Priority.DIRECT,
+        f"refusal {refusal.name} changed",
+    )
+
+
 def _apply_target(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
+    if inside.parts[1] == "refusals":
+        _apply_refusal(found, change, inside)
+        return
     name = _declared_name(found, change, inside, found.suite.targets)
     if name is not None:
         found.add_where(lambda cell: cell.target.name == name, Priority.DIRECT, f"target {name} changed")

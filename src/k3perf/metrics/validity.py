@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Final
 
 from k3perf.errors import UnknownNameError
-from k3perf.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord
+from k3perf.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.units import MS_PER_S, ns_to_ms, ns_to_s
 
 # names of readings that the engine's own log and supervisor supply (the others are telemetry's)
@@ -47,21 +47,29 @@ class Unseen(Exception):
 Reading = Callable[[RoundRecord], float | None]
 
 
-def telemetry(name: str, pick: Callable[[list[float]], float] = max) -> Reading:
-    """The telemetry reading of this name; None when this hardware has none. Raises Unseen when its source could not be read.
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The telemetry reading of a name. Several readings of one name (several devices): ``pick`` chooses the worst."""
 
-    Several readings of one name (several devices): ``pick`` chooses the worst.
-    """
+    name: str
+    pick: Callable[[list[float]], float] = max
 
-    def read(record: RoundRecord) -> float | None:
-        found = [entry for entry in record.telemetry if entry.name == name and not entry.source.endswith(NOT_OFFERED)]
+    def __call__(self, record: RoundRecord) -> float | None:
+        """The reading; None when this hardware has none. Raises Unseen when its source could not be read."""
+        found = self._found(record)
         if not found:
             return None
         if any(entry.value is None for entry in found):
-            raise Unseen(f"{name} could not be read from {found[0].source}")
-        return pick([entry.value for entry in found if entry.value is not None])
+            raise Unseen(f"{self.name} could not be read from {found[0].source}")
+        return self.pick([entry.value for entry in found if entry.value is not None])
 
-    return read
+    def where(self, record: RoundRecord, value: float) -> str:
+        """Where this value was read (which device, whose process, which line of the log), in brackets; empty for the whole machine."""
+        sources = dict.fromkeys(entry.source for entry in self._found(record) if entry.value == value and entry.source != "/proc")
+        return f" ({'; '.join(sources)})" if sources else ""
+
+    def _found(self, record: RoundRecord) -> list[TelemetryReading]:
+        return [entry for entry in record.telemetry if entry.name == self.name and not entry.source.endswith(NOT_OFFERED)]
 
 
 def _all_bits(values: list[float]) -> float:
@@ -72,7 +80,7 @@ def _all_bits(values: list[float]) -> float:
 
 
 def _harmful_throttle(record: RoundRecord) -> float | None:
-    value = telemetry("throttle_reasons_bits", _all_bits)(record)
+    value = Telemetry("throttle_reasons_bits", _all_bits)(record)
     return None if value is None else float(int(value) & HARMFUL_THROTTLE_BITS)
 
 
@@ -152,7 +160,9 @@ class Rule:
         broken = reading > self.limit if self.bound is Bound.AT_MOST else reading < self.limit
         if not broken:
             return None
-        return InvalidReason(self.name, f"{self.text}: {reading:g} {self.unit}, {self.bound} {self.limit:g} allowed", reading, self.limit)
+        where = self.read.where(record, reading) if isinstance(self.read, Telemetry) else ""
+        text = f"{self.text}: {reading:g} {self.unit}, {self.bound} {self.limit:g} allowed{where}"
+        return InvalidReason(self.name, text, reading, self.limit)
 
 
 ROUND_RULES: Final[tuple[Rule, ...]] = (
@@ -165,9 +175,9 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         0,
         "requests ended with an unasked-for length",
     ),
-    Rule("engine_died", telemetry(ENGINE_DEATHS_READING), "deaths", 0, "the engine died in the round", requires=True),
-    Rule("engine_restarted", telemetry(ENGINE_RESTARTS_READING), "restarts", 0, "an engine process was restarted", requires=True),
-    Rule("compile_in_window", telemetry(JIT_COMPILES_READING), "kernels", 0, "kernels were compiled inside the window", requires=True),
+    Rule("engine_died", Telemetry(ENGINE_DEATHS_READING), "deaths", 0, "the engine died in the round", requires=True),
+    Rule("engine_restarted", Telemetry(ENGINE_RESTARTS_READING), "restarts", 0, "an engine process was restarted", requires=True),
+    Rule("compile_in_window", Telemetry(JIT_COMPILES_READING), "kernels", 0, "kernels were compiled inside the window", requires=True),
     Rule("preemptions", _counter("vllm:num_preemptions_total"), "preemptions", 0, "requests were preempted"),
     Rule("client_lag_p99_ms", _client_lag_ms, "ms", 20.0, "the load generator sent late"),
     Rule("ttft_disagreement_ratio", _ttft_disagreement, "of the server's", 0.25, "client and server disagree on the time to first token"),
@@ -179,23 +189,24 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         "client and server disagree on the token count",
     ),
     Rule("harmful_throttle_bits", _harmful_throttle, "(NVML bits)", 0, "the device throttled", requires=True),
-    Rule("sm_clock_min_mhz", telemetry("sm_clock_min_mhz", min), "MHz", None, "the device's clock fell", Bound.AT_LEAST, requires=True),
-    Rule("temperature_max_c", telemetry("temperature_max_c"), "degrees C", 87.0, "the device was too hot", requires=True),
-    Rule("power_mean_w", telemetry("power_mean_w"), "W", None, "the device drew more power than the target allows", requires=True),
-    Rule("ecc_errors_count", telemetry("ecc_errors_count"), "errors", 0, "uncorrected ECC errors", requires=True),
+    Rule("sm_clock_min_mhz", Telemetry("sm_clock_min_mhz", min), "MHz", None, "the device's clock fell", Bound.AT_LEAST, requires=True),
+    Rule("temperature_max_c", Telemetry("temperature_max_c"), "degrees C", 87.0, "the device was too hot", requires=True),
+    Rule("power_mean_w", Telemetry("power_mean_w"), "W", None, "the device drew more power than the target allows", requires=True),
+    Rule("ecc_errors_count", Telemetry("ecc_errors_count"), "errors", 0, "uncorrected ECC errors", requires=True),
     Rule(
         "foreign_device_processes_count",
-        telemetry("foreign_device_processes_count"),
+        Telemetry("foreign_device_processes_count"),
         "processes",
         0,
         "other processes used the device",
         requires=True,
     ),
-    Rule("steal_ratio", telemetry("steal_ratio"), "of the time", 0.02, "the hypervisor took processor time away"),
-    Rule("psi_cpu_some_ratio", telemetry("psi_cpu_some_ratio"), "of the time", None, "tasks waited for a processor"),
-    Rule("foreign_cpu_ratio", telemetry("foreign_cpu_ratio"), "of the processors", 0.1, "other processes used the processors"),
-    Rule("swap_used_bytes", telemetry("swap_used_bytes"), "bytes", 0, "memory was swapped out"),
-    Rule("clock_jump_ms", telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
+    Rule("steal_ratio", Telemetry("steal_ratio"), "of the time", 0.02, "the hypervisor took processor time away"),
+    Rule("psi_cpu_some_ratio", Telemetry("psi_cpu_some_ratio"), "of the time", None, "tasks waited for a processor"),
+    Rule("psi_memory_some_ratio", Telemetry("psi_memory_some_ratio"), "of the time", 0.05, "tasks waited for memory"),
+    Rule("foreign_cpu_ratio", Telemetry("foreign_cpu_ratio"), "of the processors", 0.1, "other processes used the processors"),
+    Rule("swap_used_bytes", Telemetry("swap_used_bytes"), "bytes", 0, "memory was swapped out"),
+    Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
 )
 
 SESSION_RULES: Final[dict[str, float]] = {

@@ -50,7 +50,7 @@ def select(
         chosen, skipped = _default_targets(suite, hardware)
     every = suite.cells(chosen, on_request=frozenset(suite.workloads))
     if cells_file is not None:
-        return Selection(_only(every, cells_file), (), suite.left_out(chosen), skipped)
+        return Selection(_only(every, cells_file, suite.left_out(chosen)), (), suite.left_out(chosen), skipped)
     cells = suite.cells(chosen, on_request=named)
     taken = {cell.cell_id for cell in cells}
     return Selection(cells, tuple(cell for cell in every if cell.cell_id not in taken), suite.left_out(chosen), skipped)
@@ -82,7 +82,7 @@ def _default_targets(suite: Suite, hardware: DetectedHardware) -> tuple[tuple[st
     return tuple(fitting), skipped
 
 
-def _only(cells: tuple[Cell, ...], path: Path) -> tuple[Cell, ...]:
+def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) -> tuple[Cell, ...]:
     try:
         wanted = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -91,6 +91,9 @@ def _only(cells: tuple[Cell, ...], path: Path) -> tuple[Cell, ...]:
         raise ConfigFileError(path, "", None, "must be a JSON list of cell ids", "Write it with `k3perf plan --json`.")
     known = {cell.cell_id for cell in cells}
     for name in wanted:
+        for left in left_out:
+            if name.startswith(f"{left.target}-{left.config}-"):
+                raise ConfigFileError(path, "", name, f"this config is not taken there: {left.reason}", "Leave the cell out.")
         if name not in known:
             raise ConfigFileError(path, "", name, "no collected cell has this id", "List them with `pytest perf_tests --collect-only`.")
     return tuple(cell for cell in cells if cell.cell_id in set(wanted))

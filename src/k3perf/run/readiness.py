@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from k3perf.config.models import TargetSpec
+from k3perf.config.models import ConfigSpec, TargetSpec
+from k3perf.config.suite import Suite
 from k3perf.engine.devices import nvml_reader
+from k3perf.engine.installed_vllm import installed_vllm
 from k3perf.engine.port import PortReservation
 from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
@@ -50,6 +53,21 @@ def require_port() -> None:
         raise UsageError(
             f"{error}. No engine can listen: end what holds the ports (`ss -tn` lists them), or widen /proc/sys/net/ipv4/ip_local_port_range."
         ) from None
+
+
+def require_accepted(suite: Suite, target: TargetSpec, config: ConfigSpec, engine_python: Path) -> None:
+    """Raise UsageError when the vLLM of ``engine_python`` is known to refuse the config, or is older than the target needs.
+
+    A release that cannot be read is no reason: what starts will tell.
+    """
+    problem = suite.refusal_of_release(target, config, _release_of(engine_python))
+    if problem:
+        raise UsageError(f"{problem}. Choose another config, or another engine with --k3-engine-python.")
+
+
+@cache
+def _release_of(engine_python: Path) -> str | None:
+    return installed_vllm(engine_python).release or None
 
 
 def find(

@@ -7,7 +7,7 @@ whose samples hold no value has value None and says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +16,11 @@ from statistics import fmean
 from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample
 from k3perf.telemetry.host import HostSample
-from k3perf.units import NS_PER_US, ns_to_ms
+from k3perf.units import NS_PER_US, format_bytes, ns_to_ms
 
 _PROC = "/proc"
 _NVML = "NVML"
+_SHOWN_COMMAND = 80
 
 DEVICE_READINGS = (
     "device_used_max_bytes",
@@ -36,12 +37,22 @@ DEVICE_READINGS = (
 )
 
 
+def _command(pid: int) -> str:
+    try:
+        return Path(f"{_PROC}/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:_SHOWN_COMMAND]
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceOwnership:
-    """Which processes on a device are the engine's. ``exists`` tells whether a process id is visible here (containers hide others)."""
+    """Which processes on a device are the engine's. ``exists`` tells whether a process id is visible here (containers hide others),
+    ``command`` what it runs (empty when that cannot be read).
+    """
 
     engine_pids: frozenset[int]
     exists: Callable[[int], bool] = lambda pid: Path(f"{_PROC}/{pid}").exists()
+    command: Callable[[int], str] = _command
 
 
 def around(samples: Iterable[HostSample | DeviceSample], start_ns: int, end_ns: int) -> tuple[int, int]:
@@ -79,6 +90,7 @@ def device_readings(
     bits = 0
     for value in throttle:
         bits |= value
+    foreign = max((_foreign(sample, ownership) for sample in samples), key=len, default={})
     values: dict[str, float | None] = {
         "device_used_max_bytes": _maximum(sample.used_bytes for sample in samples),
         "engine_device_max_bytes": _maximum(_engine_bytes(sample, ownership) for sample in samples),
@@ -90,9 +102,11 @@ def device_readings(
         "temperature_max_c": _maximum(sample.temperature_c for sample in samples),
         "throttle_reasons_bits": float(bits) if throttle else None,
         "ecc_errors_count": _growth([_float(sample.uncorrected_ecc_count) for sample in samples]),
-        "foreign_device_processes_count": _maximum(_foreign_count(sample, ownership) for sample in samples),
+        "foreign_device_processes_count": float(len(foreign)) if samples else None,
     }
-    return tuple(_reading(name, values[name], f"{_NVML} device {index}") for name in DEVICE_READINGS)
+    place = f"{_NVML} device {index}"
+    sources = {"foreign_device_processes_count": f"{place}: {_holders_text(foreign, ownership)}" if foreign else place}
+    return tuple(_reading(name, values[name], sources.get(name, place)) for name in DEVICE_READINGS)
 
 
 def energy_j(samples: Sequence[DeviceSample], start_ns: int, end_ns: int) -> float | None:
@@ -156,16 +170,24 @@ def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | Non
     return sum(known) if known else None
 
 
-def _foreign_count(sample: DeviceSample, ownership: DeviceOwnership) -> float:
-    """Processes on the device that are not the engine's.
+def _foreign(sample: DeviceSample, ownership: DeviceOwnership) -> dict[int, int | None]:
+    """Processes on the device that are not the engine's, with what they hold.
 
     In a container NVML may give process ids of another namespace. An id that does not exist here cannot be told apart from the engine's
     own, so as many of them as the engine has unseen processes are taken for the engine's.
     """
-    strangers = [pid for pid in sample.process_bytes if pid not in ownership.engine_pids]
+    strangers = {pid: size for pid, size in sample.process_bytes.items() if pid not in ownership.engine_pids}
     hidden = [pid for pid in strangers if not ownership.exists(pid)]
     ours_unseen = len(ownership.engine_pids - set(sample.process_bytes))
-    return float(len(strangers) - min(len(hidden), ours_unseen))
+    return {pid: size for pid, size in strangers.items() if pid not in hidden[:ours_unseen]}
+
+
+def _holders_text(holders: Mapping[int, int | None], ownership: DeviceOwnership) -> str:
+    texts = []
+    for pid, size in holders.items():
+        held = "an unknown amount" if size is None else format_bytes(size)
+        texts.append(f"pid {pid} ({ownership.command(pid) or 'command unknown'}) holds {held}")
+    return ", ".join(texts)
 
 
 def _growth(values: Sequence[float | None]) -> float | None:

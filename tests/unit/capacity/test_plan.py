@@ -9,6 +9,7 @@ import pytest
 from k3perf.capacity.cache_layout import CacheRequest, cache_layout
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Ranks, stage_layers
+from k3perf.capacity.reserve import capture_count, largest_step, requested_bytes
 from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import model_shape
 from k3perf.errors import K3PerfError, UsageError
@@ -16,6 +17,8 @@ from tests.unit.capacity.proxies import k2_slice, k3_slice, kimi_k3, shipped
 
 MIB = 1 << 20
 B300_BYTES = 288_000_000_000
+H200_BYTES = 150_754_820_096
+PROXY_STEP = {"max_model_len": 8192, "max_num_seqs": 64, "max_num_batched_tokens": 8192, "enable_prefix_caching": False}
 ONE_RANK = Ranks()
 
 
@@ -104,6 +107,75 @@ def test_the_probe_on_an_h200_agrees(target: str, cache_dtype: str, weights: int
         kv_cache_memory_bytes=cache_bytes,
     )
     assert (seen.weights_bytes, seen.kv_block_count, seen.kv_cache_bytes, seen.kv_tokens) == (weights, blocks, cache_bytes, tokens)
+
+
+@pytest.mark.parametrize(
+    ("target", "utilisation", "cache_dtype", "tokens"),
+    [
+        ("h200-k3", 0.9, "auto", 8_449_462),
+        ("h200-k3-small", 0.35, "auto", 13_211_940),  # no part of this one was used for the constants
+        ("h200-k2", 0.35, "auto", 4_162_064),
+        ("h200-k2", 0.35, "fp8", 8_337_792),
+    ],
+)
+def test_the_cache_that_is_left_over_on_an_h200(target: str, utilisation: float, cache_dtype: str, tokens: int) -> None:
+    """KV tokens without a given cache size, read from vLLM 0.33.0 on an H200."""
+    seen = plan(shipped(target), "nvidia", device=H200_BYTES, kv_cache_dtype=cache_dtype, gpu_memory_utilization=utilisation, **PROXY_STEP)
+    assert seen.kv_tokens == pytest.approx(tokens, rel=0.01)
+    assert any("beside weights and cache are estimated" in note for note in seen.notes)
+
+
+def test_what_is_held_beside_weights_and_cache_part_by_part() -> None:
+    """Read by the probe and from vLLM's own log: see ``ReserveRules``."""
+    k2 = plan(shipped("h200-k2"), "nvidia", device=H200_BYTES, **PROXY_STEP).reserve_bytes_by_part
+    k3 = plan(shipped("h200-k3"), "nvidia", device=H200_BYTES, **PROXY_STEP).reserve_bytes_by_part
+    assert k2["expert_workspace"] == 8192 * 8 * (7168 + 7168) * 2
+    assert k3["expert_workspace"] == 8192 * 8 * (3584 + 3584) * 2
+    assert k3["activations"] == pytest.approx(1_647_312_896, rel=0.005)
+    assert k2["activations"] == pytest.approx(836_570_624, rel=0.15)
+    assert k3["graphs"] == pytest.approx(457_179_136, rel=0.02)
+    assert k2["graphs"] == pytest.approx(266_338_304, rel=0.15)
+
+
+def test_the_memory_that_cuda_offers_is_less_than_the_devices() -> None:
+    """vLLM's log of two engines, 0.9 and 0.35 of the device, gives the total that it works with: 150,109,880,320 bytes."""
+    rules = platform_rules("nvidia")
+    assert requested_bytes({"gpu_memory_utilization": 0.35}, H200_BYTES, rules) == 52_538_458_112
+    assert requested_bytes({"gpu_memory_utilization": 0.9}, H200_BYTES, rules) == 135_098_892_288
+
+
+def test_a_given_reserve_replaces_the_estimate() -> None:
+    arguments = {**PROXY_STEP, "gpu_memory_utilization": 0.35}
+    seen = plan_memory(
+        shipped("h200-k2"),
+        arguments,
+        parallelism=ONE_RANK,
+        device_memory_bytes=H200_BYTES,
+        rules=platform_rules("nvidia"),
+        reserve_bytes=3_108_420_000,
+    )
+    assert seen.kv_tokens == pytest.approx(4_162_064, abs=16)
+    assert not any("estimated" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "captures"),
+    [
+        ({"max_num_seqs": 64}, 19 + 11),  # seen in vLLM's log
+        ({"max_num_seqs": 64, "enforce_eager": True}, 0),
+        ({"max_num_seqs": 64, "compilation_config": {"cudagraph_mode": "NONE"}}, 0),
+        ({"max_num_seqs": 1}, 2 + 1),
+        ({}, 51 + 51),
+    ],
+)
+def test_captured_graphs(arguments: dict[str, Any], captures: int) -> None:
+    assert capture_count(arguments, largest_step(arguments, H200_BYTES)) == captures
+
+
+@pytest.mark.parametrize(("device", "tokens"), [(H200_BYTES, 8192), (B300_BYTES, 16384), (24 << 30, 2048), (None, 2048)])
+def test_the_largest_step_follows_the_device_where_none_is_given(device: int | None, tokens: int) -> None:
+    assert largest_step({}, device).tokens == tokens
+    assert largest_step({"max_num_batched_tokens": 4096}, device).tokens == 4096
 
 
 @pytest.mark.parametrize(("tensor", "cache_dtype", "block"), [(8, "fp8", 1536), (8, "auto", 768), (16, "fp8", 768), (16, "auto", 384)])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from k3perf.config.suite import Suite
+from k3perf.config.models import KnownRefusal
+from k3perf.config.suite import Suite, load_suite
 from k3perf.gate.selection import ChangedPath, Priority, Selection, descendants, select, select_all
 
 from .conftest import config, suite_of, target, workload
@@ -185,3 +189,18 @@ def test_found_rates_select_the_workloads_that_take_a_share_of_them() -> None:
     suite = suite_of([config("default", extends=None)], targets, [fixed, share])
     assert selected(change(suite, "baselines/alpha/found_rates.yaml")) == {("alpha", "default", "steady")}
     assert change(suite, "baselines/gamma/found_rates.yaml").notes == ("baselines/gamma/found_rates.yaml is used by no collected cell",)
+
+
+def test_a_refusal_selects_the_cells_that_it_may_have_freed(repository: Path) -> None:
+    """With the shipped suite: what sets a block size on the CPU's MLA path, of which there is no target; FP8 KV for K3 on Hopper."""
+    suite = load_suite(repository / "perf_tests")
+    assert selected(change(suite, "perf_tests/targets/refusals/cpu-mla-block-size.yaml")) == set()
+    narrowed = replace(suite, known_refusals=tuple(replace_reach(known) for known in suite.known_refusals))
+    hit = configs_of(change(narrowed, "perf_tests/targets/refusals/hopper-k3-fp8-kv.yaml"))
+    assert hit == {"fp8_kv", "default"}  # and what it is compared with
+    assert len(selected(change(suite, "perf_tests/targets/refusals/gone.yaml", deleted=True))) == len(suite.cells())
+
+
+def replace_reach(known: KnownRefusal) -> KnownRefusal:
+    """The same refusal, fixed by a release that every target is past: its cells are collected again."""
+    return known.model_copy(update={"below_vllm": "0.27.0", "minimum_vllm": ""})

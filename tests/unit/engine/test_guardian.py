@@ -87,3 +87,45 @@ def test_the_guardian_does_not_carry_the_mark_itself() -> None:
     finally:
         guardian.release()
     assert not runs(guardian.pid)
+
+
+HOLDER = """
+import os, subprocess, sys
+from k3perf.engine.guardian import Guardian
+HOLD = "import mmap, os, sys, time\\n"
+HOLD += "kept = []\\n"
+HOLD += "for path in sys.argv[1:]:\\n"
+HOLD += "    handle = os.open(path, os.O_CREAT | os.O_RDWR); os.ftruncate(handle, 4096); kept.append(mmap.mmap(handle, 4096))\\n"
+HOLD += "print('held', flush=True); time.sleep(60)"
+guardian = Guardian("mine-")
+engine = subprocess.Popen([sys.executable, "-c", HOLD, *sys.argv[1:]], env={**os.environ, "K3PERF_ENGINE_ID": "mine-1"}, stdout=subprocess.PIPE)
+engine.stdout.readline()
+handed_over = sys.argv[2] + "-handed-over"
+open(handed_over, "wb").write(b"0" * 4096)
+guardian.add_files([os.stat(handed_over).st_ino])
+print(guardian.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_only_shared_memory_that_the_engine_made_is_removed(tmp_path: Path) -> None:
+    """What was there before, and what no process of the engine had, stays: another program may be about to use it."""
+    earlier, made, strangers = (Path(f"/dev/shm/psm_{tmp_path.name}_{os.getpid()}_{name}") for name in ("earlier", "made", "strangers"))
+    handed_over = Path(f"{made}-handed-over")
+    earlier.write_bytes(b"\0" * 4096)
+    command = [sys.executable, "-c", HOLDER, str(earlier), str(made)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        guardian = int(process.stdout.readline())
+        strangers.write_bytes(b"\0" * 4096)
+        process.kill()
+        process.communicate()
+        wait(lambda: not runs(guardian))
+        assert not made.exists()
+        assert not handed_over.exists()  # nobody used it at the end, but the harness had seen the engine with it
+        assert earlier.exists()
+        assert strangers.exists()
+    finally:
+        for path in (earlier, made, strangers, handed_over):
+            path.unlink(missing_ok=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +26,12 @@ sys.stdin.read()
 
 
 class Maker:
-    def __init__(self) -> None:
+    """``start`` hears the pid before anything is made."""
+
+    def __init__(self, start: list[int] | None = None) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if start is not None:
+            start.append(self.process.pid)
         assert self.process.stdout is not None
         self.files = [Path(name) for name in self.process.stdout.readline().split()]
 
@@ -38,6 +45,22 @@ class Maker:
         for pid in reversed(self.children()):
             subprocess.run([sys.executable, "-c", f"import os; os.kill({pid}, 9)"], check=True)
         self.process.communicate()
+
+
+@pytest.fixture
+def record() -> Iterator[SharedMemoryRecord]:
+    """Of an engine whose files are all made after it."""
+    made = SharedMemoryRecord()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Path]:
+    """A semaphore's place in the file system, with a name as multiprocessing gives it; not made yet."""
+    path = Path(f"/dev/shm/sem.mp-test{os.getpid()}")
+    yield path
+    path.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -55,26 +78,57 @@ def test_a_semaphore_and_a_block_are_seen_in_their_maker(maker: Maker) -> None:
     assert {str(path) for path in maker.files} <= set(files_present().values())
 
 
-def test_what_was_seen_is_removed_when_its_maker_is_gone(maker: Maker) -> None:
-    record = SharedMemoryRecord()
+def test_what_was_seen_is_removed_when_its_maker_is_gone(record: SharedMemoryRecord, maker: Maker) -> None:
     record.look(maker.children())
-    assert record.remove(died_unseen=False) == ()  # still in use
+    assert record.remove() == ()  # still in use
     assert all(path.exists() for path in maker.files)
     maker.kill()
-    assert set(record.remove(died_unseen=False)) == {str(path) for path in maker.files}
+    assert set(record.remove()) == {str(path) for path in maker.files}
     assert not any(path.exists() for path in maker.files)
 
 
-def test_what_nobody_saw_is_removed_only_after_an_unseen_death() -> None:
+def test_a_file_of_another_program_that_nobody_uses_yet_stays(record: SharedMemoryRecord, maker: Maker, stranger: Path) -> None:
+    """A parent passes a semaphore's name to a child that is still starting: for seconds no process uses it."""
+    record.look(maker.children())
+    maker.kill()
+    stranger.touch()
+    assert str(stranger) not in record.remove()
+    assert stranger.exists()
+
+
+def test_a_file_that_was_there_before_stays_though_the_engine_used_it(maker: Maker) -> None:
     record = SharedMemoryRecord()
-    maker, living = Maker(), Maker()
+    record.look(maker.children())
+    maker.kill()
+    assert record.remove() == ()
+    assert all(path.exists() for path in maker.files)
+    record.close()
+
+
+def test_what_nobody_saw_stays(record: SharedMemoryRecord, maker: Maker) -> None:
+    maker.kill()
+    assert record.remove() == ()
+    assert all(path.exists() for path in maker.files)
+
+
+def test_a_maker_that_dies_soon_is_seen_with_its_files(record: SharedMemoryRecord) -> None:
+    """Nobody looks but the watch: the maker lives for a twentieth of a second after making them, far less than a look's interval."""
+    ended = threading.Event()
+    pids: list[int] = []
+
+    def supervise() -> None:
+        while not ended.is_set():
+            record.wait(0.5, lambda: pids)
+
+    thread = threading.Thread(target=supervise)
+    thread.start()
+    short_lived = Maker(start=pids)
+    time.sleep(0.05)
+    short_lived.kill()
+    ended.set()
+    thread.join()
     try:
-        maker.kill()
-        assert record.remove(died_unseen=False) == ()
-        removed = set(record.remove(died_unseen=True))
-        assert {str(path) for path in maker.files} <= removed
-        assert all(path.exists() for path in living.files)  # a living process's are left alone, semaphores included
+        assert set(record.remove()) == {str(path) for path in short_lived.files}
     finally:
-        living.kill()
-        for path in (*maker.files, *living.files):
+        for path in short_lived.files:
             path.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""Which known refusals meet a target's arguments, and on which vLLM releases. Pure but for reading a model's config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from k3perf.config.models import KnownRefusal, Refusal, TargetSpec
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+_OPERATORS: Final = ("one_of", "other_than")
+
+
+def applying(refusals: tuple[KnownRefusal, ...], target: TargetSpec, model_type: str) -> tuple[Refusal, ...]:
+    """The target's own refusals, then those of its hardware class and its model's family."""
+    shared = (
+        refusal
+        for refusal in refusals
+        if any(_is_class(target.hardware.hardware_class, name) for name in refusal.hardware_classes)
+        and (not refusal.model_types or model_type in refusal.model_types)
+    )
+    return (*target.refusals, *shared)
+
+
+def matches(refusal: Refusal, arguments: Mapping[str, Any]) -> bool:
+    """Whether every argument that the refusal names has a value it means."""
+    return all(_means(wanted, arguments.get(name)) for name, wanted in refusal.when.items())
+
+
+def named_values(refusal: Refusal) -> list[dict[str, Any]]:
+    """The arguments of ``when`` as plain values, to be checked like any other: one mapping for each value that is listed."""
+    found: list[dict[str, Any]] = []
+    for name, wanted in refusal.when.items():
+        values = wanted["one_of"] if _operator(wanted) == "one_of" else [wanted["other_than"]] if _operator(wanted) else [wanted]
+        found += [{name: value} for value in values]
+    return found
+
+
+def in_range(refusal: Refusal, release: str | None, target: TargetSpec) -> bool | None:
+    """Whether this vLLM release refuses it; None: the release is not known and not all that the target takes agree."""
+    minimum, below = _version(refusal.minimum_vllm), _version(refusal.below_vllm)
+    known = _version(release or "")
+    if known is not None:
+        return (minimum is None or known >= minimum) and (below is None or known < below)
+    lowest = _version(target.hardware.minimum_vllm)
+    if below is not None and lowest is not None and lowest >= below:
+        return False
+    certain = below is None and (minimum is None or (lowest is not None and lowest >= minimum))
+    return True if certain else None
+
+
+def too_old(target: TargetSpec, release: str | None) -> bool:
+    """The engine is known to be older than the target allows."""
+    known, lowest = _version(release or ""), _version(target.hardware.minimum_vllm)
+    return known is not None and lowest is not None and known < lowest
+
+
+def range_text(refusal: Refusal) -> str:
+    """``vLLM 0.27.0 and later``, ``vLLM before 0.34.0`` and so on."""
+    if refusal.minimum_vllm and refusal.below_vllm:
+        return f"vLLM from {refusal.minimum_vllm} to before {refusal.below_vllm}"
+    if refusal.minimum_vllm:
+        return f"vLLM {refusal.minimum_vllm} and later"
+    return f"vLLM before {refusal.below_vllm}" if refusal.below_vllm else "every vLLM release"
+
+
+def model_type_of(root: Path, target: TargetSpec) -> str:
+    """``model_type`` of the target's config.json (a checkpoint's is kept beside the shipped models, under the last part of its name).
+
+    Empty where there is none to read.
+    """
+    model = target.model
+    directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
+    try:
+        return str(json.loads((root / directory / "config.json").read_text(encoding="utf-8")).get("model_type", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def _is_class(hardware_class: str, name: str) -> bool:
+    return hardware_class == name or hardware_class.startswith(f"{name}-")
+
+
+def _operator(wanted: Any) -> str:
+    return next(iter(wanted)) if isinstance(wanted, Mapping) and len(wanted) == 1 and next(iter(wanted)) in _OPERATORS else ""
+
+
+def _means(wanted: Any, value: Any) -> bool:
+    if _operator(wanted) == "one_of":
+        return value in wanted["one_of"]
+    if _operator(wanted) == "other_than":
+        return value is not None and value != wanted["other_than"]
+    return bool(value == wanted)
+
+
+def _version(text: str) -> Version | None:
+    if not text:
+        return None
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None

@@ -1,0 +1,184 @@
+"""The faults of the matrix whose cause or course is vLLM's own, on its CPU engine: same rows, same outcome, nothing left.
+
+pytest tests/faults/test_real_faults.py -m engine      needs K3PERF_ENGINE_PYTHON; an engine start each
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from k3perf.config.suite import load_suite
+from k3perf.engine.process_tree import command_of
+from k3perf.engine.running import Engine
+from k3perf.engine.supervisor import start_engine
+from k3perf.errors import EngineError, ExitStatus
+from k3perf.load.generator import run_round
+from k3perf.samples import RequestStatus
+from k3perf.telemetry.server import ServerProbe
+from k3perf.workload.plan import Plan, expand
+from tests.faults.bench import PATIENT, Bench
+from tests.faults.inner import LEFT_OUT_PLUGINS
+from tests.faults.matrix import Fault, Kind, of
+from tests.faults.real_engine import ENVIRONMENT, REPOSITORY, engine_python, real_launch
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+ROWS = {fault.name: fault for fault in of(Kind.REAL)}
+EAGER = "--enforce-eager"
+HOLD_BYTES = 512 << 20
+
+
+def core_of(pids: tuple[int, ...]) -> int:
+    """The process that computes: on one CPU rank, EngineCore holds the worker."""
+    return next(pid for pid in pids if "EngineCore" in command_of(pid))
+
+
+def chat(requests: int) -> Plan:
+    """Requests long enough to be cut off."""
+    suite = load_suite(REPOSITORY / "perf_tests")
+    spec = suite.workload("chat").model_copy(update={"requests": requests})
+    return expand(spec, vocabulary_size=suite.vocabulary_size(suite.target("cpu-gqa")))
+
+
+def expect_failed_start(bench: Bench, fault: Fault, **launch: object) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        start_engine(real_launch(bench, EAGER, **launch), work_directory=bench.work / "engine")  # type: ignore[arg-type]
+    assert re.search(fault.shows, str(caught.value)), str(caught.value)
+    assert caught.value.exit_status is fault.exit_status is ExitStatus.INVALID
+    assert caught.value.stage == fault.stage
+    bench.assert_nothing_left()
+    return caught.value
+
+
+def expect_death(bench: Bench, engine: Engine, fault: Fault) -> None:
+    assert engine.death_event.wait(30)
+    error = engine.death_error()
+    assert re.search(fault.shows, str(error)), str(error)
+    assert error.exit_status is fault.exit_status is ExitStatus.INVALID
+    report = engine.stop()
+    assert report.clean, report.text
+    bench.assert_nothing_left(ports=(engine.port,))
+
+
+def test_a_model_directory_without_weights(bench: Bench) -> None:
+    error = expect_failed_start(bench, ROWS["real_no_weights"], load_format="auto")
+    assert error.root_cause
+    assert len(error.log_tail) <= 10
+
+
+def test_a_config_file_that_is_cut_off(bench: Bench) -> None:
+    real_launch(bench)  # makes the model directory
+    config = bench.work / bench.model / "config.json"
+    config.write_text(config.read_text()[:200])
+    expect_failed_start(bench, ROWS["real_model_cut_off"])
+
+
+def test_a_worker_that_hangs_while_it_loads(bench: Bench) -> None:
+    """SIGSTOP as soon as the log says that loading began: nobody in vLLM notices."""
+    fault = ROWS["real_hangs_at_load"]
+    frozen: list[int] = []
+
+    def freeze(stage: str) -> None:
+        if stage == "load" and not frozen:
+            frozen.extend(pid for pid in bench.processes() if "EngineCore" in command_of(pid))
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+
+    with pytest.raises(EngineError) as caught:
+        start_engine(
+            real_launch(bench, EAGER, deadlines=PATIENT.model_copy(update={"load_s": 4.0})),
+            work_directory=bench.work / "engine",
+            on_stage=freeze,
+        )
+    assert frozen
+    assert re.search(fault.shows, str(caught.value)), str(caught.value)
+    assert caught.value.exit_status is fault.exit_status
+    bench.assert_nothing_left()
+
+
+def test_the_core_is_killed_in_a_round(bench: Bench) -> None:
+    """The round ends at once, not with its time-outs."""
+    fault = ROWS["real_core_killed_mid_round"]
+    engine = start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine")
+    core = core_of(engine.pids())
+    asked: list[float] = []
+
+    def stop() -> bool:
+        """Asked ten times a second while the round runs: kill after half a second."""
+        asked.append(time.monotonic())
+        if asked[-1] - asked[0] > 0.5:
+            with_suppressed_kill(core)
+        return engine.death_event.is_set()
+
+    seen = run_round(chat(64), base_url=engine.base_url, model_name=engine.model_name, stop=stop)
+    assert seen.stopped
+    assert (seen.end_ns - seen.start_ns) / 1e9 < 10
+    assert any(sample.status is not RequestStatus.OK for sample in seen.samples)
+    expect_death(bench, engine, fault)
+
+
+def with_suppressed_kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def test_the_engine_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> None:
+    fault = ROWS["real_out_of_memory"]
+    engine = start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine")
+    (memory_cgroup / "cgroup.procs").write_text(str(core_of(engine.pids())))
+    with pytest.raises(Exception, match=r"."):  # whatever the route answers when its process is gone
+        ServerProbe(engine.base_url, timeout_s=60).call("k3perf_hold_bytes", "host", HOLD_BYTES)
+    expect_death(bench, engine, fault)
+
+
+def test_a_port_that_a_stranger_takes(bench: Bench, steal: Callable[[int], list[int]]) -> None:
+    ports = steal(1)
+    with start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine") as engine:
+        assert engine.port == ports[1]
+        assert ROWS["real_port_stolen"].outcome is None
+    bench.assert_nothing_left(ports=ports[1:])
+
+
+@pytest.fixture
+def recording(bench: Bench) -> Iterator[subprocess.Popen[bytes]]:
+    """A whole `pytest perf_tests` that records one cell on two real engines; its output and results lie in the bench's directory."""
+    quiet = [part for plugin in LEFT_OUT_PLUGINS if plugin != "benchmark" for part in ("-p", f"no:{plugin}")]
+    command = [sys.executable, "-m", "pytest", "perf_tests", "-q", *quiet, "--k3-plain", "--k3-target", "cpu-gqa", "-k", "default-chat"]
+    command += ["--k3-record", "--k3-sessions", "1", "--k3-results", str(bench.work / "results"), "--k3-engine-python", engine_python()]
+    environment = {**os.environ, "TMPDIR": str(bench.temporary), "K3PERF_CACHE": ENVIRONMENT["VLLM_CACHE_ROOT"], "PYTEST_ADDOPTS": ""}
+    with (bench.work / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_whole_run_whose_engine_is_killed_mid_round(bench: Bench, recording: subprocess.Popen[bytes]) -> None:
+    fault = ROWS["real_suite_core_killed"]
+    results = bench.work / "results" / "results.jsonl"
+    output = bench.work / "output"
+    end_s = time.monotonic() + 240
+    while not (results.exists() and '"kind":"round"' in results.read_text()):
+        assert recording.poll() is None, output.read_text()
+        assert time.monotonic() < end_s, output.read_text()
+        time.sleep(0.2)
+    os.kill(next(pid for pid in bench.processes() if "EngineCore" in command_of(pid)), signal.SIGKILL)
+    assert recording.wait(120) == fault.exit_status, output.read_text()
+    assert re.search(fault.shows, output.read_text()), output.read_text()
+    assert "Traceback" not in output.read_text()
+    verdict = json.loads((bench.work / "results" / "verdict.json").read_text())
+    assert verdict["outcome"] == "INVALID"
+    bench.assert_nothing_left(lock_directory=True)
