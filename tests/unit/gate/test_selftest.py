@@ -12,6 +12,7 @@ import pytest
 from k3perf.cli import gate as command
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import ConfigFileError, UsageError
+from k3perf.gate.location_trial import location_table
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, recorded_source, recordings_of, testable_tolerances
 from k3perf.gate.replay import Setting, metric_loss, quick_runs, suite_run, tally
@@ -296,6 +297,20 @@ def test_losses_are_shares_of_the_metric_whichever_way_it_points() -> None:
     assert metric_loss("ttft_mean_ms", 0.075) == pytest.approx(math.log(1.075))
     setting = Setting((), {RATE: Tolerance(loss_ratio=0.05)}, MeasurementPlan(mode="baseline"))
     assert setting.loss_of(RATE, 1.5) == pytest.approx(-math.log(0.925))
+
+
+def test_the_table_of_locations_says_what_differs_and_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k3perf.gate.simulation.SIGMA_SESSIONS", 2000)
+    monkeypatch.setattr("k3perf.gate.location_trial.DRAWN", 3)
+    noises = {shape: Noise(shape, 0.01, 0.01) for shape in DRAWS}
+    lines = location_table(noises, 0.0122, MeasurementPlan(mode="baseline")).splitlines()
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines[2:]}
+    assert set(rows) == {shape.replace("_", " ") for shape in DRAWS}
+    assert "median of 4 rounds" in rows["normal"]
+    assert "lower quartile of" in rows["outlier contaminated"]
+    medians = [float(value) for value in rows["outlier contaminated"].split(" | ")[1].split(" / ")]
+    assert medians == sorted(medians, reverse=True)
+    assert medians[0] > 3
 
 
 @pytest.fixture

@@ -191,3 +191,12 @@ def test_a_skewed_quantile_lies_further_out_and_never_further_in() -> None:
     assert corrected == pytest.approx(true, abs=0.06)
     assert skewed_quantile(3.0, -1.0) == 3.0
     assert skewed_quantile(0.5, 1.0) == 0.5
+
+
+@pytest.mark.parametrize("value", [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e4])
+def test_the_inverse_of_trigamma_is_one(value: float) -> None:
+    from scipy.special import polygamma
+
+    from k3perf.stats.pooling import _inverse_trigamma
+
+    assert float(polygamma(1, _inverse_trigamma(value))) == pytest.approx(value, rel=1e-8)
