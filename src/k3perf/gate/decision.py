@@ -227,10 +227,10 @@ def _session(losses: Sequence[float], wanted: int, reference: Reference, limits:
     if not spread and (session.loss <= limits.tolerance or not _stands_out(used, reference, limits.tolerance)):
         return session
     if wanted < limits.maximum_rounds:
+        if len(losses) < limits.maximum_rounds:
+            return _Missing(Cause.SPREAD if spread else Cause.OUTLIERS, look.sessions, limits.maximum_rounds, _spread(used, reference))
         used = sorted(losses[: limits.maximum_rounds])
         spread = _out_of_line(used, reference)
-        if len(used) < limits.maximum_rounds and (spread or len(used) == wanted):
-            return _Missing(Cause.SPREAD if spread else Cause.OUTLIERS, look.sessions, limits.maximum_rounds, _spread(used, reference))
     if spread:
         return _Missing(Cause.SPREAD, None, None, _spread(used, reference))
     return _valued(used, reference)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from k3perf.config.models import Tolerance
 from k3perf.errors import ExitStatus
@@ -137,6 +139,28 @@ def test_a_session_whose_loss_may_be_a_few_slow_rounds_is_measured_on() -> None:
     assert judge([[0.0, 0.01, 0.02, 3.0]], reference, LIMITS, looks).rounds == 4
     lost = judge([[*slow, *[3.0, 3.01] * 4]] * 2, reference, LIMITS, looks)
     assert (lost.outcome, lost.rounds) == (Outcome.REGRESSED, 24)
+
+
+round_losses = st.sampled_from([0.0, 0.01, -0.01, 0.02, -0.02, 0.5, 1.2, 1.5, 3.0])
+
+
+@given(st.lists(st.lists(round_losses, min_size=12, max_size=12), min_size=3, max_size=3), st.integers(4, 11), st.sampled_from([4, 6]))
+def test_what_else_was_measured_never_changes_a_decision(sessions: list[list[float]], more: int, rounds: int) -> None:
+    """Bought look by look, or with rounds that another metric asked for, or all at once: the same decision on the same look."""
+    reference = recorded(0.01, round_variance=0.0001, rounds=12)
+    looks = schedule(range(1, 4), 4, rounds, 12, 6)
+    at_once = judge(sessions, reference, LIMITS, looks)
+    for extra in (0, more):
+        bought = [max(4, extra)]
+        while True:
+            found = judge([losses[:count] for losses, count in zip(sessions, bought, strict=False)], reference, LIMITS, looks)
+            if found.need_sessions is None or found.need_rounds is None:
+                break
+            wanted = [max(had, found.need_rounds) for had in bought] + [found.need_rounds] * (found.need_sessions - len(bought))
+            assert wanted != bought
+            bought = wanted
+        assert (found.outcome, found.estimate, found.look) == (at_once.outcome, at_once.estimate, at_once.look)
+        assert found.rounds == at_once.rounds or not found.look  # before any look, what was measured is told
 
 
 def test_a_cell_buys_what_its_nearest_undecided_metric_needs() -> None:
