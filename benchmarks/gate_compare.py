@@ -1,17 +1,19 @@
-"""Processor time of ``compare`` over a large suite: 200 cells x 12 metrics. Goal: under 100 ms for all of them.
+"""Processor time of ``compare`` over a large suite: 200 cells x 12 metrics. Goal: under 100 ms for all of them, also where every cell
+needs two looks.
 
-Run: ``python benchmarks/gate_compare.py``. Prints the best and the median of seven passes, at no change (one look decides) and at a loss.
+Run: ``python benchmarks/gate_compare.py``. Prints the first pass, which reads every baseline and fills the caches, and the best and the
+median of seven further ones, at no change (one look decides) and at a loss (two do).
 """
 
 from __future__ import annotations
 
-import math
-import random
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+
+import numpy as np
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.baseline import Baseline
@@ -19,7 +21,7 @@ from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
 from k3perf.gate.propose import propose
-from k3perf.gate.replay import ACCEPTANCE
+from k3perf.gate.replay import ACCEPTANCE, metric_loss
 from k3perf.gate.simulation import Noise, cell_of, session_of, session_rounds
 from k3perf.metrics.definitions import METRICS, Comparison, Scope
 from k3perf.metrics.values import CellMeasurement
@@ -32,7 +34,7 @@ NOISE = Noise("normal", 0.008, 0.008)
 def build(loss: float, rounds: int, sessions: int) -> tuple[list[tuple[Baseline, CellMeasurement]], Policy]:
     """Baselines of six sessions of 12 rounds and measurements of the given size."""
     names = [m.name for m in METRICS.values() if m.comparison is Comparison.STATISTICAL and m.scope is Scope.ROUND][:METRIC_COUNT]
-    rng = random.Random(1)
+    rng = np.random.default_rng(1)
     policy = Policy(
         tolerances=dict.fromkeys(names, Tolerance(loss_ratio=0.05)),
         plan=MeasurementPlan(mode="baseline"),
@@ -41,8 +43,8 @@ def build(loss: float, rounds: int, sessions: int) -> tuple[list[tuple[Baseline,
     )
 
     def made(prefix: str, count: int, size: int, shift: float):
-        drawn = [{name: [value + shift for value in session_rounds(NOISE, size, rng)] for name in names} for _ in range(count)]
-        return [session_of(f"{prefix}{index}", losses) for index, losses in enumerate(drawn)]
+        drawn = {name: session_rounds(NOISE, count, size, rng) + metric_loss(name, shift) * (shift > 0) for name in names}
+        return [session_of(f"{prefix}{index}", {name: rows[index].tolist() for name, rows in drawn.items()}) for index in range(count)]
 
     pairs = []
     for index in range(CELLS):
@@ -53,27 +55,25 @@ def build(loss: float, rounds: int, sessions: int) -> tuple[list[tuple[Baseline,
 
 
 def passes(pairs: Sequence[tuple[Baseline, CellMeasurement]], policy: Policy, count: int = 7) -> list[float]:
-    """Processor seconds of each pass over all cells: compare has one thread and waits for nothing.
-
-    The first pass, which fills the caches of quantiles, is left out.
-    """
+    """Processor seconds of each pass over all cells, the first one included: compare has one thread and waits for nothing."""
     taken = []
     for _ in range(count + 1):
         start = time.process_time()
         for baseline, measurement in pairs:
             compare(baseline, measurement, policy)
         taken.append(time.process_time() - start)
-    return taken[1:]
+    return taken
 
 
 def main() -> None:
     for label, loss, rounds, sessions in (
         ("no change, 1 session x 4 rounds", 0.0, 4, 1),
-        ("7.5 % loss, 2 sessions x 4 rounds", math.log1p(0.075), 4, 2),
+        ("7.5 % loss, 2 sessions x 4 rounds", 0.075, 4, 2),
     ):
-        taken = passes(*build(loss, rounds, sessions))
+        first, *taken = passes(*build(loss, rounds, sessions))
         print(
-            f"{CELLS} cells x {METRIC_COUNT} metrics, {label}: best {min(taken) * 1e3:.0f} ms, median {statistics.median(taken) * 1e3:.0f} ms"
+            f"{CELLS} cells x {METRIC_COUNT} metrics, {label}: first {first * 1e3:.0f} ms, "
+            f"then best {min(taken) * 1e3:.0f} ms, median {statistics.median(taken) * 1e3:.0f} ms"
         )
 
 

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from k3perf.config.models import MeasurementPlan
+from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
-from k3perf.gate.selftest import GATED, Trial, recorded_metrics, recorded_setting, render, run_trial, simulated_setting, simulated_trials
-from k3perf.gate.simulation import SHAPES
-from k3perf.metrics.values import CellMeasurement
-from k3perf.samples import Arm
+from k3perf.gate.location_trial import location_table
+from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, recordings_of, testable_tolerances
+from k3perf.gate.replay import metric_loss
+from k3perf.gate.selftest import (
+    GATED,
+    SUITE_METRICS,
+    Trial,
+    in_order_of_time,
+    render,
+    run_trial,
+    simulated_noise,
+    simulated_setting,
+    simulated_trials,
+)
+from k3perf.gate.simulation import DRAWS, SHAPES
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 from k3perf.store.measurements import read_measurement_file
 
 BEGIN: Final = "<!-- selftest:begin (written by k3perf gate selftest --write) -->"
 END: Final = "<!-- selftest:end -->"
-PACKAGED: Final = Path(__file__).resolve().parent.parent / "gate" / "recorded"
+RECORDINGS: Final = Path("perf_tests") / "recordings"
 MARKER_STEP: Final = "Give a file that holds both selftest markers, such as docs/gate.md."
+MODES: Final = ("baseline", "reference")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,14 +42,23 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("gate", help="the gate's own tests")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     testing = actions.add_parser("selftest", help="replay no-change and injected-loss runs; print realised error rates")
-    testing.add_argument("--runs", type=int, default=200, metavar="N", help="suite runs per source and loss (default: 200)")
+    testing.add_argument("--runs", type=int, default=400, metavar="N", help="suite runs per source and loss (default: 400)")
     testing.add_argument("--seed", type=int, default=1, metavar="N", help="of every random draw (default: 1)")
     testing.add_argument(
-        "--recorded", metavar="DIR", default=str(PACKAGED), help="folder of recorded measurement files (default: the packaged ones)"
+        "--recorded",
+        metavar="DIR",
+        default="",
+        help=f"folder of recorded measurement files (default: {RECORDINGS.as_posix()} of the repository around the current folder)",
     )
     testing.add_argument("--recorded-only", action="store_true", help="leave the simulated noise out")
-    testing.add_argument("--shape", action="append", choices=SHAPES, default=[], help="simulate only this noise; may be repeated")
-    testing.add_argument("--tolerance", type=float, default=0.1, metavar="RATIO", help="tolerance for recorded sessions (default: 0.1)")
+    testing.add_argument("--shape", action="append", choices=tuple(DRAWS), default=[], help="simulate only this noise; may be repeated")
+    testing.add_argument(
+        "--tolerance",
+        type=float,
+        default=None,
+        metavar="RATIO",
+        help="tolerance for recorded sessions (default: per metric the smallest per cent that the promises speak of)",
+    )
     testing.add_argument("--write", metavar="FILE", default="", help="replace the tables between the markers of this file")
     testing.set_defaults(run=run_selftest)
 
@@ -45,23 +67,14 @@ def run_selftest(arguments: argparse.Namespace) -> int:
     """Run all trials; 0 unless the arguments are wrong: the tables are for reading, the calibration tests hold the gate to its promises."""
     if arguments.runs < 1:
         raise UsageError(f"--runs is {arguments.runs}; at least one run is needed.")
-    if not 0 < arguments.tolerance < 1:
+    if arguments.tolerance is not None and not 0 < arguments.tolerance < 1:
         raise UsageError(f"--tolerance is {arguments.tolerance}; it is a ratio between 0 and 1, 0.1 being 10 %.")
-    folder = Path(arguments.recorded)
-    if not folder.is_dir() and folder != PACKAGED:
+    folder = Path(arguments.recorded) if arguments.recorded else recordings_folder(Path.cwd())
+    if arguments.recorded and folder is not None and not folder.is_dir():
         raise UsageError(f"--recorded {folder}: there is no such folder. Give one that holds measurement files.")
-    trials = _recorded_trials(folder, arguments)
-    parts = [render(trials)] if trials else ["No recorded sessions were found, so only simulated noise is shown.\n"]
+    parts = [_recorded_text(folder, arguments)]
     if not arguments.recorded_only:
-        plan = MeasurementPlan(mode="baseline", maximum_sessions=5)
-        parts.append(render(simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=arguments.shape or SHAPES)))
-        parts.append(
-            _cost_text(
-                measure_cost(
-                    simulated_setting("normal", plan=plan, metrics=GATED[:1]), runs=max(arguments.runs // 8, 2), seed=arguments.seed
-                )
-            )
-        )
+        parts += list(_simulated_parts(arguments))
     text = "\n".join(parts)
     if arguments.write:
         _replace_between(Path(arguments.write), text)
@@ -69,54 +82,120 @@ def run_selftest(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _recorded_trials(folder: Path, arguments: argparse.Namespace) -> list[Trial]:
-    trials = []
+def recordings_folder(start: Path) -> Path | None:
+    """``perf_tests/recordings`` of the nearest folder around ``start`` that has one; None: there is none."""
+    return next((parent / RECORDINGS for parent in (start, *start.parents) if (parent / RECORDINGS).is_dir()), None)
+
+
+def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
+    """Every replayable recording in a folder's ``*.json`` files, and why others are left out."""
+    found: list[Recording] = []
+    left_out: list[str] = []
     for path in sorted(folder.glob("*.json")):
-        file = read_measurement_file(path)
-        groups: dict[tuple[str, str], list[CellMeasurement]] = {}
-        for cell in file.measurements():
-            groups.setdefault((cell.target, cell.mode), []).append(cell)
-        for (target, mode), cells in sorted(groups.items()):
-            trials.append(_recorded_trial(path, target, mode, cells, arguments))
-    return trials
+        try:
+            cells = read_measurement_file(path).measurements()
+        except ConfigFileError as error:
+            left_out.append(f"{path.name}: {error.problem}")
+            continue
+        recordings, objections = recordings_of(path.stem, cells)
+        found += recordings
+        left_out += objections
+    return found, left_out
 
 
-def _recorded_trial(path: Path, target: str, mode: str, cells: list[CellMeasurement], arguments: argparse.Namespace) -> Trial:
-    step = "Record at least nine valid sessions of every cell."
-    if mode == "ab":
-        raise ConfigFileError(path, "cells.mode", mode, "recorded noise is of baseline or reference mode", step)
-    fewest = min(sum(1 for session in cell.arm(Arm.CANDIDATE) if not session.invalid_reasons) for cell in cells)
-    if fewest < 9:
-        raise ConfigFileError(path, "cells.sessions", fewest, "too few valid sessions to replay", step)
-    metrics = recorded_metrics(cells)
-    if not metrics:
-        raise ConfigFileError(path, "cells.sessions", None, "no statistical metric was recorded in every valid round", step)
-    rounds = min(len([r for r in s.rounds if not r.invalid_reasons]) for cell in cells for s in cell.sessions if not s.invalid_reasons)
-    plan = MeasurementPlan.model_validate(
-        {"mode": mode, "maximum_sessions": min(5, fewest - 6), "maximum_rounds": max(rounds, 1), "minimum_rounds": min(4, max(rounds, 1))}
-    )
-    setting = recorded_setting(cells, tolerance=arguments.tolerance, plan=plan)
+def _recorded_text(folder: Path | None, arguments: argparse.Namespace) -> str:
+    if folder is None:
+        return f"No recorded noise: there is no {RECORDINGS.as_posix()} around the current folder; give --recorded.\n"
+    recordings, left_out = read_recordings(folder)
+    trials = []
+    for recording in recordings:
+        tolerances = _tolerances(recording, arguments.tolerance)
+        if not tolerances:
+            left_out.append(f"{recording.name}: {recording.target} in {recording.mode} mode: no tolerance up to 100 % could be tested")
+            continue
+        trials.append(_recorded_trial(recording, tolerances, arguments))
+    parts = [render(trials) if trials else "No recording is long enough to be replayed.\n"]
+    if left_out:
+        parts += ["### Recordings left out", "", *[f"* {text}" for text in left_out], ""]
+    return "\n".join(parts)
+
+
+def _tolerances(recording: Recording, given: float | None) -> dict[str, Tolerance]:
+    metrics = recorded_metrics(recording.cells, GATED)
+    if given is not None:
+        return dict.fromkeys(metrics, Tolerance(loss_ratio=given))
+    return testable_tolerances(recording, metrics, suite_metrics=SUITE_METRICS)
+
+
+def _recorded_trial(recording: Recording, tolerances: dict[str, Tolerance], arguments: argparse.Namespace) -> Trial:
+    plan = recording.plan()
+    cells = ", ".join(sorted(f"{cell.config}/{cell.workload}" for cell in recording.cells))
+    given = ", ".join(f"{name} {tolerance.loss_ratio:.0%}" for name, tolerance in tolerances.items())
+    chosen = "as given" if arguments.tolerance is not None else "the smallest that the promises speak of"
     note = (
-        f"Recorded: {path.name}, {len(cells)} cells of {target} ({', '.join(cell.config for cell in cells)}), {fewest} sessions, "
-        f"metrics {', '.join(metrics)}, tolerance {arguments.tolerance:.0%}; up to {plan.maximum_sessions} sessions of up to {rounds} rounds."
+        f"Recorded: {recording.name}, {recording.target} on {recording.hardware_class} ({cells}), {recording.sessions} usable sessions "
+        f"of at least {recording.rounds} rounds; tolerances ({chosen}): {given}; up to {plan.maximum_sessions} sessions of {plan.minimum_rounds} to "
+        f"{plan.maximum_rounds} rounds against {plan.baseline_sessions}."
     )
-    return run_trial(f"recorded {path.stem}, {target}, {mode} mode", note, setting, runs=arguments.runs, seed=arguments.seed)
+    setting = recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS)
+    title = f"recorded {recording.name}, {recording.target}, {recording.mode} mode"
+    trial = run_trial(title, note, setting, runs=arguments.runs, seed=arguments.seed)
+    trial.remark = in_order_of_time(recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS, in_order=True))
+    return trial
 
 
-def _cost_text(cost: Cost) -> str:
-    clean, lost = wald_sessions(0.02 / 60, 0.05, 0.25)
-    fixed = f"{cost.fixed_sessions} sessions x {cost.fixed_rounds} rounds" if cost.fixed_sessions else "none within six sessions"
+def _simulated_parts(arguments: argparse.Namespace) -> Iterator[str]:
+    shapes = tuple(arguments.shape) or SHAPES
+    for mode in MODES:
+        plan = MeasurementPlan.model_validate({"mode": mode, "maximum_sessions": 5})
+        yield render(simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=shapes))
+    plan = MeasurementPlan(mode="baseline", maximum_sessions=5)
+    if not arguments.shape:
+        yield _locations_text(plan)
+        yield "What is not promised:\n"
+        yield render(simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=("strongly_skewed",)))
+    yield _cost_text(
+        [
+            measure_cost(simulated_setting("normal", plan=plan, metrics=metrics), runs=arguments.runs, seed=arguments.seed)
+            for metrics in (GATED[:1], GATED)
+        ]
+    )
+
+
+def _locations_text(plan: MeasurementPlan) -> str:
+    quarter = 0.25 * metric_loss(GATED[-1], 0.05)
+    table = location_table({shape: simulated_noise(shape, quarter, plan) for shape in DRAWS}, quarter, plan)
     return (
-        "### Measured cost\n\n"
-        "Normal noise, a quarter of the tolerance between sessions, 60 cells of one gated metric.\n\n"
-        "| | rounds per cell |\n| --- | --- |\n"
-        f"| sequential, no change | {cost.clean_rounds:.1f} |\n"
-        f"| sequential, 1.5 x tolerance | {cost.lost_rounds:.1f} |\n"
-        f"| cheapest fixed design that keeps the same promises | {fixed} |\n"
-        f"| sequential / fixed, mean of both | {cost.ratio:.2f} |\n\n"
-        f"Wald's bound for one metric, sessions infinitely divisible and the baseline known exactly: {clean:.2f} sessions without a change, "
-        f"{lost:.2f} at 1.5 x tolerance. Whole sessions, at least two for a loss, and the baseline's own noise make up the distance.\n"
+        "### What a session's value is taken of\n\n"
+        "Standard deviation between sessions, in quarters of the tolerance, by location and number of rounds, and what the gate chose from "
+        f"the recorded sessions of 20 cells; rounds scatter as much as sessions differ.\n\n{table}\n"
     )
+
+
+def _cost_text(costs: list[Cost]) -> str:
+    clean, lost = wald_sessions(0.02 / SUITE_METRICS, 0.05, 0.25)
+    lines = [
+        "### Measured cost",
+        "",
+        f"Normal noise, a quarter of the tolerance between sessions, {SUITE_METRICS} gated metrics; {costs[0].runs} suite runs for each figure.",
+        "",
+        "| gated metrics of a cell | rounds per cell, no change | rounds per cell, 1.5 x tolerance | cheapest fixed design that keeps the same "
+        "promises | sequential / fixed, mean of both |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for cost in costs:
+        fixed = f"{cost.fixed_sessions} sessions x {cost.fixed_rounds} rounds" if cost.fixed_sessions else "none within six sessions"
+        lines.append(f"| {cost.metrics} | {cost.clean_rounds:.1f} | {cost.lost_rounds:.1f} | {fixed} | {cost.ratio:.2f} |")
+    single = costs[0]
+    rounds = 4  # the plan's fewest: what a session costs here
+    lines += [
+        "",
+        f"Wald's bound for one metric, sessions infinitely divisible and the baseline known exactly: {clean:.2f} sessions without a change, "
+        f"{lost:.2f} at 1.5 x tolerance; measured, at {rounds} rounds a session: {single.clean_rounds / rounds:.2f} and "
+        f"{single.lost_rounds / rounds:.2f}. Whole sessions, at least two for a loss, and the baseline's own noise make up the distance.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _replace_between(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -53,6 +54,11 @@ class MetricBaseline(_Document):
         """Every session and round was recorded with the very same value: in this cell the metric is no random variable."""
         values = {value for session in self.sessions for value in (session.value, *session.round_values)}
         return len(values) == 1
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What was computed from these frozen numbers and is asked for again at every look; holds nothing that they do not determine."""
+        return {}
 
 
 class WorkloadBaseline(_Document):

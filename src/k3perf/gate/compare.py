@@ -9,17 +9,19 @@ the base arm's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 
 from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline, WorkloadBaseline
+from k3perf.gate.decision import next_purchase
 from k3perf.gate.drift import config_differences
 from k3perf.gate.exact import judge_exact
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Readings, read_cell, read_metric
+from k3perf.gate.reference import Subject
 from k3perf.gate.scale import scale_for
-from k3perf.gate.statistical import Judged, Subject, judge_statistical
+from k3perf.gate.statistical import Judged, judge_statistical
 from k3perf.gate.verdict import Buy, CellVerdict, ConfigDifference, plain_verdict
 from k3perf.gate.waivers import apply_waivers
 from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
@@ -37,34 +39,39 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     often does no harm, since only planned looks count. ``baseline`` may be None: NO_BASELINE, except in ``ab`` mode, which needs none.
     """
     policy = policy.for_workload(measurement.workload)
-    verdict = CellVerdict(measurement.target, measurement.config, measurement.workload, measurement.mode, metrics=())
+    verdict = partial(CellVerdict, measurement.target, measurement.config, measurement.workload, measurement.mode)
     readings = read_cell(measurement)
     invalid = measurement.invalid_reasons or _nothing_valid(measurement, readings)
     if invalid:
-        return replace(verdict, invalid_reasons=invalid)
+        return verdict(metrics=(), invalid_reasons=invalid)
     missing, notes = _usable(baseline, measurement)
     if missing:
-        return replace(verdict, missing=missing)
+        return verdict(metrics=(), missing=missing)
     differences, unread = _differences(baseline, measurement, readings)
     if unread:
-        return replace(verdict, invalid_reasons=unread)
+        return verdict(metrics=(), invalid_reasons=unread)
     judged, unjudged = _judge_metrics(baseline, measurement, readings, policy)
     if not judged:
         text = f"no gated metric could be judged ({'; '.join(unjudged) or 'no metric has a tolerance'})"
-        return replace(verdict, differences=differences, invalid_reasons=(InvalidReason("nothing_judged", text),))
+        return verdict(metrics=(), differences=differences, invalid_reasons=(InvalidReason("nothing_judged", text),))
+    cell = (measurement.target, measurement.config, measurement.workload)
     metrics = []
     for item in judged:
-        metric, waiver_notes = apply_waivers(
-            item.verdict,
-            (measurement.target, measurement.config, measurement.workload),
-            policy.waivers,
-            today=policy.today,
-            build=policy.build,
-        )
+        metric = item.verdict
+        if policy.waivers:
+            metric, waiver_notes = apply_waivers(metric, cell, policy.waivers, today=policy.today, build=policy.build)
+            notes += waiver_notes
         metrics.append(metric)
-        notes += [*waiver_notes, *item.outliers]
-    verdict = replace(verdict, metrics=tuple(metrics), differences=differences, notes=(*notes, *unjudged, *_left_out(readings)))
-    return _with_purchase(verdict, judged, len(readings.units))
+        notes += item.outliers
+    buy, sessions, rounds = _purchase(judged, len(readings.units), drifted=bool(differences))
+    return verdict(
+        metrics=tuple(metrics),
+        differences=differences,
+        notes=(*notes, *unjudged, *_left_out(readings)),
+        buy=buy,
+        buy_until_sessions=sessions,
+        buy_until_rounds=rounds,
+    )
 
 
 def _nothing_valid(measurement: CellMeasurement, readings: Readings) -> tuple[InvalidReason, ...]:
@@ -143,7 +150,7 @@ def _judge_metrics(
         if metric.comparison is Comparison.EXACT:
             item = None if foreign and workload else _judge_exact(metric, tolerance, baseline, workload, readings)
         else:
-            item = _judge_statistical(metric, recorded, measurement.mode, readings, policy)
+            item = _judge_statistical(metric, tolerance, recorded, measurement.mode, readings, policy)
         if item is None:
             notes.append(f"{name}: not judged, {'recorded on other hardware' if foreign else 'neither recorded nor measured in this cell'}")
         else:
@@ -183,8 +190,9 @@ def _session_values(sessions: list[SessionMetrics], name: str) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def _judge_statistical(metric: MetricDef, recorded: Recorded | None, mode: str, readings: Readings, policy: Policy) -> Judged | None:
-    tolerance = policy.tolerances[metric.name]
+def _judge_statistical(
+    metric: MetricDef, tolerance: Tolerance, recorded: Recorded | None, mode: str, readings: Readings, policy: Policy
+) -> Judged | None:
     scale = scale_for(metric, tolerance)
     basis = scale.basis(mode)
     series = read_metric(readings, metric, scale)
@@ -203,15 +211,13 @@ def _left_out(readings: Readings) -> list[str]:
     return [f"{count} {text}" for count, text in counts if count]
 
 
-def _with_purchase(verdict: CellVerdict, judged: list[Judged], had: int) -> CellVerdict:
-    """A cell whose metrics are all decided buys nothing, nor does one that serves another configuration than the approved one.
+def _purchase(judged: list[Judged], had: int, *, drifted: bool) -> tuple[Buy, int, int]:
+    """What to buy, until how many sessions and rounds. A cell whose metrics are all decided buys nothing, nor does one that serves another
+    configuration than the approved one.
 
     A cell with a REGRESSED metric goes on while others are undecided: which metrics lost is what the reader needs to know.
     """
-    needs = [item for item in judged if item.need_sessions is not None and item.need_rounds is not None]
-    if not needs or verdict.differences:
-        return verdict
-    sessions = min(item.need_sessions or 0 for item in needs)
-    rounds = max(item.need_rounds or 0 for item in needs if item.need_sessions == sessions)
-    buy = Buy.ROUNDS if sessions <= had else Buy.SESSIONS
-    return replace(verdict, buy=buy, buy_until_sessions=sessions, buy_until_rounds=rounds)
+    sessions, rounds = next_purchase((item.need_sessions, item.need_rounds) for item in judged)
+    if not sessions or drifted:
+        return Buy.NOTHING, 0, 0
+    return (Buy.ROUNDS if sessions <= had else Buy.SESSIONS), sessions, rounds

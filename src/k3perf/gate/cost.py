@@ -4,10 +4,11 @@ seeded."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.replay import Setting, Tally, tally
+from k3perf.gate.replay import Setting, Tally, tallies, tally
 
 CAUGHT = 0.95
 UNDECIDED = 0.03
@@ -16,11 +17,13 @@ UNDECIDED = 0.03
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Mean rounds per cell: sequential without a change and at 1.5 tolerances, and the cheapest fixed (sessions, rounds) that keeps the
-    promises.
+    promises. ``metrics`` is the number of gated metrics of a cell, ``runs`` how many suite runs each figure rests on.
 
     ``fixed_sessions`` 0: no fixed design within the limits keeps them.
     """
 
+    metrics: int
+    runs: int
     clean_rounds: float
     lost_rounds: float
     fixed_sessions: int
@@ -37,26 +40,32 @@ class Cost:
 
 def measure_cost(setting: Setting, *, runs: int, seed: int, maximum_sessions: int = 6) -> Cost:
     """Sequential cost of the setting's plan against fixed designs of up to ``maximum_sessions`` sessions and the plan's rounds."""
-    loss = 1.5 * math.log1p(setting.tolerance.loss_ratio or 0.0)
-    clean, lost = tally(setting, 0.0, runs, seed), tally(setting, loss, runs, seed)
-    plan = setting.plan
-    designs = sorted(
-        ((count, rounds) for count in range(1, maximum_sessions + 1) for rounds in range(plan.minimum_rounds, plan.maximum_rounds + 1)),
-        key=lambda design: design[0] * design[1],
+    clean, lost = tallies(setting, (0.0, 1.5), runs, seed)
+    best = next(
+        (
+            design
+            for design in _designs(setting.plan, maximum_sessions)
+            if keeps_promise(tally(replace(setting, plan=_fixed(setting.plan, *design)), 1.5, runs, seed))
+        ),
+        (0, 0),
     )
-    best = (0, 0)
-    for count, rounds in designs:
-        fixed = tally(replace(setting, plan=_fixed(plan, count, rounds)), loss, runs, seed)
-        if keeps_promise(fixed):
-            best = (count, rounds)
-            break
     return Cost(
+        metrics=len(setting.tolerances),
+        runs=runs,
         clean_rounds=clean.rounds / clean.cells,
         lost_rounds=lost.rounds / lost.cells,
         fixed_sessions=best[0],
         fixed_rounds=best[1],
         caught=lost.regressed / lost.metrics,
         undecided=lost.inconclusive / lost.metrics,
+    )
+
+
+def _designs(plan: MeasurementPlan, maximum_sessions: int) -> Iterator[tuple[int, int]]:
+    """Numbers of sessions and rounds, the cheapest first."""
+    rounds = range(plan.minimum_rounds, plan.maximum_rounds + 1)
+    yield from sorted(
+        ((count, size) for count in range(1, maximum_sessions + 1) for size in rounds), key=lambda design: design[0] * design[1]
     )
 
 

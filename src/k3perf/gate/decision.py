@@ -1,17 +1,19 @@
 """One statistical metric of one cell: session losses and recorded noise to an outcome, look by look. Pure arithmetic on floats.
 
-Unit of replication: the session. A session's value is the median of its rounds' losses. The estimate is the mean of the candidate
-sessions minus the mean of the baseline's; its standard error is s * sqrt(1/n + 1/m), a prediction interval's, s being the moderated
-pooled standard deviation between sessions (ddof 1 in each cell) plus the rounds' noise where a session has fewer rounds than the
-recorded ones. All tests are one-sided.
+Unit of replication: the session. A session's value is the location of its rounds' losses that suits the recorded noise (the median,
+unless another differs less between recorded sessions). The estimate is the mean over candidate sessions of value minus the mean of the
+baseline's sessions at as many rounds; its standard error is s * sqrt(1/n + 1/m), a prediction interval's, s being the moderated pooled
+standard deviation between sessions of as many rounds (ddof 1 in each cell). All tests are one-sided.
 
 REGRESSED at a look needs all of
 * relevant: the estimate exceeds the tolerance;
 * significant: the lower bound at this look's share of alpha is above no loss;
 * clear: the lower bound at the share of the half-tolerance budget is above half of the tolerance;
-* carried by two sessions: at least two candidate sessions each lose more than the tolerance, and where a session has few rounds each of
-  them loses more than half of it. One session alone is never REGRESSED, except
+* carried by more than one session: without the worst session the estimate still exceeds the tolerance, at least two sessions each do, and
+  where a session has few rounds each of them loses more than half of it. One session alone is never REGRESSED, except
   where the plan has no second; then it must pass the quantile of a heavy-tailed draw.
+
+Both lower bounds are moved outwards where the recorded sessions are skewed towards losses (``stats.skewness``).
 
 PASS at a look needs the upper bound, at this look's share of beta, below the tolerance. IMPROVED is a PASS whose gain is significant at
 alpha. The first look that decides is the decision.
@@ -20,14 +22,18 @@ alpha. The first look that decides is the decision.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from k3perf.gate.looks import Look
 from k3perf.gate.outcome import Outcome
-from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR, median, robust_sigma
+from k3perf.gate.reference import Level, Reference
+from k3perf.stats.location import MAD_TO_SIGMA, median
+from k3perf.stats.order_statistics import locate_ordered
+from k3perf.stats.skewness import mean_difference_skewness, skewed_quantile
 from k3perf.stats.student import single_draw_quantile, upper_quantile
 
 CLEAR_SHARE: Final = 0.5
@@ -37,8 +43,8 @@ FEW_ROUNDS: Final = 8
 """Below this many rounds a median may lie among rounds that were slow on their own: three of four, if one in ten is, in 0.4 % of
 sessions."""
 
-SPREAD_LIMIT: Final = 3.0
-"""Rounds whose robust sigma is this many times the recorded one are out of line; the session gets rounds up to the maximum."""
+OUTLIER_SIGMAS: Final = 5.0
+"""A round further than this from its session's median, in robust sigmas, and further than the tolerance, stands out."""
 
 IMPROVED_SHARE: Final = 0.5
 """The share of the tolerance that a gain must exceed to be worth a new baseline."""
@@ -52,26 +58,10 @@ class Cause(StrEnum):
     UNDECIDED = "undecided"
     NO_NOISE = "no_noise"
     SPREAD = "spread"
+    OUTLIERS = "outliers"
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What a candidate is compared with, on the loss scale. ``session_count`` 0: the expected value is known (ab), not measured.
-
-    ``variance`` and ``df``: between sessions. ``round_variance`` within a session, None where the metric has no rounds; ``round_count``
-    is how many rounds the recorded sessions had.
-    """
-
-    mean: float
-    session_count: int
-    variance: float
-    df: int
-    round_variance: float | None
-    round_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Tolerance on the loss scale and this metric's shares of the budgets, before they are spent over looks."""
 
     tolerance: float
@@ -83,10 +73,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An outcome with the numbers it rests on (loss scale). ``need_sessions``/``need_rounds``: the next look, None when there is none."""
+    """An outcome with the numbers it rests on (loss scale). ``need_sessions``/``need_rounds``: the next look, None when there is none.
+
+    ``reference_mean``: what the estimate was measured from, at the look's number of rounds.
+    """
 
     outcome: Outcome
     cause: Cause
+    reference_mean: float
     estimate: float | None = None
     lower: float | None = None
     upper: float | None = None
@@ -102,19 +96,38 @@ class Decision:
     need_rounds: int | None = None
 
 
-class _Ready(NamedTuple):
-    """The look's sessions: medians, round counts, and what each carries towards REGRESSED (its best round where rounds are few)."""
+class _Session(NamedTuple):
+    """One session at one look: its loss, the number of rounds it was taken of, and what it carries towards REGRESSED (twice its best
+    round's loss where rounds are few, so that one threshold serves both: the best of few rounds must exceed half of the tolerance).
+    """
 
-    values: list[float]
-    counts: list[int]
-    carried: list[float]
+    loss: float
+    rounds: int
+    carried: float
 
 
-class _Bounds(NamedTuple):
-    lower: float
-    clear_lower: float
-    upper: float
-    gain_upper: float
+class _Missing(NamedTuple):
+    """Why a look cannot be taken, and what it needs."""
+
+    cause: Cause
+    need_sessions: int | None
+    need_rounds: int | None
+    spread: float | None = None
+
+
+_NOTHING_MISSING: Final = _Missing(Cause.DECIDED, None, None)
+
+
+class _State(NamedTuple):
+    """What a look came to; without numbers where none was reached."""
+
+    outcome: Outcome
+    estimate: float | None
+    lower: float | None
+    upper: float | None
+    sessions: int
+    rounds: int
+    look: int
 
 
 def judge(sessions: Sequence[Sequence[float]], reference: Reference, limits: Limits, looks: Sequence[Look]) -> Decision:
@@ -123,23 +136,30 @@ def judge(sessions: Sequence[Sequence[float]], reference: Reference, limits: Lim
     ``sessions``: per valid candidate session, in order of time, its valid rounds' losses in order of time (one value for session
     metrics).
     """
-    if reference.df < 1 or not math.isfinite(reference.variance):
+    last = reference.at(looks[-1].rounds)
+    if last.df < 1 or not math.isfinite(last.variance):
         return _without_noise(sessions, reference, looks)
-    detectable = smallest_detectable(reference, limits, looks[-1])
-    state: Decision | None = None
+    state: _State | None = None
+    missing: _Missing | None = None
+    kept: dict[tuple[int, int], _Session] = {}
     for index, look in enumerate(looks):
-        ready = _session_values(sessions, look, reference, limits)
-        if isinstance(ready, Decision):
-            return _not_reached(state or _before_any_look(sessions, detectable), ready)
-        upcoming = looks[index + 1] if index + 1 < len(looks) else None
-        state = _at_look(ready, reference, limits, (index + 1, look, upcoming), detectable)
-        if state.cause is Cause.DECIDED:
+        ready = _ready(sessions, look, reference, limits, kept)
+        if isinstance(ready, _Missing):
+            missing = ready
             break
-    return state or _before_any_look(sessions, detectable)
+        state = _at_look(ready, reference, limits, look, index)
+        if state.outcome is not Outcome.INCONCLUSIVE:
+            break
+    return _decision(sessions, state, missing, reference, limits, looks)
 
 
-def _before_any_look(sessions: Sequence[Sequence[float]], detectable: float | None) -> Decision:
-    return Decision(Outcome.INCONCLUSIVE, Cause.TOO_FEW, detectable=detectable, sessions=len(sessions), rounds=sum(map(len, sessions)))
+def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, int]:
+    """The nearest look that any undecided metric of a cell needs, as (sessions, rounds); (0, 0): nothing."""
+    wanted = [(sessions, rounds) for sessions, rounds in needs if sessions is not None and rounds is not None]
+    if not wanted:
+        return 0, 0
+    nearest = min(sessions for sessions, _ in wanted)
+    return nearest, max(rounds for sessions, rounds in wanted if sessions == nearest)
 
 
 def smallest_detectable(reference: Reference, limits: Limits, look: Look) -> float | None:
@@ -147,16 +167,18 @@ def smallest_detectable(reference: Reference, limits: Limits, look: Look) -> flo
 
     The look counts as the only one spending its share, which overstates the loss a little. None: no noise is known.
     """
-    if reference.df < 1:
+    level = reference.at(look.rounds)
+    if level.df < 1:
         return None
-    error = _standard_error(look.sessions, [look.rounds] * look.sessions, reference)
-    quantile = single_draw_quantile if look.sessions == 1 else upper_quantile
-    critical = max(
-        limits.tolerance,
-        quantile(limits.alpha * look.alpha_share, reference.df) * error,
-        CLEAR_SHARE * limits.tolerance + quantile(limits.half_alpha * look.alpha_share, reference.df) * error,
-    )
-    return critical + upper_quantile(limits.beta, reference.df) * error
+    return _detectable(level.variance, level.df, level.skewness, reference.session_count, limits, look)
+
+
+@lru_cache(maxsize=4096)
+def _detectable(variance: float, df: int, skewness: float, recorded: int, limits: Limits, look: Look) -> float:
+    error = math.sqrt(variance * (1 / look.sessions + (1 / recorded if recorded else 0.0)))
+    alpha_width, half_width, _ = _widths(df, skewness, recorded, limits, look)
+    critical = max(limits.tolerance, alpha_width * error, CLEAR_SHARE * limits.tolerance + half_width * error)
+    return critical + upper_quantile(limits.beta, df) * error
 
 
 def _without_noise(sessions: Sequence[Sequence[float]], reference: Reference, looks: Sequence[Look]) -> Decision:
@@ -166,6 +188,7 @@ def _without_noise(sessions: Sequence[Sequence[float]], reference: Reference, lo
     return Decision(
         Outcome.INCONCLUSIVE,
         Cause.NO_NOISE,
+        reference.at(last.rounds).mean,
         sessions=len(sessions),
         rounds=sum(map(len, sessions)),
         need_sessions=max(2, len(sessions) + 1) if more else None,
@@ -173,114 +196,166 @@ def _without_noise(sessions: Sequence[Sequence[float]], reference: Reference, lo
     )
 
 
-def _session_values(sessions: Sequence[Sequence[float]], look: Look, reference: Reference, limits: Limits) -> _Ready | Decision:
-    """Medians and round counts of the look's sessions, or what is missing for them."""
+def _ready(
+    sessions: Sequence[Sequence[float]], look: Look, reference: Reference, limits: Limits, kept: dict[tuple[int, int], _Session]
+) -> list[_Session] | _Missing:
+    """The look's sessions, or what is missing for them. ``kept``: sessions by place and rounds that earlier looks have valued."""
     wanted = look.rounds if reference.round_count else 1
-    usable = [losses for losses in sessions if len(losses) >= wanted]
-    missing = Decision(Outcome.INCONCLUSIVE, Cause.TOO_FEW, need_sessions=look.sessions, need_rounds=look.rounds)
-    if len(usable) < look.sessions:
-        return missing
-    values, counts, carried = [], [], []
-    for losses in usable[: look.sessions]:
-        used = losses[:wanted]
-        centre = median(used)
-        if reference.round_variance and _spread(used, centre, reference.round_variance) > SPREAD_LIMIT:
-            used = losses[: limits.maximum_rounds]
-            centre = median(used)
-            spread = _spread(used, centre, reference.round_variance)
-            if spread > SPREAD_LIMIT and len(used) >= limits.maximum_rounds:
-                return Decision(Outcome.INVALID, Cause.SPREAD, spread=spread)
-            if len(used) < limits.maximum_rounds:
-                return Decision(
-                    Outcome.INCONCLUSIVE, Cause.SPREAD, spread=spread, need_sessions=look.sessions, need_rounds=limits.maximum_rounds
-                )
-        values.append(centre)
-        counts.append(len(used))
-        # twice the best round's loss, so that one threshold serves both: the best of few rounds must exceed half of the tolerance
-        best = 2 * (min(used) - reference.mean) if 1 < len(used) < FEW_ROUNDS else math.inf
-        carried.append(min(centre - reference.mean, best))
-    return _Ready(values, counts, carried)
+    ready: list[_Session] = []
+    for place, losses in enumerate(sessions):
+        if len(losses) < wanted:
+            continue
+        known = kept.get((place, wanted))
+        session = known or _session(losses, wanted, reference, limits, look)
+        if isinstance(session, _Missing):
+            return session
+        kept[place, wanted] = session
+        ready.append(session)
+        if len(ready) == look.sessions:
+            return ready
+    return _Missing(Cause.TOO_FEW, look.sessions, look.rounds)
 
 
-def _spread(losses: Sequence[float], centre: float, round_variance: float) -> float:
-    return robust_sigma(losses, centre) / math.sqrt(round_variance)
+def _session(losses: Sequence[float], wanted: int, reference: Reference, limits: Limits, look: Look) -> _Session | _Missing:
+    """One session by its first rounds: as many as wanted, or up to the maximum where they spread out of line, or where some stand out and
+    the session seems to lose more than the tolerance, which may be those rounds' doing."""
+    used = sorted(losses[:wanted])
+    session = _valued(used, reference)
+    if used[-1] - used[0] <= min(reference.spread_bound, limits.tolerance):  # neither out of line nor standing out
+        return session
+    spread = _out_of_line(used, reference)
+    if not spread and (session.loss <= limits.tolerance or not _stands_out(used, reference, limits.tolerance)):
+        return session
+    if wanted < limits.maximum_rounds:
+        if len(losses) < limits.maximum_rounds:
+            return _Missing(Cause.SPREAD if spread else Cause.OUTLIERS, look.sessions, limits.maximum_rounds, _spread(used, reference))
+        used = sorted(losses[: limits.maximum_rounds])
+        spread = _out_of_line(used, reference)
+    if spread:
+        return _Missing(Cause.SPREAD, None, None, _spread(used, reference))
+    return _valued(used, reference)
 
 
-def _not_reached(state: Decision, missing: Decision) -> Decision:
-    """The last reached look's numbers with what the next one needs."""
-    invalid = missing.outcome is Outcome.INVALID
-    return replace(
-        state,
-        outcome=missing.outcome,
-        cause=missing.cause if missing.cause is Cause.SPREAD or state.estimate is None else Cause.UNDECIDED,
-        spread=missing.spread,
-        need_sessions=None if invalid else missing.need_sessions,
-        need_rounds=None if invalid else missing.need_rounds,
-    )
+def _valued(used: list[float], reference: Reference) -> _Session:
+    count = len(used)
+    mean = reference.at(count if reference.round_count else 1)[0]
+    loss = locate_ordered(reference.taken.location, used) - mean
+    if count >= FEW_ROUNDS or count == 1:
+        return _Session(loss, count, loss)
+    return _Session(loss, count, min(loss, 2 * (used[0] - mean)))
 
 
-def _standard_error(count: int, rounds: Sequence[int], reference: Reference) -> float:
-    """Of candidate mean minus baseline mean; fewer rounds than the recorded sessions had bring that much more of the rounds' noise."""
-    variance = reference.variance / count
-    if reference.session_count:
-        variance += reference.variance / reference.session_count
-    if reference.round_variance and reference.round_count:
-        extra = 0.0
-        for had in rounds:
-            if had < reference.round_count:
-                extra += 1 / had - 1 / reference.round_count
-        variance += MEDIAN_VARIANCE_FACTOR * reference.round_variance * extra / count**2
-    return math.sqrt(variance)
+def _stands_out(ordered: Sequence[float], reference: Reference, tolerance: float) -> bool:
+    """Whether a round is further from the session's median than five recorded robust sigmas, and than the tolerance."""
+    centre = median(ordered)
+    return max(ordered[-1] - centre, centre - ordered[0]) > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)
 
 
-def _at_look(
-    ready: _Ready,
+def _spread(ordered: Sequence[float], reference: Reference) -> float:
+    return MAD_TO_SIGMA * _median_deviation(ordered) / reference.round_sigma
+
+
+def _out_of_line(ordered: Sequence[float], reference: Reference) -> bool:
+    """Whether the robust sigma is beyond the limit; it cannot be where even the range is not."""
+    return ordered[-1] - ordered[0] > reference.spread_bound and _median_deviation(ordered) > reference.spread_bound
+
+
+def _median_deviation(ordered: Sequence[float]) -> float:
+    centre = median(ordered)
+    return median([abs(value - centre) for value in ordered])
+
+
+def _at_look(ready: list[_Session], reference: Reference, limits: Limits, look: Look, index: int) -> _State:
+    count, tolerance = len(ready), limits.tolerance
+    level = reference.at(look.rounds)
+    estimate, rounds = 0.0, 0
+    for loss, used, _ in ready:
+        estimate += loss / count
+        rounds += used
+    error = math.sqrt(_variance(ready, rounds, level, look, reference))
+    alpha_width, half_width, beta_width = _widths(level.df, level.skewness, reference.session_count, limits, look)
+    lower, upper = estimate - alpha_width * error, estimate + beta_width * error
+    outcome = Outcome.INCONCLUSIVE
+    if (
+        look.may_regress
+        and estimate > tolerance
+        and lower > 0
+        and estimate - half_width * error > CLEAR_SHARE * tolerance
+        and _carried(ready, tolerance)
+    ):
+        outcome = Outcome.REGRESSED
+    elif upper < tolerance:
+        gain = estimate + _gain_width(level.df, limits, look) * error < 0 and -estimate > IMPROVED_SHARE * tolerance
+        outcome = Outcome.IMPROVED if gain else Outcome.PASS
+    return _State(outcome, estimate, lower, upper, count, rounds, index)
+
+
+def _variance(ready: list[_Session], rounds: int, level: Level, look: Look, reference: Reference) -> float:
+    """Of candidate mean minus baseline mean. ``rounds``: of all sessions together; where some have more, each brings its own variance."""
+    count = len(ready)
+    recorded = level.variance / reference.session_count if reference.session_count else 0.0
+    if rounds == count * look.rounds or not reference.round_count:
+        return level.variance / count + recorded
+    return sum(reference.at(session.rounds).variance for session in ready) / count**2 + recorded
+
+
+def _carried(ready: list[_Session], tolerance: float) -> bool:
+    """Two sessions each lose more than the tolerance, and without the worst one the others still do on average."""
+    if len(ready) == 1:
+        return True
+    losses = [session.loss for session in ready]
+    others = (sum(losses) - max(losses)) / (len(losses) - 1)
+    return others > tolerance and sum([session.carried > tolerance for session in ready]) > 1
+
+
+@lru_cache(maxsize=65536)
+def _widths(df: int, skewness: float, recorded: int, limits: Limits, look: Look) -> tuple[float, float, float]:
+    """Standard errors from the estimate to the lower bounds at the shares of alpha and of the half-tolerance budget, and to the upper
+    bound at the share of beta."""
+    quantile = single_draw_quantile if look.sessions == 1 else upper_quantile
+    alpha, half = quantile(limits.alpha * look.alpha_share, df), quantile(limits.half_alpha * look.alpha_share, df)
+    if skewness > 0 and look.sessions > 1:
+        of_mean = mean_difference_skewness(skewness, look.sessions, recorded)
+        alpha, half = skewed_quantile(alpha, of_mean), skewed_quantile(half, of_mean)
+    return alpha, half, upper_quantile(limits.beta * look.beta_share, df)
+
+
+def _gain_width(df: int, limits: Limits, look: Look) -> float:
+    return (single_draw_quantile if look.sessions == 1 else upper_quantile)(limits.alpha * look.alpha_share, df)
+
+
+def _decision(
+    sessions: Sequence[Sequence[float]],
+    state: _State | None,
+    missing: _Missing | None,
     reference: Reference,
     limits: Limits,
-    numbered: tuple[int, Look, Look | None],
-    detectable: float | None,
+    looks: Sequence[Look],
 ) -> Decision:
-    number, look, upcoming = numbered
-    values, rounds, losses = ready
-    estimate = sum(values) / len(values) - reference.mean
-    bounds = _bounds(estimate, _standard_error(len(values), rounds, reference), reference.df, limits, look)
-    relevant = estimate > limits.tolerance
-    significant = bounds.lower > 0
-    carried = len(values) == 1 or sorted(losses)[-2] > limits.tolerance
-    if look.may_regress and relevant and significant and carried and bounds.clear_lower > CLEAR_SHARE * limits.tolerance:
-        outcome = Outcome.REGRESSED
-    elif bounds.upper < limits.tolerance:
-        improved = bounds.gain_upper < 0 and -estimate > IMPROVED_SHARE * limits.tolerance
-        outcome = Outcome.IMPROVED if improved else Outcome.PASS
+    """The last look's numbers, with what the next one is missing."""
+    gap = missing or _NOTHING_MISSING
+    spread = gap.cause is Cause.SPREAD
+    if state is None:
+        look, numbers = looks[0], _State(Outcome.INCONCLUSIVE, None, None, None, len(sessions), sum(map(len, sessions)), -1)
     else:
-        outcome = Outcome.INCONCLUSIVE
-    undecided = outcome is Outcome.INCONCLUSIVE
-    then = upcoming if undecided else None
+        look, numbers = looks[state.look], state
+    outcome = Outcome.INVALID if spread and gap.need_sessions is None else numbers.outcome
+    undecided = gap.cause if gap.cause is Cause.OUTLIERS else Cause.TOO_FEW if state is None else Cause.UNDECIDED
     return Decision(
         outcome,
-        Cause.UNDECIDED if undecided else Cause.DECIDED,
-        estimate=estimate,
-        lower=bounds.lower,
-        upper=bounds.upper,
-        detectable=detectable,
-        relevant=relevant,
-        significant=significant,
-        alpha=limits.alpha * look.alpha_share,
-        sessions=len(values),
-        rounds=sum(rounds),
-        look=number,
-        need_sessions=then.sessions if then else None,
-        need_rounds=then.rounds if then else None,
-    )
-
-
-def _bounds(estimate: float, error: float, df: int, limits: Limits, look: Look) -> _Bounds:
-    quantile = single_draw_quantile if look.sessions == 1 else upper_quantile
-    alpha = limits.alpha * look.alpha_share
-    width = quantile(alpha, df) * error
-    return _Bounds(
-        lower=estimate - width,
-        clear_lower=estimate - quantile(limits.half_alpha * look.alpha_share, df) * error,
-        upper=estimate + upper_quantile(limits.beta * look.beta_share, df) * error,
-        gain_upper=estimate + width,
+        Cause.SPREAD if spread else undecided if outcome is Outcome.INCONCLUSIVE else Cause.DECIDED,
+        reference.at(look.rounds).mean,
+        estimate=numbers.estimate,
+        lower=numbers.lower,
+        upper=numbers.upper,
+        detectable=smallest_detectable(reference, limits, looks[-1]),
+        relevant=None if numbers.estimate is None else numbers.estimate > limits.tolerance,
+        significant=None if numbers.lower is None else numbers.lower > 0,
+        alpha=None if state is None else limits.alpha * look.alpha_share,
+        sessions=numbers.sessions,
+        rounds=numbers.rounds,
+        look=numbers.look + 1,
+        spread=gap.spread,
+        need_sessions=gap.need_sessions,
+        need_rounds=gap.need_rounds,
     )

@@ -7,26 +7,22 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
 from k3perf.stats.spending import shares
 
-FALSE_ALARM_POWER: Final = 2.0
+FALSE_ALARM_POWER: Final = 3.0
 """Exponent of the spending function for REGRESSED: early looks get little."""
 
-MISS_POWER: Final = 1.0
+MISS_POWER: Final = 0.25
 """Exponent of the spending function for PASS: no change is the common case and should end early."""
 
-ENOUGH_ROUNDS_SHARE: Final = 1.0
-"""Rounds are enough when their part of a session's variance is at most this much of what differs between sessions: another session is
-then worth more than the same rounds in this one."""
+FIRST_LOOK_AT_MOST: Final = 0.9
+"""The most that a first look at fewer rounds may count of its session, so that something is left for the look at all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """``sessions`` valid sessions of ``rounds`` valid rounds each; the shares of the budgets that this look spends.
 
     ``may_regress``: whether REGRESSED can be said here. One session never can, unless the plan has no second one: a process may be
@@ -42,13 +38,15 @@ class Look:
 
 
 @lru_cache(maxsize=4096)
-def schedule(sessions: range, minimum_rounds: int, rounds: int, maximum_rounds: int, baseline_sessions: int) -> tuple[Look, ...]:
+def schedule(
+    sessions: range, minimum_rounds: int, rounds: int, maximum_rounds: int, baseline_sessions: int, first_look_share: float = 0.5
+) -> tuple[Look, ...]:
     """The looks in order.
 
     ``sessions`` counts from the plan's minimum to its maximum. ``rounds`` is the number of rounds worth having; where there is only one
     session, the last look has all ``maximum_rounds``. ``baseline_sessions`` 0: no baseline noise (ab). Information fraction of k
     sessions: Var(K sessions) / Var(k sessions), the variance being that of candidate mean minus baseline mean, proportional to 1/k +
-    1/baseline_sessions. A first look at fewer rounds counts half of its session.
+    1/baseline_sessions. ``first_look_share``: variance between sessions of all these rounds over that of sessions of ``minimum_rounds``.
     """
     last = sessions[-1]
     full = maximum_rounds if last == 1 else rounds
@@ -57,23 +55,9 @@ def schedule(sessions: range, minimum_rounds: int, rounds: int, maximum_rounds: 
     shared = 1 / baseline_sessions if baseline_sessions else 0.0
     fractions = [(1 / last + shared) / (1 / count + shared) for count, _ in sizes]
     if full > minimum_rounds:
-        fractions[0] /= 2
+        fractions[0] *= min(first_look_share, FIRST_LOOK_AT_MOST)
     deciding = [count > 1 or (last == 1 and had == full) for count, had in sizes]
     spent = shares([fraction for fraction, decides in zip(fractions, deciding, strict=True) if decides], FALSE_ALARM_POWER)
     alphas = [1.0] * (len(sizes) - len(spent)) + list(spent)
     looks = zip(sizes, alphas, shares(fractions, MISS_POWER), deciding, strict=True)
     return tuple(Look(*size, alpha, beta, decides) for size, alpha, beta, decides in looks)
-
-
-def rounds_worth_having(
-    session_variance: float, round_variance: float | None, recorded_rounds: int, minimum_rounds: int, maximum_rounds: int
-) -> int:
-    """The fewest rounds whose noise is small beside what differs between sessions; within the plan's limits."""
-    if not round_variance or recorded_rounds < 1:
-        return minimum_rounds
-    median_variance = MEDIAN_VARIANCE_FACTOR * round_variance
-    between = max(session_variance - median_variance / recorded_rounds, 0.0)
-    for rounds in range(minimum_rounds, maximum_rounds):
-        if median_variance / rounds <= ENOUGH_ROUNDS_SHARE * between:
-            return rounds
-    return maximum_rounds

@@ -132,7 +132,7 @@ def read_metric(readings: Readings, metric: MetricDef, scale: Scale) -> Series:
             _round_losses(unit, metric.name, scale) if metric.scope is Scope.ROUND else _session_loss(unit, metric.name, scale)
         )
         missing += absent
-        if any(map(math.isnan, losses)):
+        if math.isnan(sum(losses)):
             return Series((), (), (), missing, f"session {unit.session.session_id} holds a value that is {_needed(scale)}")
         if losses:
             sessions.append(losses)
@@ -158,12 +158,13 @@ def _session_loss(unit: Unit, name: str, scale: Scale) -> tuple[tuple[float, ...
 
 
 def _round_losses(unit: Unit, name: str, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+    if unit.reference is None:
+        present = [value for values in unit.rounds if name in values and (value := values[name].value) is not None]
+        if len(present) == len(unit.rounds):
+            return scale.losses(present), unit.round_indices, 0
     own = [_loss(values, name, scale) for values in unit.rounds]
     others: Sequence[float | None]
     if unit.reference is None:
-        present = tuple(loss for loss in own if loss is not None)
-        if len(present) == len(own):
-            return present, unit.round_indices, 0
         others = [0.0] * len(own)
     elif unit.beside or not unit.reference_rounds:
         others = [_loss(values, name, scale) for values in unit.beside]

@@ -1,33 +1,41 @@
-"""Whole suite runs, made of simulated or recorded sessions, put through the real path: propose, pool, compare, buy. Pure and seeded.
+"""Whole suite runs, made of simulated or recorded sessions. Pure and seeded.
 
-A run draws baseline sessions and candidate sessions of every cell, injects a loss into the candidates, and lets the gate buy what it
-asks for.
+A run draws baseline sessions and candidate sessions of every cell, injects losses into the candidates, and lets the gate buy what it
+asks for. Two ways give the same outcomes (the calibration tests compare them): ``suite_run`` takes the real path over documents
+(propose, pool, compare, buy); ``quick_runs`` calls the same estimators, schedules and decisions on bare series, fifty times as fast, and
+judges several losses on one draw.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
+import numpy as np
+
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.baseline import Acceptance, Baseline
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import pool_noise
+from k3perf.gate.decision import Decision, Limits, judge, next_purchase
+from k3perf.gate.looks import Look
+from k3perf.gate.noise import MetricNoise, pool_noise
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.propose import propose
+from k3perf.gate.reference import Reference, Subject, cell_reference
+from k3perf.gate.scale import scale_for
 from k3perf.gate.simulation import Rounds, cell_of, session_of
-from k3perf.gate.verdict import CellVerdict, MetricVerdict
+from k3perf.gate.statistical import limits_of, round_looks
+from k3perf.metrics.definitions import METRICS
 from k3perf.metrics.values import SessionMetrics
 from k3perf.samples import Arm
 
 Session = tuple[Mapping[str, Rounds], Mapping[str, Rounds] | None]
 """A candidate session's losses by metric, and those of the reference session beside it (None: there is none)."""
 
-CellSource = Callable[[random.Random, int], Sequence[Session]]
+CellSource = Callable[[np.random.Generator, int], Sequence[Session]]
 """Draws that many sessions of one cell, all of the same build."""
 
 ACCEPTANCE: Final = Acceptance(
@@ -37,15 +45,14 @@ ACCEPTANCE: Final = Acceptance(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is replayed: one source per cell, the gated metrics, their tolerance, the plan.
+    """What is replayed: one source per cell, the gated metrics with their relative tolerances, the plan.
 
     Where there are fewer cells than a suite has, the same cells are drawn ``repeats`` times into one run, each time on their own; noise
     is pooled within a draw, over the cells that there really are.
     """
 
     sources: tuple[CellSource, ...]
-    metrics: tuple[str, ...]
-    tolerance: Tolerance
+    tolerances: Mapping[str, Tolerance]
     plan: MeasurementPlan
     repeats: int = 1
 
@@ -56,63 +63,74 @@ class Setting:
 
     def policy(self) -> Policy:
         """The suite's default budgets over all metrics of all cells."""
-        return Policy(
-            tolerances=dict.fromkeys(self.metrics, self.tolerance),
-            plan=self.plan,
-            gated_metric_count=len(self.metrics) * len(self.sources) * self.repeats,
-            today=date(2026, 1, 1),
-        )
+        return self.policy_for(len(self.tolerances) * len(self.sources) * self.repeats)
+
+    def policy_for(self, gated_metric_count: int) -> Policy:
+        """The same in a suite of that many metrics."""
+        return Policy(tolerances=self.tolerances, plan=self.plan, gated_metric_count=gated_metric_count, today=date(2026, 1, 1))
+
+    def loss_of(self, metric: str, tolerances: float) -> float:
+        """A true loss of that many tolerances on the metric's loss scale: 1.5 times 5 % are 7.5 % less throughput or 7.5 % more time."""
+        return metric_loss(metric, tolerances * (self.tolerances[metric].loss_ratio or 0.0))
+
+
+def metric_loss(metric: str, loss_ratio: float) -> float:
+    """A relative loss of a metric on its loss scale."""
+    tolerance = Tolerance(loss_ratio=loss_ratio)
+    return scale_for(METRICS[metric], tolerance).tolerance(tolerance)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One cell of one run: the gate's verdict, the rounds it cost, and the sessions for other rules to judge."""
+    """One cell of one run: the outcome of each metric, what it cost, and the sessions for other rules to judge."""
 
-    verdict: CellVerdict
+    outcomes: tuple[Outcome, ...]
     round_count: int
     session_count: int
     baseline_sessions: tuple[Session, ...]
     candidate_sessions: tuple[Session, ...]
 
 
-def suite_run(setting: Setting, loss: float, rng: random.Random) -> tuple[Replayed, ...]:
-    """One run of all cells; ``loss`` (log scale) is injected into every metric of every candidate session."""
-    return tuple(cell for _ in range(setting.repeats) for cell in _draw(setting, loss, rng))
+def suite_run(setting: Setting, tolerances: float, rng: np.random.Generator) -> tuple[Replayed, ...]:
+    """One run of all cells along the real path; a loss of ``tolerances`` is injected into every metric of every candidate session."""
+    return tuple(cell for _ in range(setting.repeats) for cell in _documents_run(setting, tolerances, rng))
 
 
-def _draw(setting: Setting, loss: float, rng: random.Random) -> tuple[Replayed, ...]:
+def _documents_run(setting: Setting, tolerances: float, rng: np.random.Generator) -> Iterator[Replayed]:
     plan = setting.plan
-    drawn = [source(rng, plan.baseline_sessions + plan.maximum_sessions) for source in setting.sources]
+    drawn = _draw(setting, rng)
     policy = setting.policy()
     baselines = []
     for index, sessions in enumerate(drawn):
         recorded = cell_of(f"cell{index}", _sessions(sessions[: plan.baseline_sessions], "b"), mode=setting.mode)
         baselines.append(propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE))
     policy = replace(policy, noise=pool_noise(baselines, policy.tolerances))
-    return tuple(
-        _replay_cell(
-            baseline,
-            sessions[: plan.baseline_sessions],
-            tuple(_with_loss(item, loss) for item in sessions[plan.baseline_sessions :]),
-            policy,
-        )
-        for baseline, sessions in zip(baselines, drawn, strict=True)
-    )
+    for baseline, sessions in zip(baselines, drawn, strict=True):
+        candidates = tuple(_with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :])
+        yield _replay_documents(baseline, tuple(sessions[: plan.baseline_sessions]), candidates, policy)
 
 
-def _replay_cell(baseline: Baseline, recorded: Sequence[Session], candidates: tuple[Session, ...], policy: Policy) -> Replayed:
+def _draw(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
+    return [source(rng, setting.plan.baseline_sessions + setting.plan.maximum_sessions) for source in setting.sources]
+
+
+def _replay_documents(baseline: Baseline, recorded: tuple[Session, ...], candidates: tuple[Session, ...], policy: Policy) -> Replayed:
     """Measure, ask, buy, until nothing more is bought or there is no more to have."""
     plan = policy.plan
-    sessions, rounds = plan.minimum_sessions, plan.minimum_rounds
-    bought = [rounds] * sessions
+    bought = [plan.minimum_rounds] * plan.minimum_sessions
     while True:
         cell = cell_of(baseline.config, _sessions(candidates[: len(bought)], "c", bought), mode=plan.mode)
         verdict = compare(baseline, cell, policy)
-        sessions, rounds = verdict.buy_until_sessions, verdict.buy_until_rounds
-        wanted = [max(had, rounds) for had in bought] + [rounds] * (sessions - len(bought))
-        if not sessions or wanted == bought:
-            return Replayed(verdict, sum(bought), len(bought), tuple(recorded), candidates)
+        wanted = _buy(bought, verdict.buy_until_sessions, verdict.buy_until_rounds)
+        if wanted == bought:
+            outcomes = tuple(metric.outcome for metric in verdict.metrics)
+            return Replayed(outcomes, sum(bought), len(bought), recorded, candidates)
         bought = wanted
+
+
+def _buy(bought: list[int], sessions: int, rounds: int) -> list[int]:
+    """The rounds of each session after a purchase; unchanged where there is none."""
+    return [max(had, rounds) for had in bought] + [rounds] * (sessions - len(bought)) if sessions else bought
 
 
 def _sessions(sessions: Sequence[Session], prefix: str, rounds: Sequence[int] | None = None) -> list[SessionMetrics]:
@@ -128,9 +146,75 @@ def _sessions(sessions: Sequence[Session], prefix: str, rounds: Sequence[int] | 
     return made
 
 
-def _with_loss(session: Session, loss: float) -> Session:
+def _with_loss(setting: Setting, session: Session, tolerances: float) -> Session:
     own, beside = session
-    return {metric: tuple(value + loss for value in losses) for metric, losses in own.items()}, beside
+    if not tolerances:
+        return session
+    lost = {}
+    for metric, losses in own.items():
+        step = setting.loss_of(metric, tolerances)
+        lost[metric] = tuple(value + step for value in losses)
+    return lost, beside
+
+
+def quick_runs(setting: Setting, tolerances: Sequence[float], rng: np.random.Generator) -> list[tuple[Replayed, ...]]:
+    """One draw of all cells, judged at each loss: per loss what ``suite_run`` gives for it with a generator in the same state."""
+    runs: list[list[Replayed]] = [[] for _ in tolerances]
+    policy = setting.policy()
+    for _ in range(setting.repeats):
+        drawn = _draw(setting, rng)
+        recorded = [tuple(sessions[: setting.plan.baseline_sessions]) for sessions in drawn]
+        cells = _quick_cells(setting, policy, recorded)
+        for run, lost in zip(runs, tolerances, strict=True):
+            for cell, known, sessions in zip(cells, recorded, drawn, strict=True):
+                candidates = tuple(_with_loss(setting, item, lost) for item in sessions[setting.plan.baseline_sessions :])
+                run.append(_replay_series(cell, known, candidates, setting.plan))
+    return [tuple(run) for run in runs]
+
+
+Judge = tuple[str, Reference, Limits, tuple[Look, ...]]
+"""A metric of a cell, ready to judge."""
+
+
+def _quick_cells(setting: Setting, policy: Policy, recorded: Sequence[Sequence[Session]]) -> list[list[Judge]]:
+    """Per cell what each metric is judged against."""
+    plan = setting.plan
+    cells: list[list[Judge]] = [[] for _ in recorded]
+    for metric, tolerance in setting.tolerances.items():
+        series = [tuple(_difference(session, metric) for session in sessions) for sessions in recorded]
+        counts = [min(map(len, cell)) for cell in series]
+        noise = MetricNoise(tuple(series), min(counts))
+        subject = Subject(METRICS[metric], tolerance, scale_for(METRICS[metric], tolerance), "")
+        limits = limits_of(subject, policy)
+        for judges, cell, count in zip(cells, series, counts, strict=True):
+            reference = cell_reference(cell, noise, count, (plan.minimum_rounds, plan.maximum_rounds))
+            judges.append((metric, reference, limits, round_looks(reference, plan)))
+    return cells
+
+
+def _difference(session: Session, metric: str) -> tuple[float, ...]:
+    own, beside = session
+    if beside is None:
+        return own[metric]
+    return tuple(loss - other for loss, other in zip(own[metric], beside[metric], strict=True))
+
+
+def _replay_series(judges: list[Judge], recorded: tuple[Session, ...], candidates: tuple[Session, ...], plan: MeasurementPlan) -> Replayed:
+    """As ``_replay_documents``; a metric that is decided is not judged again, since no later look can change it."""
+    series = [[_difference(session, metric) for session in candidates] for metric, *_ in judges]
+    decisions: list[Decision | None] = [None] * len(judges)
+    bought = [plan.minimum_rounds] * plan.minimum_sessions
+    while True:
+        for index, (_, reference, limits, looks) in enumerate(judges):
+            before = decisions[index]
+            if before is None or before.need_sessions is not None:
+                cut = [losses[:count] for losses, count in zip(series[index], bought, strict=False)]
+                decisions[index] = judge(cut, reference, limits, looks)
+        found = [decision for decision in decisions if decision is not None]
+        wanted = _buy(bought, *next_purchase((decision.need_sessions, decision.need_rounds) for decision in found))
+        if wanted == bought:
+            return Replayed(tuple(decision.outcome for decision in found), sum(bought), len(bought), recorded, candidates)
+        bought = wanted
 
 
 @dataclass(slots=True)
@@ -149,23 +233,29 @@ class Tally:
 
     def add(self, run: Sequence[Replayed]) -> None:
         """Count one run."""
-        verdicts: list[MetricVerdict] = [metric for cell in run for metric in cell.verdict.metrics]
-        counts = {outcome: sum(1 for verdict in verdicts if verdict.outcome is outcome) for outcome in Outcome}
+        outcomes = [outcome for cell in run for outcome in cell.outcomes]
+        regressed = outcomes.count(Outcome.REGRESSED)
         self.runs += 1
-        self.red_runs += counts[Outcome.REGRESSED] > 0
-        self.metrics += len(verdicts)
-        self.regressed += counts[Outcome.REGRESSED]
-        self.passed += counts[Outcome.PASS] + counts[Outcome.IMPROVED]
-        self.inconclusive += counts[Outcome.INCONCLUSIVE]
-        self.invalid += counts[Outcome.INVALID]
+        self.red_runs += regressed > 0
+        self.metrics += len(outcomes)
+        self.regressed += regressed
+        self.passed += outcomes.count(Outcome.PASS) + outcomes.count(Outcome.IMPROVED)
+        self.inconclusive += outcomes.count(Outcome.INCONCLUSIVE)
+        self.invalid += outcomes.count(Outcome.INVALID)
         self.rounds += sum(cell.round_count for cell in run)
         self.cells += len(run)
 
 
-def tally(setting: Setting, loss: float, runs: int, seed: int) -> Tally:
-    """Many runs with one seed."""
-    rng = random.Random(seed)  # noqa: S311 - a simulation wants a seeded generator, no secret
-    result = Tally()
+def tallies(setting: Setting, tolerances: Sequence[float], runs: int, seed: int) -> list[Tally]:
+    """Many runs with one seed, each judged at every loss."""
+    rng = np.random.default_rng(seed)
+    results = [Tally() for _ in tolerances]
     for _ in range(runs):
-        result.add(suite_run(setting, loss, rng))
-    return result
+        for result, run in zip(results, quick_runs(setting, tolerances, rng), strict=True):
+            result.add(run)
+    return results
+
+
+def tally(setting: Setting, tolerances: float, runs: int, seed: int) -> Tally:
+    """Many runs with one seed at one loss."""
+    return tallies(setting, (tolerances,), runs, seed)[0]

@@ -6,6 +6,7 @@ On the log scale a difference is a relative loss whichever size the metric has, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,6 +32,13 @@ class Scale:
         if self.logarithmic:
             return self.sign * math.log(value) if 0 < value < math.inf else math.nan
         return self.sign * value if math.isfinite(value) else math.nan
+
+    def losses(self, values: Sequence[float]) -> tuple[float, ...]:
+        """``loss`` of each value; written out, since this is where judging a large suite spends its time."""
+        if self.logarithmic:
+            sign, log = self.sign, math.log
+            return tuple([sign * log(value) if 0 < value < math.inf else math.nan for value in values])
+        return tuple([self.loss(value) for value in values])
 
     def value(self, loss: float) -> float:
         """The inverse of ``loss``."""

@@ -6,27 +6,27 @@ intervals say how well the replay is counted, not how well a dozen sessions know
 
 from __future__ import annotations
 
-import math
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.outcome import Outcome
-from k3perf.gate.replay import CellSource, Replayed, Session, Setting, suite_run
-from k3perf.gate.rivals import RIVALS
-from k3perf.gate.simulation import SHAPES, Noise, Rounds, paired_rounds, session_rounds
-from k3perf.metrics.definitions import METRICS, Comparison, Direction, Scope
-from k3perf.metrics.values import CellMeasurement, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm
-from k3perf.stats.location import MEDIAN_VARIANCE_FACTOR
+from k3perf.gate.replay import CellSource, Replayed, Session, Setting, metric_loss, quick_runs
+from k3perf.gate.rivals import RIVALS, seen
+from k3perf.gate.simulation import SHAPES, Matrix, Noise, Rounds, paired_rounds, realised_sigma, session_rounds, session_sigma_for
+from k3perf.stats.order_statistics import Location
 from k3perf.stats.proportion import clopper_pearson
 
 SUITE_METRICS: Final = 60
 GATED: Final = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 THE_GATE: Final = "k3perf gate"
-RECORDED_ROUNDS: Final = 12
+LOSSES: Final = (0.0, 0.5, 1.5)
+"""True losses of a trial, in tolerances."""
+
+_LOSS_WORDS: Final = {0.0: "without a change", 0.5: "at half the tolerance", 1.5: "at 1.5 x tolerance"}
 
 
 @dataclass(slots=True)
@@ -48,119 +48,106 @@ class Trial:
 
     name: str
     note: str
+    remark: str = ""
     clean: dict[str, Counts] = field(default_factory=dict)
     half: dict[str, Counts] = field(default_factory=dict)
     lost: dict[str, Counts] = field(default_factory=dict)
 
 
-def simulated_source(noise: Noise, metrics: Sequence[str], *, paired: bool) -> CellSource:
+def simulated_source(noises: dict[str, Noise], round_count: int, *, paired: bool) -> CellSource:
     """Sessions of made-up noise, every metric on its own."""
 
-    def draw(rng: random.Random, count: int) -> list[Session]:
+    def draw(rng: np.random.Generator, count: int) -> list[Session]:
         if not paired:
-            return [({metric: session_rounds(noise, RECORDED_ROUNDS, rng) for metric in metrics}, None) for _ in range(count)]
-        pairs = [{metric: paired_rounds(noise, RECORDED_ROUNDS, rng) for metric in metrics} for _ in range(count)]
-        return [({m: arms[0] for m, arms in pair.items()}, {m: arms[1] for m, arms in pair.items()}) for pair in pairs]
+            made = {metric: _tuples(session_rounds(noise, count, round_count, rng)) for metric, noise in noises.items()}
+            return [({metric: sessions[index] for metric, sessions in made.items()}, None) for index in range(count)]
+        pairs = {metric: paired_rounds(noise, count, round_count, rng) for metric, noise in noises.items()}
+        own = {metric: _tuples(arms[0]) for metric, arms in pairs.items()}
+        beside = {metric: _tuples(arms[1]) for metric, arms in pairs.items()}
+        return [
+            ({metric: own[metric][index] for metric in pairs}, {metric: beside[metric][index] for metric in pairs})
+            for index in range(count)
+        ]
 
     return draw
 
 
-def recorded_source(measurement: CellMeasurement, metrics: Sequence[str]) -> CellSource:
-    """Sessions drawn from recorded ones without replacement; pairs stay together."""
-    references = {session.pair_id: session for session in measurement.arm(Arm.REFERENCE) if session.pair_id is not None}
-    sessions: list[Session] = []
-    for session in measurement.arm(Arm.CANDIDATE):
-        beside = references.get(session.pair_id) if session.pair_id is not None else None
-        if not session.invalid_reasons and (measurement.mode == "baseline" or beside is not None):
-            sessions.append(_session(session, beside, metrics))
-
-    def draw(rng: random.Random, count: int) -> list[Session]:
-        return rng.sample(sessions, count)
-
-    return draw
-
-
-def recorded_metrics(measurements: Sequence[CellMeasurement]) -> tuple[str, ...]:
-    """The gated metrics that every valid round of every cell recorded; else whichever statistical round metrics did."""
-
-    def complete(name: str) -> bool:
-        rounds = [r for cell in measurements for s in cell.sessions if not s.invalid_reasons for r in s.rounds if not r.invalid_reasons]
-        values = [measured.values[name].value if name in measured.values else None for measured in rounds]
-        return bool(values) and all(value is not None and value > 0 for value in values)
-
-    statistical = [m.name for m in METRICS.values() if m.comparison is Comparison.STATISTICAL and m.scope is Scope.ROUND]
-    found = tuple(name for name in statistical if complete(name))
-    return tuple(name for name in GATED if name in found) or found
-
-
-def _session(session: SessionMetrics, beside: SessionMetrics | None, metrics: Sequence[str]) -> Session:
-    """Valid rounds only; with a reference beside, only rounds whose neighbour is valid too, so that neighbours stay neighbours."""
-    own = {measured.round_index: measured for measured in session.rounds if not measured.invalid_reasons}
-    if beside is None:
-        return _losses(own.values(), metrics), None
-    others = {measured.pair_index: measured for measured in beside.rounds if not measured.invalid_reasons}
-    pairs = [(measured, others[measured.pair_index]) for measured in own.values() if measured.pair_index in others]
-    return _losses([pair[0] for pair in pairs], metrics), _losses([pair[1] for pair in pairs], metrics)
-
-
-def _losses(rounds: Iterable[RoundMetrics], metrics: Sequence[str]) -> Mapping[str, Rounds]:
-    kept = tuple(rounds)
-    return {name: tuple(_loss(name, measured.values[name].value) for measured in kept) for name in metrics}
-
-
-def _loss(name: str, value: float | None) -> float:
-    sign = 1 if METRICS[name].direction is Direction.LOWER_IS_BETTER else -1
-    return sign * math.log((value or math.nan) / 100.0)
+def _tuples(rounds: Matrix) -> list[Rounds]:
+    return [tuple(session) for session in rounds.tolist()]
 
 
 def simulated_setting(
-    shape: str, *, tolerance: float = 0.05, noise_share: float = 0.25, plan: MeasurementPlan, metrics: tuple[str, ...] = GATED
+    shape: str,
+    *,
+    tolerance: float = 0.05,
+    noise_share: float = 0.25,
+    plan: MeasurementPlan,
+    metrics: tuple[str, ...] = GATED,
+    on_top: bool = False,
 ) -> Setting:
-    """60 gated metrics over cells whose session values have a standard deviation of ``noise_share`` of the tolerance, at all 12 rounds.
+    """60 gated metrics over cells whose session values, of the plan's ``maximum_rounds``, have a standard deviation of ``noise_share`` of
+    the tolerance, slow rounds and slides included. Rounds scatter as much as sessions differ.
 
-    Rounds scatter as much as sessions differ.
+    ``on_top``: slow rounds and slides are added to normal noise of that size instead, so that together they exceed it.
     """
-    total = noise_share * math.log1p(tolerance)
-    session_sigma = total / math.sqrt(1 + MEDIAN_VARIANCE_FACTOR / RECORDED_ROUNDS)
-    source = simulated_source(Noise(shape, session_sigma, session_sigma), metrics, paired=plan.mode == "reference")
-    return Setting((source,) * (SUITE_METRICS // len(metrics)), metrics, Tolerance(loss_ratio=tolerance), plan)
+    noises = {
+        metric: simulated_noise("normal" if on_top else shape, noise_share * metric_loss(metric, tolerance), plan) for metric in metrics
+    }
+    shaped = {metric: Noise(shape, noise.session_sigma, noise.round_sigma) for metric, noise in noises.items()}
+    source = simulated_source(shaped, plan.maximum_rounds, paired=plan.mode == "reference")
+    return Setting((source,) * (SUITE_METRICS // len(metrics)), dict.fromkeys(metrics, Tolerance(loss_ratio=tolerance)), plan)
 
 
-def recorded_setting(measurements: Sequence[CellMeasurement], *, tolerance: float, plan: MeasurementPlan) -> Setting:
-    """The recorded cells, drawn often enough for a suite of 60 metrics."""
-    metrics = recorded_metrics(measurements)
-    sources = tuple(recorded_source(measurement, metrics) for measurement in measurements)
-    return Setting(
-        sources, metrics, Tolerance(loss_ratio=tolerance), plan, repeats=max(1, round(SUITE_METRICS / len(metrics) / len(sources)))
-    )
+def simulated_noise(shape: str, total: float, plan: MeasurementPlan) -> Noise:
+    """Noise of a shape whose session values have a standard deviation of ``total``; where slow rounds alone exceed it, they come on top of
+    normal noise of that size."""
+    paired = plan.mode == "reference"
+    try:
+        sigma = session_sigma_for(shape, total, steadiest(shape, plan), plan.maximum_rounds, paired=paired)
+    except ValueError:
+        sigma = session_sigma_for("normal", total, Location.MEDIAN, plan.maximum_rounds, paired=paired)
+    return Noise(shape, sigma, sigma)
+
+
+def steadiest(shape: str, plan: MeasurementPlan) -> Location:
+    """The location that a shape's noise is measured with. Pairs may stand out either way, so that there only the median serves."""
+    return Location.LOWER_QUARTILE if shape == "outlier_contaminated" and plan.mode != "reference" else Location.MEDIAN
 
 
 def run_trial(name: str, note: str, setting: Setting, *, runs: int, seed: int) -> Trial:
-    """Judge ``runs`` suite runs at no change and half the tolerance, and a quarter as many at one and a half tolerances, by every
-    rule."""
+    """Judge ``runs`` suite runs at no change, at half the tolerance and at one and a half tolerances, by every rule."""
     trial = Trial(name, note)
-    step = math.log1p(setting.tolerance.loss_ratio or 0.0)
-    for counts, factor, count in ((trial.clean, 0.0, runs), (trial.half, 0.5, runs), (trial.lost, 1.5, max(runs // 4, 1))):
-        rng = random.Random(seed)  # noqa: S311 - a simulation wants a seeded generator, no secret
-        for _ in range(count):
-            _count_run(counts, suite_run(setting, factor * step, rng))
+    rng = np.random.default_rng(seed)
+    for _ in range(runs):
+        for counts, run in zip((trial.clean, trial.half, trial.lost), quick_runs(setting, LOSSES, rng), strict=True):
+            _count_run(counts, run)
     return trial
 
 
 def _count_run(counts: dict[str, Counts], run: Sequence[Replayed]) -> None:
     gate = counts.setdefault(THE_GATE, Counts())
-    outcomes = [metric.outcome for cell in run for metric in cell.verdict.metrics]
+    outcomes = [outcome for cell in run for outcome in cell.outcomes]
     _add(gate, [outcome is Outcome.REGRESSED for outcome in outcomes])
     gate.undecided += sum(outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID) for outcome in outcomes)
     gate.rounds += sum(cell.round_count for cell in run)
     gate.cells += len(run)
+    views = [
+        seen(metric, [own[metric] for own, _ in cell.baseline_sessions], losses)
+        for cell in run
+        for metric, losses in cell.candidate_sessions[0][0].items()
+    ]
     for name, rule in RIVALS.items():
-        alarms = []
-        for cell in run:
-            for metric in cell.candidate_sessions[0][0]:
-                recorded = [own[metric] for own, _ in cell.baseline_sessions]
-                alarms.append(rule(metric, recorded, cell.candidate_sessions[0][0][metric]))
-        _add(counts.setdefault(name, Counts()), alarms)
+        _add(counts.setdefault(name, Counts()), [rule(view) for view in views])
+
+
+def in_order_of_time(setting: Setting) -> str:
+    """The outcomes when each cell's sessions are taken in order instead of at random: what a slide from session to session does."""
+    told = []
+    for loss, run in zip(LOSSES, quick_runs(setting, LOSSES, np.random.default_rng(0)), strict=True):
+        outcomes = [outcome for cell in run[: len(setting.sources)] for outcome in cell.outcomes]
+        counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes)
+        told.append(f"{counts} {_LOSS_WORDS[loss]}")
+    return f"In order of recording, the first {setting.plan.baseline_sessions} sessions against the next ones: {'; '.join(told)}."
 
 
 def _add(counts: Counts, alarms: Sequence[bool]) -> None:
@@ -187,9 +174,7 @@ def render(trials: Iterable[Trial]) -> str:
         parts.append("| --- | --- | --- | --- | --- | --- | --- |")
         for rule, clean in trial.clean.items():
             half, lost = trial.half[rule], trial.lost[rule]
-            undecided = (
-                [f"{clean.undecided / clean.metrics:.1%}", f"{lost.undecided / lost.metrics:.1%}"] if rule == THE_GATE else ["-", "-"]
-            )
+            undecided = [rate(counts.undecided, counts.metrics) if rule == THE_GATE else "-" for counts in (clean, lost)]
             cells = [
                 rule,
                 rate(clean.red_runs, clean.runs),
@@ -207,13 +192,33 @@ def render(trials: Iterable[Trial]) -> str:
             f"{gate_clean.metrics // gate_clean.runs} metrics).",
             "",
         ]
+        parts += [trial.remark, ""] if trial.remark else []
     return "\n".join(parts)
 
 
 def simulated_trials(*, runs: int, seed: int, plan: MeasurementPlan, shapes: Sequence[str] = SHAPES) -> list[Trial]:
     """One trial per shape of noise at the hardest noise promised: a quarter of the tolerance between sessions."""
-    note = "Simulated: 20 cells x 3 metrics, tolerance 5 %, standard deviation between session values a quarter of the tolerance."
     return [
-        run_trial(f"{shape.replace('_', ' ')} noise, {plan.mode} mode", note, simulated_setting(shape, plan=plan), runs=runs, seed=seed)
+        run_trial(
+            f"{shape.replace('_', ' ')} noise, {plan.mode} mode",
+            _simulated_note(shape, plan),
+            simulated_setting(shape, plan=plan),
+            runs=runs,
+            seed=seed,
+        )
         for shape in shapes
     ]
+
+
+def _simulated_note(shape: str, plan: MeasurementPlan) -> str:
+    quarter = 0.25 * metric_loss(GATED[-1], 0.05)
+    noise, location = simulated_noise(shape, quarter, plan), steadiest(shape, plan)
+    paired = plan.mode == "reference"
+    most, least = (
+        realised_sigma(noise, location, rounds, plan.maximum_rounds, paired=paired) / quarter
+        for rounds in (plan.maximum_rounds, plan.minimum_rounds)
+    )
+    return (
+        f"Simulated: {SUITE_METRICS // len(GATED)} cells x {len(GATED)} metrics, tolerance 5 %; the {location} of {plan.maximum_rounds} rounds "
+        f"has a standard deviation between sessions of {most:.2f} quarters of the tolerance, that of {plan.minimum_rounds} rounds {least:.2f}."
+    )

@@ -7,18 +7,18 @@ A tolerance counts as testable when the plan's last look calls a true loss of on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline
-from k3perf.gate.decision import Limits, Reference, smallest_detectable
+from k3perf.gate.decision import Limits, smallest_detectable
 from k3perf.gate.looks import Look
 from k3perf.gate.policy import Policy
+from k3perf.gate.reference import Reference, Subject, recorded_reference, with_level
 from k3perf.gate.scale import scale_for
-from k3perf.gate.statistical import Subject, limits_of, looks_of, recorded_reference
+from k3perf.gate.statistical import limits_of, looks_of
 from k3perf.metrics.definitions import METRICS, Comparison
-from k3perf.stats.pooling import VariancePrior
 
 CATCH_FACTOR: Final = 1.5
 """A true loss of this many tolerances must be caught."""
@@ -82,10 +82,11 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
     scale = scale_for(metric, tolerance)
     subject = Subject(metric, tolerance, scale, entry.basis)
     reference = recorded_reference(subject, entry, policy, alternating=True)
-    if reference.variance == 0:
+    looks = looks_of(subject, reference, policy.plan)
+    level = reference.at(looks[-1].rounds)
+    if level.variance == 0:
         return None
-    limits = replace(limits_of(subject, policy), beta=CATCH_MISS)
-    looks = looks_of(subject, reference, policy)
+    limits = limits_of(subject, policy)._replace(beta=CATCH_MISS)
     detectable = smallest_detectable(reference, limits, looks[-1])
     if detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance:
         return None
@@ -93,12 +94,12 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
         workload=workload,
         metric=entry.metric,
         tolerance_ratio=tolerance.loss_ratio,
-        detectable_ratio=None if detectable is None else scale.loss_ratio(detectable, scale.value(reference.mean)),
+        detectable_ratio=None if detectable is None else scale.loss_ratio(detectable, scale.value(level.mean)),
         sessions_that_do=_first(lambda count: _with_sessions(subject, reference, limits, policy, count), policy.plan.maximum_sessions + 1),
         baseline_sessions_that_do=_first(
             lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]), len(entry.sessions) + 1
         ),
-        tolerance_that_does=_wider(subject, reference, limits, looks[-1]),
+        tolerance_that_does=smallest_tolerance(subject, reference, limits, looks[-1]),
     )
 
 
@@ -113,29 +114,32 @@ def _sees(reference: Reference, limits: Limits, look: Look) -> bool:
 
 def _with_sessions(subject: Subject, reference: Reference, limits: Limits, policy: Policy, count: int) -> bool:
     plan = policy.plan.model_copy(update={"maximum_sessions": count})
-    return _sees(reference, limits, looks_of(subject, reference, replace(policy, plan=plan))[-1])
+    return _sees(reference, limits, looks_of(subject, reference, plan)[-1])
 
 
 def _recorded_more(reference: Reference, policy: Policy, entry: MetricBaseline, count: int) -> Reference:
     """With more recorded sessions in every cell: less noise of the baseline's mean and more degrees of freedom."""
     had = len(entry.sessions)
-    noise: VariancePrior = policy.noise_of(entry.metric, entry.basis).session
-    df = round(noise.total_df * (count - 1) / max(had - 1, 1)) if noise.pooled else reference.df + count - had
-    return replace(reference, session_count=count, df=df)
+    pooled = policy.noise_of(entry.metric, entry.basis).session(reference.taken).pooled
+    return with_level(
+        reference,
+        count,
+        lambda level: level._replace(df=round(level.df * (count - 1) / max(had - 1, 1)) if pooled else level.df + count - had),
+    )
 
 
-def _wider(subject: Subject, reference: Reference, limits: Limits, look: Look) -> float | None:
-    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or amount like the one given."""
-    if reference.df < 1:
+def smallest_tolerance(subject: Subject, reference: Reference, limits: Limits, look: Look) -> float | None:
+    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or amount like the one given. None: none does."""
+    if reference.at(look.rounds).df < 1:
         return None
     low, high = limits.tolerance, max(limits.tolerance, 1e-6)
-    while not _sees(reference, replace(limits, tolerance=high), look):
+    while not _sees(reference, limits._replace(tolerance=high), look):
         low, high = high, 2 * high
         if subject.scale.logarithmic and high > 1:
             return None
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if _sees(reference, replace(limits, tolerance=middle), look) else (middle, high)
+        low, high = (low, middle) if _sees(reference, limits._replace(tolerance=middle), look) else (middle, high)
     if not subject.scale.logarithmic:
         return high
     return subject.scale.loss_ratio(high, None)

@@ -42,7 +42,7 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricDef:
-    """One metric. ``portable`` says that its ratio to the reference config may be carried between machines (reference mode)."""
+    """One metric: what it is called, which way is a loss, per what it has a value, and how it is compared."""
 
     name: str
     unit: str
@@ -51,11 +51,6 @@ class MetricDef:
     comparison: Comparison
     family: Family
     description: str
-
-    @property
-    def portable(self) -> bool:
-        """Statistical metrics are judged as ratios in reference mode; exact ones always against absolute numbers."""
-        return self.comparison is Comparison.STATISTICAL
 
 
 def _round(name: str, unit: str, direction: Direction, family: Family, description: str) -> MetricDef:

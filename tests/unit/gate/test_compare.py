@@ -75,12 +75,14 @@ def test_one_lucky_session_of_two_is_not_enough_for_a_regression(build: Build) -
 
 def test_asking_more_often_never_changes_a_look(build: Build) -> None:
     baseline, policy = build.baseline(), build.policy()
-    sessions = build.sessions(955.0, 3)
-    full = compare(baseline, build.cell(sessions), policy)
-    looks = [compare(baseline, build.cell([replace(sessions[0], rounds=sessions[0].rounds[:count])]), policy) for count in range(4, 13)]
-    numbers_at = {only(look).look: only(look).loss_ratio for look in looks}
-    assert len({only(look).loss_ratio for look in looks}) == len(numbers_at) == 2
-    assert only(full).look == 4
+    sessions = build.sessions(950.0, 3)
+    assert [only(compare(baseline, build.cell(sessions[:count]), policy)).look for count in (1, 2, 3)] == [1, 2, 3]
+    alone = build.policy(plan=MeasurementPlan(mode="baseline", maximum_sessions=1))
+    looks = [
+        only(compare(baseline, build.cell([replace(sessions[0], rounds=sessions[0].rounds[:count])]), alone)) for count in range(4, 13)
+    ]
+    assert [found.look for found in looks] == [1] * 8 + [2]
+    assert len({found.loss_ratio for found in looks}) == 2
     decided = build.sessions(1000.0, 1)
     first = compare(baseline, build.cell([replace(decided[0], rounds=decided[0].rounds[:4])]), policy)
     later = compare(baseline, build.cell([*decided, *build.sessions(700.0, 2)]), policy)
@@ -248,6 +250,43 @@ def test_whatever_was_measured_gives_an_outcome(series: list[list[float | None]]
         assert verdict.outcome in NOT_A_PASS
 
 
+recorded_numbers = st.sampled_from([0.0, -1.0, 1e-300, 1e300, 1000.0, 1000.0, 990.0]) | st.floats(allow_nan=False, allow_infinity=False)
+shapes = st.sampled_from(["as they are", "all equal", "one session", "one round", "no rounds"])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(recorded_numbers, min_size=1, max_size=6), min_size=1, max_size=4), shapes, st.sampled_from([1000.0, 980.0, 500.0])
+)
+def test_whatever_was_recorded_gives_an_outcome(series: list[list[float]], shape: str, level: float) -> None:
+    """Recorded series that are short, constant, not positive or enormous: an outcome, and no pass where a value has no logarithm."""
+    from k3perf.gate.baseline import SessionValue
+    from k3perf.gate.noise import pool_noise
+    from k3perf.gate.testable import testable
+
+    build = Build()
+    if shape == "all equal":
+        series = [[1000.0] * len(values) for values in series]
+    if shape in ("one session", "one round"):
+        series = series[:1] if shape == "one session" else [values[:1] for values in series]
+    sessions = tuple(
+        SessionValue(session_id=f"s{n}", value=values[0], round_values=() if shape == "no rounds" else tuple(values))
+        for n, values in enumerate(series)
+    )
+    baseline = build.baseline()
+    entry = baseline.workloads[0].metrics[0].model_copy(update={"sessions": sessions})
+    baseline = baseline.model_copy(update={"workloads": (baseline.workloads[0].model_copy(update={"metrics": (entry,)}),)})
+    for others in ([], [build.baseline()]):
+        policy = build.policy()
+        policy = replace(policy, noise=pool_noise([baseline, *others], policy.tolerances))
+        verdict = compare(baseline, build.cell(build.sessions(level, 2)), policy)
+        assert verdict.outcome in Outcome
+        judged = [session.value for session in sessions] if shape == "no rounds" else [v for s in sessions for v in s.round_values]
+        if any(value <= 0 for value in judged):
+            assert verdict.outcome is Outcome.INVALID
+        testable(baseline, policy)
+
+
 def test_one_round_in_ten_twice_as_slow_is_named_and_no_regression(build: Build) -> None:
     sessions = build.sessions(1000.0, 3)
     slowed = [replace(s, rounds=(*s.rounds[:6], build.round(6, {RATE: 500.0}), *s.rounds[7:])) for s in sessions]
@@ -345,6 +384,27 @@ def test_a_changed_setting_is_config_drift_and_stops_the_buying(build: Build) ->
     candidate, base = build.pairs(1000.0, 1000.0, 1)
     ab = compare(None, build.cell([replace(candidate, resolved_config={"block_size": 1}), base], "ab"), build.policy())
     assert {found.key for found in ab.differences} == {"block_size", "cache.dtype"}
+
+
+def test_ab_compares_two_versions_and_still_sees_another_setting(build: Build) -> None:
+    candidate, base = build.pairs(1000.0, 1000.0, 1)
+    new, old = {"version.vllm": "0.33.0", "block_size": 16}, {"version.vllm": "0.32.0", "block_size": 16}
+    cell = build.cell([replace(candidate, resolved_config=new), replace(base, resolved_config=old)], "ab")
+    assert compare(None, cell, build.policy()).differences == ()
+    changed = build.cell([replace(candidate, resolved_config={**new, "block_size": 32}), replace(base, resolved_config=old)], "ab")
+    assert [found.key for found in compare(None, changed, build.policy()).differences] == ["block_size"]
+
+
+def test_a_reference_that_did_not_alternate_and_has_no_logarithm_is_invalid(build: Build) -> None:
+    policy = build.policy(plan=MeasurementPlan(mode="reference"))
+    baseline = build.baseline(build.cell(build.pairs(1200.0, 1000.0, 6, alternating=False), "reference"), policy)
+    candidate, reference = build.pairs(1200.0, 1000.0, 1, alternating=False)
+    broken = replace(reference, rounds=(build.round(0, {RATE: 0.0}), *reference.rounds[1:]))
+    verdict = compare(baseline, build.cell([candidate, broken], "reference"), policy)
+    assert verdict.outcome is Outcome.INVALID
+    assert "not a positive finite number" in only(verdict).reason
+    silent = replace(reference, rounds=tuple(build.round(n, {RATE: None}) for n in range(12)))
+    assert compare(baseline, build.cell([candidate, silent], "reference"), policy).outcome is Outcome.INVALID
 
 
 def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> None:

@@ -3,21 +3,35 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from k3perf.config.models import Tolerance
 from k3perf.errors import ExitStatus
 from k3perf.gate.compare import compare
-from k3perf.gate.decision import Cause, Limits, Reference, judge, smallest_detectable
+from k3perf.gate.decision import Cause, Limits, judge, next_purchase, smallest_detectable
 from k3perf.gate.drift import config_differences
-from k3perf.gate.looks import rounds_worth_having, schedule
+from k3perf.gate.looks import schedule
+from k3perf.gate.noise import Taken
 from k3perf.gate.outcome import Outcome, exit_status
+from k3perf.gate.reference import Level, Reference
 from k3perf.gate.scale import scale_for
 from k3perf.gate.verdict import SuiteVerdict
 from k3perf.metrics.definitions import METRICS
+from k3perf.stats.order_statistics import Location
 from tests.unit.gate.conftest import RATE, Build
 
 LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=12)
-QUIET = Reference(mean=0.0, session_count=6, variance=0.0004, df=100, round_variance=None, round_count=0)
+
+
+def recorded(
+    variance: float, *, sessions: int = 6, df: int = 100, round_variance: float | None = None, rounds: int = 0, skewness: float = 0.0
+) -> Reference:
+    level = Level(0.0, variance, df, skewness)
+    return Reference(sessions, lambda _: level, Taken(Location.MEDIAN, 1), round_count=rounds, round_variance=round_variance)
+
+
+QUIET = recorded(0.0004)
 
 
 def test_a_mean_inside_the_tolerance_is_no_regression_whatever_two_sessions_say() -> None:
@@ -28,7 +42,7 @@ def test_a_mean_inside_the_tolerance_is_no_regression_whatever_two_sessions_say(
 
 def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
     """Standard error 0.2: no loss is excluded at 1.2 tolerances, half a tolerance only at 1.25."""
-    noisy = Reference(mean=0.0, session_count=6, variance=0.06, df=100, round_variance=None, round_count=0)
+    noisy = recorded(0.06)
     looks = schedule(range(2, 3), 1, 1, 1, 6)
     doubtful = judge([[1.2], [1.2]], noisy, LIMITS, looks)
     assert (doubtful.outcome, doubtful.relevant, doubtful.significant) == (Outcome.INCONCLUSIVE, True, True)
@@ -36,24 +50,26 @@ def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
 
 
 def test_three_slow_rounds_of_four_in_two_sessions_make_no_regression() -> None:
-    quiet = Reference(mean=0.0, session_count=6, variance=0.0004, df=100, round_variance=0.0001, round_count=12)
+    quiet = recorded(0.0004, round_variance=0.0001, rounds=12)
     looks = schedule(range(2, 3), 4, 4, 12, 6)
     assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    few = LIMITS._replace(maximum_rounds=4)  # no more to have
+    assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, few, looks).outcome is Outcome.INCONCLUSIVE
     assert judge([[2.99, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.REGRESSED
 
 
 def test_without_noise_nothing_is_decided() -> None:
     looks = schedule(range(1, 4), 1, 1, 1, 0)
-    unknown = Reference(0.0, 0, 0.0, 0, None, 0)
+    unknown = recorded(0.0, sessions=0, df=0)
     assert smallest_detectable(unknown, LIMITS, looks[-1]) is None
     first = judge([[5.0]], unknown, LIMITS, looks)
     assert (first.cause, first.need_sessions) == (Cause.NO_NOISE, 2)
-    recorded = judge([[5.0]], Reference(0.0, 1, 0.0, 0, None, 0), LIMITS, looks)
-    assert (recorded.outcome, recorded.need_sessions) == (Outcome.INCONCLUSIVE, None)
+    lone = judge([[5.0]], recorded(0.0, sessions=1, df=0), LIMITS, looks)
+    assert (lone.outcome, lone.need_sessions) == (Outcome.INCONCLUSIVE, None)
 
 
 def test_a_spread_that_more_rounds_cure_is_judged_on_all_of_them() -> None:
-    noisy = Reference(mean=0.0, session_count=6, variance=0.01, df=100, round_variance=0.0001, round_count=12)
+    noisy = recorded(0.01, round_variance=0.0001, rounds=12)
     looks = schedule(range(1, 3), 4, 4, 12, 6)
     rounds = [0.0, 0.7, 0.7, 0.01, *[0.0, 0.005, -0.01, 0.01, 0.0, -0.005, 0.01, 0.0]]
     decided = judge([rounds], noisy, LIMITS, looks)
@@ -73,11 +89,83 @@ def test_the_budgets_are_spent_once_and_one_session_spends_no_alpha(last: int, b
     assert len(schedule(range(2, 3), 4, 4, 12, 6)) == 1
 
 
-def test_rounds_are_worth_having_until_sessions_differ_more() -> None:
-    assert rounds_worth_having(1.0, None, 0, 4, 12) == 4
-    assert rounds_worth_having(1.0, 0.01, 12, 4, 12) == 4
-    assert rounds_worth_having(0.1, 100.0, 12, 4, 12) == 12
-    assert 4 < rounds_worth_having(1.0, 2.0, 12, 4, 12) < 12
+def test_a_first_look_at_noisier_rounds_counts_for_less() -> None:
+    shares = [schedule(range(1, 4), 4, 8, 12, 6, share)[0].beta_share for share in (0.2, 0.5, 0.9, 1.0)]
+    assert shares == sorted(shares)
+    assert shares[0] < shares[1] < shares[2] == shares[3]
+    assert schedule(range(1, 4), 4, 8, 12, 6, 1.0)[1].beta_share > 0
+
+
+def test_skewed_noise_needs_a_larger_loss_while_sessions_are_few() -> None:
+    """At two of five sessions the bound moves outwards; at five against six hardly."""
+    looks = schedule(range(2, 6), 1, 1, 1, 6)
+    few, many = ([[1.3]] * 2, [[1.3]] * 5)
+    straight, skewed = recorded(0.04), recorded(0.04, skewness=1.75)
+    assert judge(few, straight, LIMITS, looks).outcome is Outcome.REGRESSED
+    assert judge(few, skewed, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge(many, skewed, LIMITS, looks).outcome is Outcome.REGRESSED
+    assert judge(few, recorded(0.04, skewness=-1.75), LIMITS, looks).outcome is Outcome.REGRESSED
+    lower = judge(few, skewed, LIMITS, looks).lower
+    assert lower is not None
+    assert lower < judge(few, straight, LIMITS, looks).lower
+
+
+def test_a_session_is_compared_with_as_many_recorded_rounds() -> None:
+    """A slide that every session shows is no difference, however few rounds were measured."""
+    levels = {4: Level(0.0, 0.0004, 100), 12: Level(2.0, 0.0004, 100)}
+    reference = Reference(6, levels.__getitem__, Taken(Location.MEDIAN, 4), round_count=12, round_variance=0.0001)
+    looks = schedule(range(1, 3), 4, 4, 12, 6)
+    assert judge([[0.01, 0.0, 0.02, 0.01]], reference, LIMITS, looks).outcome is Outcome.PASS
+    stretched = judge([[0.0, 3.9, 0.0, 4.0, *[2.0, 2.01, 1.99, 2.0, 2.01, 1.99, 2.0, 2.0]]], reference, LIMITS, looks)
+    assert (stretched.outcome, stretched.estimate) == (Outcome.PASS, pytest.approx(0.0, abs=0.01))
+
+
+def test_one_session_far_out_does_not_carry_the_others() -> None:
+    """Two sessions lose more than the tolerance and the mean does clearly, but without the worst the others do not."""
+    looks = schedule(range(3, 4), 1, 1, 1, 6)
+    assert judge([[6.0], [1.05], [0.6]], QUIET, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge([[6.0], [1.05], [1.0]], QUIET, LIMITS, looks).outcome is Outcome.REGRESSED
+
+
+def test_a_session_whose_loss_may_be_a_few_slow_rounds_is_measured_on() -> None:
+    """Three of four rounds slow: the spread is in line, the session seems to lose, and the odd round says why to doubt it."""
+    reference = recorded(0.0004, round_variance=0.0001, rounds=12)
+    looks = schedule(range(1, 3), 4, 4, 12, 6)
+    slow = [0.0, 3.0, 3.01, 3.02]
+    early = judge([slow], reference, LIMITS, looks)
+    assert (early.outcome, early.cause, early.need_sessions, early.need_rounds) == (Outcome.INCONCLUSIVE, Cause.OUTLIERS, 1, 12)
+    later = judge([[*slow, *[0.0, 0.01] * 4]], reference, LIMITS, looks)
+    assert (later.outcome, later.rounds) == (Outcome.PASS, 12)
+    assert judge([[0.0, 0.01, 0.02, 3.0]], reference, LIMITS, looks).rounds == 4
+    lost = judge([[*slow, *[3.0, 3.01] * 4]] * 2, reference, LIMITS, looks)
+    assert (lost.outcome, lost.rounds) == (Outcome.REGRESSED, 24)
+
+
+round_losses = st.sampled_from([0.0, 0.01, -0.01, 0.02, -0.02, 0.5, 1.2, 1.5, 3.0])
+
+
+@given(st.lists(st.lists(round_losses, min_size=12, max_size=12), min_size=3, max_size=3), st.integers(4, 11), st.sampled_from([4, 6]))
+def test_what_else_was_measured_never_changes_a_decision(sessions: list[list[float]], more: int, rounds: int) -> None:
+    """Bought look by look, or with rounds that another metric asked for, or all at once: the same decision on the same look."""
+    reference = recorded(0.01, round_variance=0.0001, rounds=12)
+    looks = schedule(range(1, 4), 4, rounds, 12, 6)
+    at_once = judge(sessions, reference, LIMITS, looks)
+    for extra in (0, more):
+        bought = [max(4, extra)]
+        while True:
+            found = judge([losses[:count] for losses, count in zip(sessions, bought, strict=False)], reference, LIMITS, looks)
+            if found.need_sessions is None or found.need_rounds is None:
+                break
+            wanted = [max(had, found.need_rounds) for had in bought] + [found.need_rounds] * (found.need_sessions - len(bought))
+            assert wanted != bought
+            bought = wanted
+        assert (found.outcome, found.estimate, found.look) == (at_once.outcome, at_once.estimate, at_once.look)
+        assert found.rounds == at_once.rounds or not found.look  # before any look, what was measured is told
+
+
+def test_a_cell_buys_what_its_nearest_undecided_metric_needs() -> None:
+    assert next_purchase([]) == (0, 0)
+    assert next_purchase([(None, None), (3, 4), (2, 4), (2, 8), (None, 5)]) == (2, 8)
 
 
 def test_settings_are_compared_by_value_and_type() -> None:

@@ -87,6 +87,29 @@ def test_the_table_and_the_cap(build: Build) -> None:
     assert (new.old_value, new.loss_ratio) == (None, None)
 
 
+def test_a_loss_from_nothing_has_no_ratio(build: Build) -> None:
+    policy = build.policy(tolerances={"prefix_hit_ratio": Tolerance(loss_absolute=0.05)})
+
+    def cell(level: float):
+        return build.cell([build.session(f"s{n}", [build.round(i, {"prefix_hit_ratio": level}) for i in range(4)]) for n in range(6)])
+
+    nothing = build.baseline(cell(0.0), policy)
+    row = changes(build.baseline(cell(0.5), policy, previous=nothing), nothing, policy.tolerances)[0]
+    assert (row.old_value, row.new_value, row.loss_ratio) == (0.0, 0.5, None)
+
+
+def test_only_gated_statistical_metrics_must_be_testable(build: Build) -> None:
+    policy = build.policy(
+        tolerances={RATE: Tolerance(loss_ratio=0.0001), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)},
+        plan=MeasurementPlan(mode="baseline", baseline_sessions=2),
+    )
+    sessions = [replace(s, values={"engine_peak_rss_bytes": MetricValue(50.0 + n, 1)}) for n, s in enumerate(build.sessions(1000.0, 6))]
+    baseline = build.baseline(build.cell(sessions), policy)
+    assert {entry.metric for entry in baseline.workloads[0].metrics} == {RATE, "engine_peak_rss_bytes"}
+    assert [problem.metric for problem in testable(baseline, policy)] == [RATE]
+    assert testable(baseline, replace(policy, tolerances={})) == ()
+
+
 def test_exact_metrics_of_the_start_are_shared_and_those_of_serving_are_not(build: Build) -> None:
     policy = build.policy(
         tolerances={"weights_bytes": Tolerance(loss_absolute=0), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)},

@@ -156,3 +156,14 @@ def test_who_forced_a_value_if_the_log_says(key: str, start: str) -> None:
     seen = forced_by(key, LOG)
     assert seen.startswith(start)
     assert bool(seen) == bool(start)
+
+
+def test_keys_that_a_release_does_not_have_are_left_out(info: dict[str, Any]) -> None:
+    config = info["vllm_config"]
+    key = next(name for name in config if name == "optimization_level")
+    del config[key]
+    gone = next(name for name in ("load_format",) if name in config["load_config"])
+    del config["load_config"][gone]
+    found = resolved_config(info)
+    assert "optimization_level" not in found
+    assert "load_config.load_format" not in found

@@ -4,14 +4,17 @@ import math
 import random
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from k3perf.stats.location import MAD_TO_SIGMA, mean, median, robust_sigma, sample_variance
+from k3perf.stats.order_statistics import Location, locate, locate_rows, weights
 from k3perf.stats.pooling import NO_PRIOR, pool_groups, spread_difference_p
 from k3perf.stats.proportion import clopper_pearson
+from k3perf.stats.skewness import mean_difference_skewness, pooled_skewness, skewed_quantile
 from k3perf.stats.spending import shares
 from k3perf.stats.student import single_draw_quantile, upper_quantile
 
@@ -125,3 +128,75 @@ def test_spreads_that_differ_no_more_than_their_counting_noise_are_pooled_after_
     found = [pool_groups(groups_of([1.0] * 4, seed=seed)) for seed in range(200)]
     assert all(prior.df <= prior.total_df for prior in found)
     assert sum(prior.pooled for prior in found) > 180
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+def test_locations_equal_the_libraries(values: list[float]) -> None:
+    assert locate(Location.MEDIAN, values) == pytest.approx(statistics.median(values))
+    assert locate(Location.LOWER_QUARTILE, values) == pytest.approx(float(np.quantile(values, 0.25)), abs=1e-6)
+    middle = stats.trim_mean(values, 0.25) if len(values) >= 4 else statistics.median(values)
+    assert locate(Location.MIDDLE_HALF, values) == pytest.approx(float(middle), abs=1e-6)
+
+
+@pytest.mark.parametrize("location", list(Location))
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 12, 16])
+def test_locations_are_weighted_means_and_the_same_for_rows(location: Location, count: int) -> None:
+    first, shares_ = weights(location, count)
+    assert sum(shares_) == pytest.approx(1)
+    assert 0 <= first <= first + len(shares_) <= count
+    rows = np.random.default_rng(count).standard_normal((7, count))
+    assert locate_rows(location, rows) == pytest.approx([locate(location, row) for row in rows.tolist()])
+
+
+@pytest.mark.parametrize(("location", "slow"), [(Location.MEDIAN, 5), (Location.MIDDLE_HALF, 3), (Location.LOWER_QUARTILE, 8)])
+def test_how_many_slow_rounds_of_twelve_each_location_withstands(location: Location, slow: int) -> None:
+    rounds = [0.01 * index for index in range(12)]
+    spoiled = [*rounds[: 12 - slow], *[1e6] * slow]
+    assert locate(location, spoiled) < 1
+    assert locate(location, [*rounds[: 11 - slow], *[1e6] * (slow + 1)]) > 1
+
+
+def test_pooled_skewness_is_found_and_is_rarely_seen_where_there_is_none() -> None:
+    rng = np.random.default_rng(5)
+    starts = list(range(0, 6000, 6))
+    found = pooled_skewness(rng.gamma(4.0, size=6000) + np.repeat(rng.standard_normal(1000) * 50, 6), starts)
+    assert found == pytest.approx(1.0, abs=0.2)
+    few = list(range(0, 120, 6))
+    chance = [pooled_skewness(rng.standard_normal(120), few) for _ in range(400)]
+    assert sum(value > 0 for value in chance) == pytest.approx(64, abs=30)
+    assert min(chance) == 0
+    assert pooled_skewness(-rng.gamma(1.0, size=6000), starts) == 0
+
+
+def test_too_few_or_equal_values_have_no_skewness() -> None:
+    assert pooled_skewness(np.array([1.0, 5.0, 2.0, 9.0]), [0, 2]) == 0
+    assert pooled_skewness(np.array([3.0]), [0]) == 0
+    assert pooled_skewness(np.full(12, 2.0), [0, 6]) == 0
+
+
+def test_the_skewness_of_a_difference_of_means_equals_its_simulation() -> None:
+    rng = np.random.default_rng(6)
+    drawn = rng.exponential(size=(400_000, 8))
+    differences = drawn[:, :2].mean(axis=1) - drawn[:, 2:].mean(axis=1)
+    assert mean_difference_skewness(2.0, 2, 6) == pytest.approx(float(stats.skew(differences)), abs=0.03)
+    assert mean_difference_skewness(2.0, 4, 0) == pytest.approx(1.0)
+    assert mean_difference_skewness(2.0, 6, 6) == 0
+
+
+def test_a_skewed_quantile_lies_further_out_and_never_further_in() -> None:
+    gamma = stats.gamma(16)  # skewness 0.5
+    level = 0.01
+    true = (gamma.isf(level) - gamma.mean()) / gamma.std()
+    corrected = skewed_quantile(float(stats.norm.isf(level)), 0.5)
+    assert corrected == pytest.approx(true, abs=0.06)
+    assert skewed_quantile(3.0, -1.0) == 3.0
+    assert skewed_quantile(0.5, 1.0) == 0.5
+
+
+@pytest.mark.parametrize("value", [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e4])
+def test_the_inverse_of_trigamma_is_one(value: float) -> None:
+    from scipy.special import polygamma
+
+    from k3perf.stats.pooling import _inverse_trigamma
+
+    assert float(polygamma(1, _inverse_trigamma(value))) == pytest.approx(value, rel=1e-8)

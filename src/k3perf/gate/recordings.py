@@ -1,0 +1,231 @@
+"""Recorded sessions to what the self-test replays, with the reasons why a recording is left out. Pure.
+
+A replay splits one cell's sessions at random into a baseline's and a candidate's, so a recording must hold enough of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.gate.noise import MetricNoise
+from k3perf.gate.reference import Level, Subject, cell_reference, with_level
+from k3perf.gate.replay import CellSource, Session, Setting
+from k3perf.gate.scale import scale_for
+from k3perf.gate.simulation import Rounds
+from k3perf.gate.statistical import limits_of, round_looks
+from k3perf.gate.testable import CATCH_MISS, smallest_tolerance
+from k3perf.metrics.definitions import METRICS, Comparison, Direction, Scope
+from k3perf.metrics.values import CellMeasurement, RoundMetrics, SessionMetrics
+from k3perf.samples import Arm
+from k3perf.stats.location import sample_variance
+from k3perf.stats.order_statistics import locate
+
+BASELINE_SESSIONS: Final = 6
+CANDIDATE_SESSIONS: Final = 3
+"""The fewest of each that a replay needs. Of a longer recording the candidate gets up to four and the baseline the rest: a recording has
+few cells to pool, so that it needs more sessions of each than a suite does."""
+
+MOST_CANDIDATE_SESSIONS: Final = 4
+MINIMUM_ROUNDS: Final = 4
+NOISE_SHARE: Final = 0.25
+"""The noise between sessions, as a share of the tolerance, up to which the promises hold."""
+
+UNLUCKY_SHARE: Final = 0.1
+"""``accept`` would refuse the tolerance on at most this share of the splits."""
+
+SHORT_SHARE: Final = 2 / 3
+"""A session with less than this share of the cell's usual rounds was cut short by invalid ones; it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The replayable cells of one file, target and mode, and what was left out of it and why."""
+
+    name: str
+    target: str
+    mode: str
+    hardware_class: str
+    cells: tuple[CellMeasurement, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def sessions(self) -> int:
+        """The fewest usable sessions of a cell."""
+        return min(len(usable_sessions(cell)) for cell in self.cells)
+
+    @property
+    def rounds(self) -> int:
+        """The fewest usable rounds of a session."""
+        return min(len(_paired_rounds(*pair)) for cell in self.cells for pair in usable_sessions(cell))
+
+    def plan(self) -> MeasurementPlan:
+        """Up to four sessions for the candidate, the rest for the baseline, at least six."""
+        candidate = min(MOST_CANDIDATE_SESSIONS, self.sessions - BASELINE_SESSIONS)
+        return MeasurementPlan.model_validate(
+            {
+                "mode": self.mode,
+                "baseline_sessions": self.sessions - candidate,
+                "maximum_sessions": candidate,
+                "minimum_rounds": MINIMUM_ROUNDS,
+                "maximum_rounds": self.rounds,
+            }
+        )
+
+
+def recordings_of(name: str, cells: Iterable[CellMeasurement]) -> tuple[list[Recording], list[str]]:
+    """A file's cells by target and mode, and one sentence for each cell that cannot be replayed."""
+    kept: dict[tuple[str, str, str], list[CellMeasurement]] = {}
+    left_out: dict[tuple[str, str, str], list[str]] = {}
+    for cell in cells:
+        key = (cell.target, cell.mode, cell.hardware_class)
+        problem = _objection(cell)
+        if problem:
+            left_out.setdefault(key, []).append(f"{name}: {cell.target}/{cell.config}/{cell.workload} in {cell.mode} mode: {problem}")
+        else:
+            kept.setdefault(key, []).append(cell)
+    found = [Recording(name, *key, tuple(members), tuple(left_out.get(key, ()))) for key, members in sorted(kept.items())]
+    return found, [text for texts in left_out.values() for text in texts]
+
+
+def _objection(cell: CellMeasurement) -> str:
+    if cell.mode == "ab":
+        return "an ab run has no baseline to be split off"
+    usable = usable_sessions(cell)
+    needed = BASELINE_SESSIONS + CANDIDATE_SESSIONS
+    if len(usable) < needed:
+        return f"{len(usable)} usable sessions, a replay needs {needed}"
+    rounds = min(len(_paired_rounds(*pair)) for pair in usable)
+    if rounds < MINIMUM_ROUNDS:
+        return f"a session of {rounds} usable rounds, a replay needs {MINIMUM_ROUNDS}"
+    if not recorded_metrics([cell]):
+        return "no statistical metric was recorded in every valid round"
+    return ""
+
+
+def usable_sessions(cell: CellMeasurement) -> list[tuple[SessionMetrics, SessionMetrics | None]]:
+    """Valid candidate sessions that were not cut short, outside baseline mode each with the valid reference session beside it."""
+    references = {session.pair_id: session for session in cell.arm(Arm.REFERENCE) if session.pair_id is not None}
+    found: list[tuple[SessionMetrics, SessionMetrics | None]] = []
+    for session in cell.arm(Arm.CANDIDATE):
+        beside = references.get(session.pair_id) if session.pair_id is not None and cell.mode != "baseline" else None
+        if session.invalid_reasons or (beside is not None and beside.invalid_reasons):
+            continue
+        if cell.mode == "baseline" or beside is not None:
+            found.append((session, beside))
+    counts = [len(_paired_rounds(*pair)) for pair in found]
+    usual = sorted(counts)[len(counts) // 2] if counts else 0
+    return [pair for pair, count in zip(found, counts, strict=True) if count >= SHORT_SHARE * usual]
+
+
+def _paired_rounds(session: SessionMetrics, beside: SessionMetrics | None) -> list[tuple[RoundMetrics, RoundMetrics | None]]:
+    """Valid rounds only; with a reference beside, only rounds whose neighbour is valid too, so that neighbours stay neighbours."""
+    own = [measured for measured in session.rounds if not measured.invalid_reasons]
+    if beside is None:
+        return [(measured, None) for measured in own]
+    others = {measured.pair_index: measured for measured in beside.rounds if not measured.invalid_reasons}
+    return [(measured, others[measured.pair_index]) for measured in own if measured.pair_index in others]
+
+
+def recorded_metrics(cells: Sequence[CellMeasurement], preferred: Sequence[str] = ()) -> tuple[str, ...]:
+    """The ``preferred`` metrics that every valid round of every cell recorded as a positive number; without any, whichever statistical
+    round metrics did."""
+
+    def complete(name: str) -> bool:
+        rounds = [r for cell in cells for s in cell.sessions if not s.invalid_reasons for r in s.rounds if not r.invalid_reasons]
+        values = [measured.values[name].value if name in measured.values else None for measured in rounds]
+        return bool(values) and all(value is not None and value > 0 for value in values)
+
+    statistical = [m.name for m in METRICS.values() if m.comparison is Comparison.STATISTICAL and m.scope is Scope.ROUND]
+    found = tuple(name for name in statistical if complete(name))
+    return tuple(name for name in preferred if name in found) or found
+
+
+def recorded_sessions(cell: CellMeasurement, metrics: Sequence[str]) -> list[Session]:
+    """The usable sessions as losses by round."""
+    made: list[Session] = []
+    for session, beside in usable_sessions(cell):
+        pairs = _paired_rounds(session, beside)
+        own = _losses([measured for measured, _ in pairs], metrics)
+        made.append((own, None if beside is None else _losses([other for _, other in pairs if other is not None], metrics)))
+    return made
+
+
+def recorded_source(cell: CellMeasurement, metrics: Sequence[str], *, in_order: bool = False) -> CellSource:
+    """Sessions drawn from recorded ones without replacement, or in the order of recording; pairs stay together."""
+    sessions = recorded_sessions(cell, metrics)
+
+    def draw(rng: np.random.Generator, count: int) -> list[Session]:
+        order = range(len(sessions)) if in_order else rng.permutation(len(sessions)).tolist()
+        return [sessions[index] for index in order[:count]]
+
+    return draw
+
+
+def _losses(rounds: Sequence[RoundMetrics], metrics: Sequence[str]) -> Mapping[str, Rounds]:
+    return {name: tuple(_loss(name, measured.values[name].value) for measured in rounds) for name in metrics}
+
+
+def _loss(name: str, value: float | None) -> float:
+    sign = 1 if METRICS[name].direction is Direction.LOWER_IS_BETTER else -1
+    return sign * math.log((value or math.nan) / 100.0)
+
+
+def recorded_setting(recording: Recording, tolerances: Mapping[str, Tolerance], *, suite_metrics: int, in_order: bool = False) -> Setting:
+    """The recorded cells, drawn often enough for a suite of that many metrics."""
+    sources = tuple(recorded_source(cell, tuple(tolerances), in_order=in_order) for cell in recording.cells)
+    repeats = max(1, round(suite_metrics / len(tolerances) / len(sources)))
+    return Setting(sources, tolerances, recording.plan(), repeats=repeats)
+
+
+def testable_tolerances(recording: Recording, metrics: Sequence[str], *, suite_metrics: int) -> dict[str, Tolerance]:
+    """Per metric the smallest whole percentage that the promises speak of.
+
+    ``baseline accept`` would take it in nine of ten splits of this recording, in a suite of that many metrics, and it is at least four times
+    the standard deviation between sessions of the noisiest cell. A metric for which none does is left out.
+    """
+    plan = recording.plan()
+    found = {}
+    for name in metrics:
+        tolerance = _smallest(recording, name, plan, suite_metrics)
+        if tolerance is not None:
+            found[name] = Tolerance(loss_ratio=math.ceil(100 * tolerance) / 100)
+    return found
+
+
+testable_tolerances.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
+
+
+def _smallest(recording: Recording, name: str, plan: MeasurementPlan, suite_metrics: int) -> float | None:
+    barely = Tolerance(loss_ratio=0.001)
+    policy = Setting((), {name: barely}, plan).policy_for(suite_metrics)
+    subject = Subject(METRICS[name], barely, scale_for(METRICS[name], barely), "")
+    limits = limits_of(subject, policy)._replace(beta=CATCH_MISS)
+    series = []
+    for cell in recording.cells:
+        pairs = [(own[name], None if beside is None else beside[name]) for own, beside in recorded_sessions(cell, (name,))]
+        series.append(tuple(own if other is None else tuple(a - b for a, b in zip(own, other, strict=True)) for own, other in pairs))
+    noise = MetricNoise(tuple(series), recording.rounds)
+    needed = []
+    for cell_series in series:
+        reference = cell_reference(cell_series, noise, recording.rounds, (plan.minimum_rounds, plan.maximum_rounds))
+        planned = with_level(reference, plan.baseline_sessions, partial(_as_planned, plan.baseline_sessions, len(cell_series)))
+        needed.append(smallest_tolerance(subject, planned, limits, round_looks(planned, plan)[-1]))
+        values = [locate(reference.taken.location, losses[: reference.taken.rounds]) for losses in cell_series]
+        needed.append(subject.scale.loss_ratio(math.sqrt(sample_variance(values)) / NOISE_SHARE, None))
+    return None if None in needed else max(tolerance for tolerance in needed if tolerance is not None)
+
+
+def _as_planned(planned: int, recorded: int, level: Level) -> Level:
+    """A replay's baseline has fewer sessions than the recording and fewer degrees of freedom, and its variance is larger by chance: by as
+    much as in one of ten splits (chi-square)."""
+    from scipy.special import chdtri
+
+    df = level.df * (planned - 1) // (recorded - 1)
+    return level._replace(df=df, variance=level.variance * float(chdtri(df, UNLUCKY_SHARE)) / df)

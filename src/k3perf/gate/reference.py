@@ -1,0 +1,170 @@
+"""What a candidate's sessions are compared with: the recorded ones, or in ``ab`` the expectation of no difference. Pure.
+
+A candidate session of n rounds is compared with the first n rounds of each recorded session, taken in the same way, so that what
+happens to every session as it goes on (warming up, sliding) is no difference between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from k3perf.config.models import Tolerance
+from k3perf.gate.baseline import MetricBaseline
+from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, recorded_losses
+from k3perf.gate.policy import Policy
+from k3perf.gate.readings import Series
+from k3perf.gate.scale import Scale
+from k3perf.metrics.definitions import MetricDef, Scope
+from k3perf.stats.location import MAD_TO_SIGMA, mean, sample_variance
+from k3perf.stats.order_statistics import locate
+
+SPREAD_LIMIT: Final = 3.0
+"""Rounds whose robust sigma is this many times the recorded one are out of line; the session gets rounds up to the maximum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One metric with its tolerance and scale, and how values were compared (``basis``)."""
+
+    metric: MetricDef
+    tolerance: Tolerance
+    scale: Scale
+    basis: str
+
+    @property
+    def unit(self) -> str:
+        """Of the compared values."""
+        return "ratio" if self.basis == "ratio" else self.metric.unit
+
+
+class Level(NamedTuple):
+    """Sessions of one number of rounds, on the loss scale: their mean, the variance between them with its degrees of freedom, and their
+    skewness towards a loss."""
+
+    mean: float
+    variance: float
+    df: int
+    skewness: float = 0.0
+
+
+class Reference:
+    """What a candidate is compared with, on the loss scale.
+
+    ``session_count`` 0: the expected value is known (ab), not measured. ``taken`` says how a session's value is taken and how many rounds
+    are worth having. ``round_count``: the rounds of the recorded sessions, 0 where the metric has none. ``noise`` is the pooled one behind
+    it. ``round_sigma``: robust, within a session; infinite where it is not known, so that no spread is out of line.
+    """
+
+    __slots__ = ("_level_at", "_levels", "noise", "round_count", "round_sigma", "session_count", "spread_bound", "taken")
+
+    def __init__(
+        self,
+        session_count: int,
+        level_at: Callable[[int], Level],
+        taken: Taken,
+        *,
+        noise: MetricNoise = NO_NOISE,
+        round_count: int = 0,
+        round_variance: float | None = None,
+    ) -> None:
+        self.session_count = session_count
+        self.taken = taken
+        self.noise = noise
+        self.round_count = round_count
+        self.round_sigma = math.sqrt(round_variance) if round_variance else math.inf
+        self.spread_bound = SPREAD_LIMIT * self.round_sigma / MAD_TO_SIGMA
+        self._level_at = level_at
+        self._levels: dict[int, Level] = {}
+
+    def at(self, rounds: int) -> Level:
+        """The level of sessions of ``rounds`` rounds."""
+        try:
+            return self._levels[rounds]
+        except KeyError:
+            level = self._levels[rounds] = self._level_at(rounds)
+            return level
+
+
+def with_level(reference: Reference, session_count: int, change: Callable[[Level], Level]) -> Reference:
+    """The same reference as if it had been recorded with that many sessions, every level changed."""
+    return Reference(
+        session_count,
+        lambda rounds: change(reference.at(rounds)),
+        reference.taken,
+        noise=reference.noise,
+        round_count=reference.round_count,
+        round_variance=None if math.isinf(reference.round_sigma) else reference.round_sigma**2,
+    )
+
+
+def recorded_reference(subject: Subject, entry: MetricBaseline, policy: Policy, *, alternating: bool) -> Reference:
+    """Mean and noise of a cell's recorded sessions; the mean is NaN where one has no loss. ``alternating`` as in ``Readings``.
+
+    Kept with the entry: a cell is asked about at every look, and a target's noise stays the same object for a whole run.
+    """
+    noise = policy.noise_of(subject.metric.name, subject.basis)
+    plan = policy.plan
+    one_armed = subject.basis != "absolute" and not alternating
+    key = (subject.scale.logarithmic, plan.minimum_rounds, plan.maximum_rounds, one_armed)
+    kept: tuple[MetricNoise, Reference] | None = entry.memo.get(key)
+    if kept is None or kept[0] is not noise:
+        cell = recorded_losses(entry, subject.scale)
+        reference = cell_reference(cell, noise, entry.round_count, (plan.minimum_rounds, plan.maximum_rounds), one_armed=one_armed)
+        kept = entry.memo[key] = (noise, reference)
+    return kept[1]
+
+
+def cell_reference(cell: Sessions, noise: MetricNoise, round_count: int, rounds: tuple[int, int], *, one_armed: bool = False) -> Reference:
+    """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared with one value of the reference session, so that
+    fewer rounds show half of the noise they bring."""
+    if not noise.cells and _finite(cell):
+        noise = MetricNoise((cell,), round_count)
+    taken = noise.taken(*rounds)
+
+    def level_at(count: int) -> Level:
+        level = _level(cell, noise, Taken(taken.location, count))
+        if one_armed and count < round_count:
+            hidden = level.variance - _level(cell, noise, Taken(taken.location, round_count)).variance
+            level = level._replace(variance=level.variance + max(hidden, 0.0))
+        return level
+
+    return Reference(len(cell), level_at, taken, noise=noise, round_count=round_count, round_variance=noise.round_variance)
+
+
+def _finite(cell: Sessions) -> bool:
+    return all(math.isfinite(loss) for rounds in cell for loss in rounds)
+
+
+def _level(cell: Sessions, noise: MetricNoise, taken: Taken) -> Level:
+    if not _finite(cell):
+        return Level(math.nan, math.nan, 0)
+    values = [locate(taken.location, rounds[: taken.rounds]) for rounds in cell]
+    prior = noise.session(taken)
+    own = 0.0 if prior.pooled else sample_variance(values)
+    variance, df = prior.moderate(own, len(values) - 1)
+    return Level(mean(values), variance, df, noise.skewness(taken))
+
+
+def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Reference:
+    """ab: the expected difference is none, and known; the noise is that of pairs."""
+    noise = _pair_noise(subject, policy)
+    plan = policy.plan
+    taken = noise.taken(plan.minimum_rounds, plan.maximum_rounds)
+
+    def level_at(count: int) -> Level:
+        this = Taken(taken.location, count)
+        own = [locate(taken.location, losses[:count]) for losses in series.sessions]
+        variance, df = noise.session(this).moderate(sample_variance(own), max(len(own) - 1, 0))
+        return Level(0.0, variance, df, noise.skewness(this))
+
+    count = (noise.round_count or 1) if subject.metric.scope is Scope.ROUND else 0
+    return Reference(0, level_at, taken, noise=noise, round_count=count, round_variance=noise.round_variance)
+
+
+def _pair_noise(subject: Subject, policy: Policy) -> MetricNoise:
+    """Noise of a pair: recorded for pairs, or twice the recorded one of single sessions (pairing can only make it smaller)."""
+    noise = policy.noise_of(subject.metric.name, subject.basis)
+    return noise if noise.known else policy.noise_of(subject.metric.name, "absolute").doubled()

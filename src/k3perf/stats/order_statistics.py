@@ -1,0 +1,67 @@
+"""The location of a session's rounds as a weighted sum of their ordered values (an L-estimator; Huber, Robust Statistics, 1981, section 3.3).
+
+Which of them suits depends on the noise: ``k3perf.gate.noise`` chooses by what was recorded. All are equivariant: shifting every value
+shifts the location by as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Location(StrEnum):
+    """MEDIAN: withstands half of the values, whichever way they lie. MIDDLE_HALF: mean without the lowest and the highest quarter (fewer
+    than four values: the median); the best of the three for values that slide. LOWER_QUARTILE: withstands three quarters of the values
+    being too high, one quarter being too low.
+    """
+
+    MEDIAN = "median"
+    MIDDLE_HALF = "mean of the middle half"
+    LOWER_QUARTILE = "lower quartile"
+
+
+@lru_cache(maxsize=1024)
+def weights(location: Location, count: int) -> tuple[int, tuple[float, ...]]:
+    """Index of the first ordered value that counts, and the weights from there on; they sum to 1. ``count`` at least 1.
+
+    The quartile interpolates linearly (Hyndman and Fan 1996, type 7; ``numpy.quantile``'s default).
+    """
+    if location is Location.LOWER_QUARTILE:
+        place = (count - 1) / 4
+        first = math.floor(place)
+        share = place - first
+        return first, (1 - share, share) if share else (1.0,)
+    if location is Location.MIDDLE_HALF and count >= 4:
+        cut = count // 4
+        kept = count - 2 * cut
+        return cut, (1 / kept,) * kept
+    middle = count // 2
+    return (middle, (1.0,)) if count % 2 else (middle - 1, (0.5, 0.5))
+
+
+def locate_ordered(location: Location, ordered: Sequence[float]) -> float:
+    """The location of values in rising order; at least one."""
+    first, shares = weights(location, len(ordered))
+    if len(shares) == 1:
+        return ordered[first]
+    if len(shares) == 2:  # the commonest case, and the median's
+        return shares[0] * ordered[first] + shares[1] * ordered[first + 1]
+    return sum(share * ordered[first + index] for index, share in enumerate(shares))
+
+
+def locate(location: Location, values: Sequence[float]) -> float:
+    """The location of at least one value."""
+    return locate_ordered(location, sorted(values))
+
+
+def locate_rows(location: Location, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The location of each row of a matrix of at least one column."""
+    first, shares = weights(location, rows.shape[1])
+    located: NDArray[np.float64] = np.sort(rows, axis=1)[:, first : first + len(shares)] @ np.asarray(shares)
+    return located
