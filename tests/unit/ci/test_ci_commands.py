@@ -130,7 +130,9 @@ def test_selection_of_60_cells_takes_less_than_300_ms(checkout: Path) -> None:
 
 def test_a_plan_loads_nothing_heavy(checkout: Path) -> None:
     """A plan is asked for on every pull request and by hand; most of its time is Python's start."""
-    program = "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']); print(*sys.modules, file=sys.stderr)"
+    program = (
+        "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']); print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=True, timeout=60)
     assert {"aiohttp", "jinja2", "numpy", "psutil", "pytest", "rich", "scipy"} & set(done.stderr.split()) == set()
 
