@@ -48,6 +48,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--hardware-classes", metavar="A,B", help="only these, because no other has a runner; what that leaves out is noted"
     )
     parser.add_argument("--whole-model", choices=("only", "never"), help="only, or never, the targets that serve a checkpoint")
+    parser.add_argument("--record", action="store_true", help="the run will be a --k3-record: price every session that a baseline asks for")
     parser.add_argument("--costs", type=Path, help="recorded seconds (default: costs.json in the suite's folder, where there is one)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON there")
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     selection = _with_notes(selection, arguments.hardware_classes)
-    costs = CostModel(_recorded(arguments.costs, arguments.suite))
+    costs = CostModel(_recorded(arguments.costs, arguments.suite), recording=arguments.record)
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
     plan = _document(suite, selection, cells, fitted, shards, costs)

@@ -134,9 +134,13 @@ class CostBasis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Recorded seconds, with the median of the nearest recorded relatives where a cell has none of its own."""
+    """Recorded seconds, with the median of the nearest recorded relatives where a cell has none of its own.
+
+    ``recording``: the run takes ``baseline_sessions`` of each cell, and judges nothing.
+    """
 
     recorded: RecordedCosts
+    recording: bool = False
 
     def basis(self, cell: Cell) -> CostBasis:
         """What ``cell_s`` rests on."""
@@ -147,13 +151,14 @@ class CostModel:
     def cell_s(self, cell: Cell) -> float:
         """Seconds to measure the cell once its engine is ready: the target's ``minimum_sessions``, all but the first with a start.
 
-        An undecided cell buys more of them, so this is the least that a clean cell takes and no limit.
+        An undecided cell buys more of them, so this is no limit.
         """
         known = self.recorded.session_s.get(cell.cell_id)
         if known is None:
             near = self._related_s(cell)
             known = median(near) if near else UNRECORDED_SESSION_S
-        count = cell.target.measurement.minimum_sessions
+        plan = cell.target.measurement
+        count = plan.baseline_sessions if self.recording else plan.minimum_sessions
         return count * known + (count - 1) * self.start_s(cell)
 
     def _related_s(self, cell: Cell) -> list[float]:

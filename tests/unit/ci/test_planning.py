@@ -230,13 +230,14 @@ def test_a_cells_minutes_say_what_they_rest_on() -> None:
 
 
 def test_every_session_of_the_minimum_is_paid_with_its_start() -> None:
-    plan = {"mode": "baseline", "minimum_sessions": 3, "maximum_sessions": 4}
+    plan = {"mode": "baseline", "minimum_sessions": 3, "maximum_sessions": 4, "baseline_sessions": 5}
     suite = suite_of([config("default", extends=None)], [target("slow", measurement=plan, workloads=("chat",))], [workload("chat")])
     (cell,) = suite.cells()
     costs = CostModel(RecordedCosts(session_s={"slow-default-chat": 100}, engine_start_s={"slow/default": 40}))
     assert costs.cell_s(cell) == 3 * 100 + 2 * 40
     (group,) = group_engines(select_all(suite, "x").cells, costs)
     assert group.duration_s == 3 * 140
+    assert replace(costs, recording=True).cell_s(cell) == 5 * 100 + 4 * 40
 
 
 def record_costs_of(folder: Path, output: Path) -> int:
