@@ -88,7 +88,11 @@ class Site:
 
     def environment(self) -> dict[str, str]:
         """A temporary directory of its own: another suite on this machine may hold the device's lock."""
-        own = {"K3PERF_STAND_IN": str(self.root / "behaviour.json"), "K3PERF_ENGINE_PYTHON": str(self.python), "TMPDIR": str(self.temporary)}
+        own = {
+            "K3PERF_STAND_IN": str(self.root / "behaviour.json"),
+            "K3PERF_ENGINE_PYTHON": str(self.python),
+            "TMPDIR": str(self.temporary),
+        }
         return {**os.environ, **own}
 
     def pytest(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
