@@ -32,6 +32,7 @@ from typing import Any
 
 LIMIT_RATIO = 0.01
 CONFIDENCE = 0.95
+ROOT = Path(__file__).resolve().parent.parent
 REPORT_VARIABLE = "K3PERF_SUPERVISION_COST_FILE"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -182,7 +183,7 @@ def main() -> int:
         ]
         command += ["--k3-target", arguments.target, "-k", arguments.cell, "--k3-record", "--k3-sessions", str(arguments.sessions)]
         command += ["--k3-results", f"{scratch}/results"]
-        run = subprocess.run(command, env={**os.environ, REPORT_VARIABLE: str(report)}, stdout=sys.stderr, check=False)
+        run = subprocess.run(command, cwd=ROOT, env={**os.environ, REPORT_VARIABLE: str(report)}, stdout=sys.stderr, check=False)
         if not report.is_file():
             sys.stderr.write(f"the run ended with status {run.returncode} and left no report\n")
             return 1

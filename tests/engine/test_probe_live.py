@@ -212,13 +212,16 @@ def test_one_block_fewer_and_one_changed_default_are_seen(start_live: StartLive)
 
 
 def test_one_kv_token_fewer_is_caught(start_live: StartLive, repository: Path) -> None:
-    """As many blocks as one request of the whole context needs: the capacity is the context length, to the token."""
-    blocks = CONTEXT_TOKENS // 128
-    usual = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks).probe.kv_capacity_tokens
-    less = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks, max_model_len=CONTEXT_TOKENS - 1)
-    assert (usual, less.probe.kv_capacity_tokens) == (CONTEXT_TOKENS, CONTEXT_TOKENS - 1)
-    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", usual, less.probe.kv_capacity_tokens) is Outcome.REGRESSED
-    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", usual, usual) is Outcome.PASS
+    """With hardly more blocks than one request needs, a context shorter by a token makes the capacity smaller by a token: 33/32 of it."""
+    blocks, context = CONTEXT_TOKENS // 128 + 1, CONTEXT_TOKENS - 1  # one block is the null block
+    capacities = []
+    for tokens in (context, context - 1):
+        live = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks, max_model_len=tokens)
+        assert live.complete(list(range(10, 90)), 4)["usage"]["completion_tokens"] == 4  # it serves
+        capacities.append(live.probe.kv_capacity_tokens)
+    assert capacities == [4222, 4221]
+    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", *capacities) is Outcome.REGRESSED
+    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", capacities[0], capacities[0]) is Outcome.PASS
 
 
 def test_requests_held_before_the_first_preemption(start_live: StartLive, repository: Path) -> None:

@@ -77,6 +77,8 @@ class Site:
         (suite / "workloads" / "quick.yaml").write_text(yaml.safe_dump(WORKLOAD))
         (suite / "tolerances.yaml").write_text(yaml.safe_dump(TOLERANCES))
         (root / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+        self.temporary = root / "tmp"
+        self.temporary.mkdir(exist_ok=True)
         self.python = root / "engine_python"
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
         self.python.chmod(0o755)
@@ -86,7 +88,13 @@ class Site:
         (self.root / "behaviour.json").write_text(json.dumps(behaviour))
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "K3PERF_STAND_IN": str(self.root / "behaviour.json"), "K3PERF_ENGINE_PYTHON": str(self.python)}
+        """A temporary directory of its own: another suite on this machine may hold the device's lock."""
+        own = {
+            "K3PERF_STAND_IN": str(self.root / "behaviour.json"),
+            "K3PERF_ENGINE_PYTHON": str(self.python),
+            "TMPDIR": str(self.temporary),
+        }
+        return {**os.environ, **own}
 
     def pytest(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", *arguments]

@@ -25,7 +25,7 @@ from k3perf.errors import PreflightError
 from k3perf.units import GIB, format_bytes
 
 _MEMORY_POLL_S: Final = 0.5
-_BUSY_SAMPLE_S: Final = 0.3
+_BUSY_SAMPLE_S: Final = 0.1
 _BUSY_LIMIT_RATIO: Final = 0.2
 _TOTAL_MEMORY_SLACK_RATIO: Final = 0.95  # firmware keeps some of what the data sheet says
 _SHOWN_HOLDERS: Final = 5

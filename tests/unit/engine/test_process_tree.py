@@ -1,0 +1,68 @@
+"""An engine's processes are found by mark, session or descent; what was found to be a stranger is not looked at again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from k3perf.engine import process_tree
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, process_list
+
+NO_SUCH_PID = 1 << 22
+
+
+@pytest.fixture
+def engine_id() -> str:
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_a_marked_process_that_starts_between_looks_is_found(engine_id: str, started: list[subprocess.Popen[bytes]]) -> None:
+    tree = ProcessTree(engine_id, NO_SUCH_PID)
+    assert tree.pids() == ()
+    environment = {**os.environ, ENGINE_ID_VARIABLE: engine_id}
+    started.append(subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True))
+    assert tree.pids() == (started[0].pid,)
+    assert tree.pids() == (started[0].pid,)
+
+
+def test_a_young_process_is_looked_at_again(engine_id: str, started: list[subprocess.Popen[bytes]]) -> None:
+    """Between fork and exec it shows its parent's environment, without the mark."""
+    tree = ProcessTree(engine_id, NO_SUCH_PID)
+    started.append(subprocess.Popen(["sh", "-c", f"sleep 0.3; exec env {ENGINE_ID_VARIABLE}={engine_id} sleep 60"]))
+    assert tree.pids() == ()
+    end_s = time.monotonic() + 10
+    while tree.pids() != (started[0].pid,):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def test_environments_of_strangers_are_read_once(engine_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(process_tree, "_is_marked", lambda pid, mark: read.append(pid))
+    tree = ProcessTree(engine_id, NO_SUCH_PID)
+    tree.pids()
+    assert len(read) > 5
+    first = set(read)
+    read.clear()
+    tree.pids()
+    old = {pid for pid, row in process_list().items() if row.start_ticks < read_ticks() - 3 * os.sysconf("SC_CLK_TCK")}
+    assert first & old
+    assert not set(read) & old
+
+
+def read_ticks() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
