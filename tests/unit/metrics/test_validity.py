@@ -124,7 +124,7 @@ def test_client_and_server_must_agree_on_the_first_token(server_s, count, expect
 def test_the_reason_tells_reading_and_limit():
     reason = judge_round(record(sample(), telemetry=(reading("temperature_max_c", 91),)), DEFAULT)[0]
     assert (reason.reading, reason.limit) == (91, 87.0)
-    assert reason.text == "the device was too hot: 91 degrees C, at most 87 allowed"
+    assert reason.text == "the device was too hot: 91 degrees C, at most 87 allowed (nvml)"
     assert len({rule.name for rule in ROUND_RULES}) == len(ROUND_RULES)
 
 
