@@ -17,14 +17,17 @@ import pytest
 from k3perf.config.load import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate.cost import keeps_promise, measure_cost, wald_sessions
-from k3perf.gate.replay import Setting, Tally, tallies, tally
-from k3perf.gate.selftest import GATED, LOSSES, SUITE_METRICS, simulated_setting, simulated_source
-from k3perf.gate.simulation import OUTLIER_LOSS, SHAPES, Noise
+from k3perf.gate.replay import Setting, Tally, metric_loss, tallies, tally
+from k3perf.gate.selftest import GATED, LOSSES, SUITE_METRICS, simulated_noise, simulated_setting, simulated_source
+from k3perf.gate.simulation import OUTLIER_LOSS, SHAPES, Noise, realised_sigma
+from k3perf.stats.order_statistics import Location
 from k3perf.stats.proportion import clopper_pearson
 
 TOLERANCE = 0.05
 RUNS = 400
 MODES = ("baseline", "reference")
+# rounds twice as slow in either arm: no location of twelve ratios keeps the noise within a quarter of the tolerance (docs/gate.md)
+BEYOND_A_QUARTER = (("outlier_contaminated", "reference"),)
 PLANS = {
     # sessions at most: largest noise between sessions, as a share of the tolerance, that the plan is asked to test
     1: 0.05,
@@ -63,8 +66,9 @@ def test_the_promises_in_short(shape: str, mode: str) -> None:
     assert clean.metrics == 20 * SUITE_METRICS
     assert clean.red_runs == 0
     assert half.red_runs <= 3
-    assert lost.regressed >= 0.94 * lost.metrics
-    assert lost.inconclusive <= 0.05 * lost.metrics
+    if (shape, mode) not in BEYOND_A_QUARTER:
+        assert lost.regressed >= 0.94 * lost.metrics
+        assert lost.inconclusive <= 0.05 * lost.metrics
 
 
 @pytest.mark.parametrize("name", suite_plans())
@@ -158,7 +162,16 @@ def test_the_promises_themselves(shape: str, mode: str) -> None:
     assert clean.red_runs == 0
     assert clopper_pearson(clean.red_runs, clean.runs)[1] <= 0.01
     assert half.red_runs <= 0.05 * half.runs
-    assert keeps_promise(lost)
+    if (shape, mode) not in BEYOND_A_QUARTER:
+        assert keeps_promise(lost)
+
+
+def test_noise_that_no_promise_speaks_of_is_really_beyond_a_quarter() -> None:
+    for shape, mode in BEYOND_A_QUARTER:
+        quarter = 0.25 * metric_loss(GATED[-1], TOLERANCE)
+        noise = simulated_noise(shape, quarter, plan(mode))
+        for location in Location:
+            assert realised_sigma(noise, location, 12, 12, paired=True) > 1.2 * quarter
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def _session(losses: Sequence[float], wanted: int, reference: Reference, limits:
     the session seems to lose more than the tolerance, which may be those rounds' doing."""
     used = sorted(losses[:wanted])
     session = _valued(used, reference)
-    if used[-1] - used[0] <= min(reference.spread_bound, limits.tolerance):  # neither out of line nor standing out
+    if used[-1] - used[0] <= min(2 * reference.spread_bound, limits.tolerance):  # neither out of line nor standing out
         return session
     spread = _out_of_line(used, reference)
     if not spread and (session.loss <= limits.tolerance or not _stands_out(used, reference, limits.tolerance)):
@@ -256,8 +256,8 @@ def _spread(ordered: Sequence[float], reference: Reference) -> float:
 
 
 def _out_of_line(ordered: Sequence[float], reference: Reference) -> bool:
-    """Whether the robust sigma is beyond the limit; it cannot be where even the range is not."""
-    return ordered[-1] - ordered[0] > reference.spread_bound and _median_deviation(ordered) > reference.spread_bound
+    """Whether the robust sigma is beyond the limit. The median deviation from the median is at most half of the range."""
+    return ordered[-1] - ordered[0] > 2 * reference.spread_bound and _median_deviation(ordered) > reference.spread_bound
 
 
 def _median_deviation(ordered: Sequence[float]) -> float:

@@ -35,6 +35,12 @@ def test_robust_sigma_equals_scipy(values: list[float]) -> None:
     assert robust_sigma(values, median(values)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+@given(numbers)
+def test_the_median_deviation_is_at_most_half_of_the_range(values: list[float]) -> None:
+    """The gate leaves out the deviation where the range already says that it is small."""
+    assert robust_sigma(values, median(values)) / MAD_TO_SIGMA <= (max(values) - min(values)) / 2 * (1 + 1e-9) + 1e-9
+
+
 def test_the_scale_of_the_median_deviation_is_the_normals() -> None:
     assert pytest.approx(1 / stats.norm.ppf(0.75)) == MAD_TO_SIGMA
 
