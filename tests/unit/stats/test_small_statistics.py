@@ -12,7 +12,7 @@ from scipy import stats
 
 from k3perf.stats.location import MAD_TO_SIGMA, mean, median, robust_sigma, sample_variance
 from k3perf.stats.order_statistics import Location, locate, locate_rows, weights
-from k3perf.stats.pooling import NO_PRIOR, pool_groups, spread_difference_p
+from k3perf.stats.pooling import NO_PRIOR, pool_groups, spread_difference_p, variance_difference_p
 from k3perf.stats.proportion import clopper_pearson
 from k3perf.stats.skewness import mean_difference_skewness, pooled_skewness, skewed_quantile
 from k3perf.stats.spending import shares
@@ -206,3 +206,19 @@ def test_the_inverse_of_trigamma_is_one(value: float) -> None:
     from k3perf.stats.pooling import _inverse_trigamma
 
     assert float(polygamma(1, _inverse_trigamma(value))) == pytest.approx(value, rel=1e-8)
+
+
+def test_bartletts_test_is_scipys():
+    rng = random.Random(11)
+    groups = [[rng.gauss(0, sigma) for _ in range(count)] for sigma, count in ((1, 2), (1, 3), (2, 2), (0.5, 5))]
+    variances, dfs = [statistics.variance(group) for group in groups], [len(group) - 1 for group in groups]
+    assert variance_difference_p(variances, dfs) == pytest.approx(stats.bartlett(*groups).pvalue)
+
+
+def test_groups_of_two_that_spread_alike_are_pooled():
+    """Both values of a pair lie equally far from their median, so Brown and Forsythe's test alone would find every such set to differ."""
+    rng = random.Random(12)
+    pooled = [pool_groups([[rng.gauss(0, 1), rng.gauss(0, 1)] for _ in range(8)]).pooled for _ in range(200)]
+    assert sum(pooled) >= 180
+    apart = [pool_groups([[rng.gauss(0, sigma), rng.gauss(0, sigma)] for sigma in [0.01] * 4 + [10.0] * 4]).pooled for _ in range(200)]
+    assert sum(apart) <= 5
