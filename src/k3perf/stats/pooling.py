@@ -2,11 +2,11 @@
 
 Two steps. First: do the groups' spreads differ at all? Levene's test centred at medians (M. B. Brown and A. B. Forsythe, J. Am. Stat.
 Assoc. 69, 1974), which does not mistake heavy tails for differing groups. Where a group has two values only, both lie equally far from
-their median, the test divides by nothing and would call any groups different; Bartlett's test (Proc. R. Soc. A 160, 1937) is asked then,
-which heavy tails make call groups different too often, and that only costs degrees of freedom. If they do not differ, the pooled variance with all its degrees of freedom
-stands for every group. If they differ, each group's variance is moderated: G. K. Smyth, "Linear models and empirical Bayes methods for
-assessing differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3 (2004), section 6.2; s_g^2 ~ s_0^2 F(d_g,
-d_0), the total capped at the pooled degrees of freedom.
+their median, the test divides by nothing and would call any groups different; Bartlett's test (Proc. R. Soc. A 160, 1937) is asked then.
+Heavy tails make it call groups different too often, which only costs degrees of freedom. If they do not differ, the pooled variance with
+all its degrees of freedom stands for every group. If they differ, each group's variance is moderated: G. K. Smyth, "Linear models and
+empirical Bayes methods for assessing differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3 (2004),
+section 6.2; s_g^2 ~ s_0^2 F(d_g, d_0), the total capped at the pooled degrees of freedom.
 """
 
 from __future__ import annotations
