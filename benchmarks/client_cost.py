@@ -9,6 +9,7 @@ difference in its CPU time over the difference in tokens is what a token costs i
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ ITL_MS = {1: 1.0, 64: 8.0, 256: 20.0, 1024: 51.2}
 # few and many output tokens per request: 5,000 to 100,000 tokens apart in all
 TOKENS = {1: (200, 5200), 64: (50, 650), 256: (40, 240), 1024: (40, 140)}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+LONGEST_CLIENT_S = 150
 OURS, THEIRS, FLOOR = "k3perf", "vllm bench serve", "bare asyncio protocol"
 
 
@@ -65,16 +67,24 @@ def commands(options, scratch):
 
 
 def run_client(command, work, options):
-    """The last line of the client's output as JSON."""
+    """The last line of the client's output as JSON; a client that takes too long is ended with all its processes."""
     python, program, *further = command
-    full = ["taskset", "-c", str(options.client_cpu), python, CLIENTS / program, *work, *further]
-    environment = os.environ | OFFLINE | {"K3PERF_BENCHMARK_REALTIME": "1" if options.realtime else ""}
-    done = subprocess.run(
-        ["/usr/bin/env", *map(str, full)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"failed: {' '.join(map(str, full))}\n{done.stdout[-3000:]}")
-    return json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
+    full = [*map(str, ("/usr/bin/env", "taskset", "-c", options.client_cpu, python, CLIENTS / program, *work, *further))]
+    # guidellm's several processes wait by spinning: at real-time priority on one core they would starve each other for ever
+    realtime = options.realtime and program != "guidellm_run.py"
+    environment = os.environ | OFFLINE | {"K3PERF_BENCHMARK_REALTIME": "1" if realtime else ""}
+    process = subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=LONGEST_CLIENT_S)
+    except BaseException as error:  # an interrupt too
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise SystemExit(f"not done within {LONGEST_CLIENT_S} s: {' '.join(full)}") from None
+        raise
+    if process.returncode != 0:
+        raise SystemExit(f"failed: {' '.join(full)}\n{output[-3000:]}")
+    return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith("{")))
 
 
 def cost_us(command, server, level, options):

@@ -17,6 +17,8 @@ from k3perf.samples import RequestStatus
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+# After the stream's own end marker the last chunk is the last chunk; JSON holds no bare line end, so no token's text can look like this.
+_DONE_AND_LAST_CHUNK: Final = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
 _CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
 _CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
 _CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
@@ -162,15 +164,17 @@ class Connection(asyncio.Protocol):
             self._finish(now_ns)
 
     def _look_for_last_chunk(self, now_ns: int) -> None:
-        """Finish if the chunked body is complete. A tail that only looks like the last chunk is told apart by walking the chunks."""
+        """Finish if the chunked body is complete. A tail that may only look like the last chunk is told apart by walking the chunks."""
         if self._exchange is None:
             return
         tail = b""
         for _, part in reversed(self._reads):
-            tail = part[-len(_LAST_CHUNK) :] + tail
-            if len(tail) >= len(_LAST_CHUNK):
+            tail = part[-len(_DONE_AND_LAST_CHUNK) :] + tail
+            if len(tail) >= len(_DONE_AND_LAST_CHUNK):
                 break
-        if tail.endswith(_LAST_CHUNK) and _chunks_are_complete(b"".join(part for _, part in self._reads)):
+        if not tail.endswith(_LAST_CHUNK):
+            return
+        if tail.endswith(_DONE_AND_LAST_CHUNK) or _chunks_are_complete(b"".join(part for _, part in self._reads)):
             self._finish(now_ns)
 
     def _finish(self, now_ns: int) -> None:

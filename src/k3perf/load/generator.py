@@ -35,7 +35,7 @@ def run_round(
 ) -> RoundSamples:
     """Play the plan once; a sample for every planned request, whatever happened to it.
 
-    Time-outs are the plan's. ``stop`` ends the round within 0.1 s once it is set (or true): what is in flight or was not sent yet comes
+    Time-outs are the plan's. ``stop`` ends the round within 0.2 s once it is set (or true): what is in flight or was not sent yet comes
     back as ABANDONED. ``start_at_ns`` is asked for the start time when everything is encoded and connected; by default that is now.
     ``process_count`` above 1 plays the plan with that many client processes on the real clock; one core carries about 20,000 tokens per
     second (docs/load.md). Connections are opened and bodies encoded before the round's clock starts. Must not be called from a running event loop.

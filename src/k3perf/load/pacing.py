@@ -9,10 +9,10 @@ from typing import Final
 
 from k3perf.load.clock import Clock, PreciseTimer
 
-# A probe wakes the loop as a token does, so at one stream of 1,000 tokens per second fifty a second are 5 % of the client's cost.
-_PROBE_GAP_NS: Final = 16_000_000
-_PROBE_STEP_NS: Final = 4_944_272  # the golden ratio's share of the spread: probes visit every phase of a periodic load
-_PROBE_SPREAD_NS: Final = 8_000_000
+# A probe wakes the loop as a token does, and costs more: at one stream of 1,000 tokens per second twenty-five a second are some 5 %.
+_PROBE_GAP_NS: Final = 32_000_000
+_PROBE_STEP_NS: Final = 9_888_544  # the golden ratio's share of the spread: probes visit every phase of a periodic load
+_PROBE_SPREAD_NS: Final = 16_000_000
 
 
 class Pacer:

@@ -22,7 +22,7 @@ from k3perf.samples import RequestStatus
 from k3perf.units import NS_PER_S, s_to_ns
 from k3perf.workload.plan import Plan
 
-_SWEEP_S: Final = 0.05
+_SWEEP_S: Final = 0.1
 _SENDS_PER_TURN: Final = 16  # then the loop reads what has come in, so that a burst's replies are not timed late
 _SPARE_CONNECTIONS: Final = 8
 _PEAK_WINDOW_NS: Final = 2 * NS_PER_S

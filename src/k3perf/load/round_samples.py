@@ -23,7 +23,7 @@ class RoundSamples:
     """One pass of a plan: a sample for every planned request, in plan order.
 
     ``client_lag_p99_ns`` is the larger of two readings of the client's own lateness: how long a socket event waited for the client (a
-    probe every 20 ms), and how late requests went out. Requests due at one instant must queue for the wire, so only the first of each
+    probe every 40 ms), and how late requests went out. Requests due at one instant must queue for the wire, so only the first of each
     such group counts there; ``schedule_lag_p99_ns`` counts all. ``client_cpu_ns`` is the CPU time of sending, reading and decoding.
     ``stopped`` says that the round was ended from outside.
     """

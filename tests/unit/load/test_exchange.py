@@ -58,6 +58,23 @@ def test_a_chunked_reply_ends_with_its_last_chunk(line, size):
     assert connection.usable
 
 
+@pytest.mark.parametrize("size", [1, 3, 5, 1000])
+def test_the_streams_end_marker_and_the_last_chunk_end_a_reply(line, size):
+    connection, finished, _ = line
+    reply = HEAD + b"6\r\nhello!\r\n" + b"e\r\ndata: [DONE]\n\n\r\n" + b"0\r\n\r\n"
+    feed(connection, reply[:-1], size)
+    assert finished == []
+    connection.data_received(reply[-1:])
+    assert [exchange.failure for exchange in finished] == [None]
+
+
+def test_the_end_marker_without_a_last_chunk_ends_nothing(line):
+    connection, finished, _ = line
+    connection.data_received(HEAD + b"e\r\ndata: [DONE]\n\n\r\n")
+    connection.data_received(b"5\r\n0\r\n\r\n")
+    assert finished == []
+
+
 def test_bytes_that_only_look_like_the_end_are_no_end(line):
     connection, finished, _ = line
     connection.data_received(HEAD + b"7\r\nab0\r\n\r\n")
