@@ -40,7 +40,6 @@ def parse_arguments():
     parser.add_argument("--tokenizer", help="a tokenizer's directory for vllm bench serve and guidellm (default: the stand-ins')")
     parser.add_argument("--client-cpu", type=int, default=0)
     parser.add_argument("--server-cpu", type=int, default=1)
-    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO for server and clients (root; a busy machine)")
     parser.add_argument("--speed", type=float, default=1.0, help="divide the inter-token times by this: nearer to what one core carries")
     return parser.parse_args()
 
@@ -70,10 +69,9 @@ def run_client(command, work, options):
     """The last line of the client's output as JSON; a client that takes too long is ended with all its processes."""
     python, program, *further = command
     full = [*map(str, ("/usr/bin/env", "taskset", "-c", options.client_cpu, python, CLIENTS / program, *work, *further))]
-    # guidellm's several processes wait by spinning: at real-time priority on one core they would starve each other for ever
-    realtime = options.realtime and program != "guidellm_run.py"
-    environment = os.environ | OFFLINE | {"K3PERF_BENCHMARK_REALTIME": "1" if realtime else ""}
-    process = subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | OFFLINE, start_new_session=True
+    )
     try:
         output, _ = process.communicate(timeout=LONGEST_CLIENT_S)
     except BaseException as error:  # an interrupt too
@@ -109,8 +107,6 @@ def measure_all(options):
     levels = [int(level) for level in options.concurrency.split(",")]
     costs, lags = {}, {}
     with tempfile.TemporaryDirectory() as scratch, start_mock_server(cpus=frozenset({options.server_cpu})) as server:
-        if options.realtime:
-            os.sched_setscheduler(server.pid, os.SCHED_FIFO, os.sched_param(10))
         clients = commands(options, scratch)
         for level in levels:
             itl_ms = ITL_MS[level] / options.speed

@@ -4,7 +4,6 @@ Imports, connecting and lazy set-up fall into the warm-up or are the same in bot
 """
 
 import json
-import os
 import resource
 import sys
 
@@ -15,8 +14,6 @@ host, port = base_url.removeprefix("http://").split(":")
 
 def measure(play):
     """``play(output_tokens)`` plays ``concurrency`` streams once. Prints [user s, system s] after each run as the last line on stdout."""
-    if os.environ.get("K3PERF_BENCHMARK_REALTIME"):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     readings_s = []
     for tokens in (few_tokens, few_tokens, many_tokens):
         play(tokens)
