@@ -274,7 +274,7 @@ _REAL = (
     _real("model_cut_off", "import", "config.json ends in the middle", "engine ended in stage import"),
     _real("hangs_at_load", "load", "EngineCore is stopped by SIGSTOP while it loads", "engine hung in stage load: no progress"),
     _real("core_killed_mid_round", "mid-round", "SIGKILL to EngineCore while requests stream", "VLLM::EngineCore"),
-    _real("out_of_memory", "serving", "EngineCore outgrows its memory cgroup", "out-of-memory killer"),
+    _real("out_of_memory", "serving", "the worker outgrows its memory cgroup", "out-of-memory killer"),
     _harmless("real_port_stolen", Kind.REAL, "import", "vLLM's CPU engine: a stranger listens on the reserved port", ""),
     _real("suite_core_killed", "mid-round", "SIGKILL to EngineCore in a round of `pytest perf_tests`", "engine died in service"),
 )

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ from k3perf.samples import RequestStatus
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan, expand
 from tests.faults.bench import PATIENT, Bench
-from tests.faults.inner import LEFT_OUT_PLUGINS
 from tests.faults.matrix import Fault, Kind, of
 from tests.faults.real_engine import ENVIRONMENT, REPOSITORY, engine_python, real_launch
 
@@ -37,9 +36,9 @@ EAGER = "--enforce-eager"
 HOLD_BYTES = 512 << 20
 
 
-def core_of(pids: tuple[int, ...]) -> int:
-    """The process that computes: on one CPU rank, EngineCore holds the worker."""
-    return next(pid for pid in pids if "EngineCore" in command_of(pid))
+def titled(pids: Iterable[int], title: str) -> int:
+    """The process of the tree whose title holds this."""
+    return next(pid for pid in pids if title in command_of(pid))
 
 
 def chat(requests: int) -> Plan:
@@ -109,7 +108,7 @@ def test_the_core_is_killed_in_a_round(bench: Bench) -> None:
     """The round ends at once, not with its time-outs."""
     fault = ROWS["real_core_killed_mid_round"]
     engine = start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine")
-    core = core_of(engine.pids())
+    core = titled(engine.pids(), "EngineCore")
     asked: list[float] = []
 
     def stop() -> bool:
@@ -136,7 +135,7 @@ def with_suppressed_kill(pid: int) -> None:
 def test_the_engine_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> None:
     fault = ROWS["real_out_of_memory"]
     engine = start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine")
-    (memory_cgroup / "cgroup.procs").write_text(str(core_of(engine.pids())))
+    (memory_cgroup / "cgroup.procs").write_text(str(titled(engine.pids(), "VLLM::Worker")))
     with pytest.raises(Exception, match=r"."):  # whatever the route answers when its process is gone
         ServerProbe(engine.base_url, timeout_s=60).call("k3perf_hold_bytes", "host", HOLD_BYTES)
     expect_death(bench, engine, fault)
@@ -153,8 +152,8 @@ def test_a_port_that_a_stranger_takes(bench: Bench, steal: Callable[[int], list[
 @pytest.fixture
 def recording(bench: Bench) -> Iterator[subprocess.Popen[bytes]]:
     """A whole `pytest perf_tests` that records one cell on two real engines; its output and results lie in the bench's directory."""
-    quiet = [part for plugin in LEFT_OUT_PLUGINS if plugin != "benchmark" for part in ("-p", f"no:{plugin}")]
-    command = [sys.executable, "-m", "pytest", "perf_tests", "-q", *quiet, "--k3-plain", "--k3-target", "cpu-gqa", "-k", "default-chat"]
+    command = [sys.executable, "-m", "pytest", "perf_tests", "-q", "-p", "no:cacheprovider", "--k3-plain"]
+    command += ["--k3-target", "cpu-gqa", "-k", "default-chat"]
     command += ["--k3-record", "--k3-sessions", "1", "--k3-results", str(bench.work / "results"), "--k3-engine-python", engine_python()]
     environment = {**os.environ, "TMPDIR": str(bench.temporary), "K3PERF_CACHE": ENVIRONMENT["VLLM_CACHE_ROOT"], "PYTEST_ADDOPTS": ""}
     with (bench.work / "output").open("wb") as output:
@@ -175,7 +174,7 @@ def test_a_whole_run_whose_engine_is_killed_mid_round(bench: Bench, recording: s
         assert recording.poll() is None, output.read_text()
         assert time.monotonic() < end_s, output.read_text()
         time.sleep(0.2)
-    os.kill(next(pid for pid in bench.processes() if "EngineCore" in command_of(pid)), signal.SIGKILL)
+    os.kill(titled(bench.processes(), "EngineCore"), signal.SIGKILL)
     assert recording.wait(120) == fault.exit_status, output.read_text()
     assert re.search(fault.shows, output.read_text()), output.read_text()
     assert "Traceback" not in output.read_text()
