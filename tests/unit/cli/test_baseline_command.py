@@ -144,3 +144,23 @@ def test_what_cannot_be_proposed(tmp_path: Path, run: Run, capsys: pytest.Captur
         run("propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of")))
     assert run("show") == 0
     assert "no baseline is committed" in capsys.readouterr().out
+
+
+def test_runs_of_several_commits_are_taken_together_on_request(tmp_path: Path, run: Run) -> None:
+    one = record(tmp_path / "r1", cell("default", 100.0, count=3), commit="c0ffee")
+    other = record(tmp_path / "r2", cell("default", 100.0, count=3), cell("seqs_down", 98.0), commit="beef")
+    assert run("propose", "--across-commits", "--only", "cpu-gqa/default", one, other) == 0
+    assert run("accept", "--reason", "recorded over two days", "--by", "tester") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
+    assert written is not None
+    assert (written.acceptance.commit, written.acceptance.run_ids) == ("c0ffee, beef", ("r1", "r2"))
+    assert read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down") is None
+
+
+def test_a_config_that_is_not_ready_can_be_left_for_later(tmp_path: Path, run: Run) -> None:
+    recorded = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, count=1))
+    with pytest.raises(UsageError, match="seqs_down"):
+        run("propose", recorded)
+    assert run("propose", "--only", "cpu-gqa/default", recorded) == 0
+    with pytest.raises(UnknownNameError, match="gone"):
+        run("propose", "--only", "cpu-gqa/gone", recorded)
