@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from k3perf.engine import supervisor
 from k3perf.engine.port import PortReservation
 from tests.faults.bench import Bench
+from tests.faults.real_engine import RealLaunch, real_engine_launch
 
 
 @pytest.fixture
@@ -32,6 +34,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for pid in made.processes():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def real_launch(bench: Bench, engine_python: Path) -> RealLaunch:
+    """Launches of vLLM's own CPU engine in the bench; the test is skipped where there is no such engine."""
+    return partial(real_engine_launch, bench, engine_python)
 
 
 @pytest.fixture

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from k3perf.config.models import StageDeadlines
 from k3perf.engine.launch import EngineLaunch
 from tests.faults.bench import PATIENT, Bench
 
+RealLaunch = Callable[..., EngineLaunch]
+"""Flags, ``load_format`` and ``deadlines`` to a launch of the real engine in the test's bench."""
 REPOSITORY = Path(__file__).parents[2]
 MODELS = REPOSITORY / "perf_tests" / "models"
 ENVIRONMENT = {
@@ -26,20 +27,24 @@ ENVIRONMENT = {
 }
 
 
-def engine_python() -> str:
-    """The Python of an environment with vLLM's CPU build; the test is skipped where none is named."""
-    found = os.environ.get("K3PERF_ENGINE_PYTHON", "")
-    if not found:
-        pytest.skip("K3PERF_ENGINE_PYTHON names no engine environment")
-    return found
-
-
-def real_launch(bench: Bench, *flags: str, load_format: str = "dummy", deadlines: StageDeadlines = PATIENT) -> EngineLaunch:
+def real_engine_launch(
+    bench: Bench, engine_python: Path, *flags: str, load_format: str = "dummy", deadlines: StageDeadlines = PATIENT
+) -> EngineLaunch:
     """A launch of the real engine with a model directory of the bench's own, so that its name marks the command lines."""
     model = bench.work / bench.model
     if not model.exists():
         shutil.copytree(Path(os.environ.get("K3PERF_INTERRUPT_MODEL", MODELS / "cpu-gqa")), model)
-    argv = (engine_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1", "--port", "{port}")
+    argv = (
+        str(engine_python),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+    )
     small = ("--max-model-len", "1024", "--max-num-seqs", "8", "--dtype", "bfloat16", "--load-format", load_format)
     probe = ("--worker-extension-cls", "k3perf_probe.worker_extension.ProbeExtension")
     return EngineLaunch(argv=(*argv, *small, *probe, *flags), model_name=str(model), environment=dict(ENVIRONMENT), deadlines=deadlines)

@@ -1,6 +1,6 @@
 """The faults of the matrix whose cause or course is vLLM's own, on its CPU engine: same rows, same outcome, nothing left.
 
-pytest tests/faults/test_real_faults.py -m engine      needs K3PERF_ENGINE_PYTHON; an engine start each
+pytest tests/faults/test_real_faults.py -m engine      needs the engine environment; an engine start each
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import pytest
 
 from k3perf.config.suite import load_suite
 from k3perf.engine.process_tree import command_of
-from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
-from k3perf.errors import EngineError, ExitStatus
+from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
 from k3perf.samples import RequestStatus
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan, expand
 from tests.faults.bench import PATIENT, Bench
-from tests.faults.matrix import Fault, Kind, of
-from tests.faults.real_engine import ENVIRONMENT, REPOSITORY, engine_python, real_launch
+from tests.faults.endings import expect_death, expect_failed_start
+from tests.faults.matrix import Kind, of
+from tests.faults.real_engine import ENVIRONMENT, REPOSITORY, RealLaunch
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 ROWS = {fault.name: fault for fault in of(Kind.REAL)}
@@ -48,40 +48,20 @@ def chat(requests: int) -> Plan:
     return expand(spec, vocabulary_size=suite.vocabulary_size(suite.target("cpu-gqa")))
 
 
-def expect_failed_start(bench: Bench, fault: Fault, **launch: object) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        start_engine(real_launch(bench, EAGER, **launch), work_directory=bench.work / "engine")  # type: ignore[arg-type]
-    assert re.search(fault.shows, str(caught.value)), str(caught.value)
-    assert caught.value.exit_status is fault.exit_status is ExitStatus.INVALID
-    assert caught.value.stage == fault.stage
-    bench.assert_nothing_left()
-    return caught.value
-
-
-def expect_death(bench: Bench, engine: Engine, fault: Fault) -> None:
-    assert engine.death_event.wait(30)
-    error = engine.death_error()
-    assert re.search(fault.shows, str(error)), str(error)
-    assert error.exit_status is fault.exit_status is ExitStatus.INVALID
-    report = engine.stop()
-    assert report.clean, report.text
-    bench.assert_nothing_left(ports=(engine.port,))
-
-
-def test_a_model_directory_without_weights(bench: Bench) -> None:
-    error = expect_failed_start(bench, ROWS["real_no_weights"], load_format="auto")
+def test_a_model_directory_without_weights(bench: Bench, real_launch: RealLaunch) -> None:
+    error = expect_failed_start(bench, ROWS["real_no_weights"], real_launch(EAGER, load_format="auto"), bench.work / "engine")
     assert error.root_cause
     assert len(error.log_tail) <= 10
 
 
-def test_a_config_file_that_is_cut_off(bench: Bench) -> None:
-    real_launch(bench)  # makes the model directory
+def test_a_config_file_that_is_cut_off(bench: Bench, real_launch: RealLaunch) -> None:
+    real_launch()  # makes the model directory
     config = bench.work / bench.model / "config.json"
     config.write_text(config.read_text()[:200])
-    expect_failed_start(bench, ROWS["real_model_cut_off"])
+    expect_failed_start(bench, ROWS["real_model_cut_off"], real_launch(EAGER), bench.work / "engine")
 
 
-def test_a_worker_that_hangs_while_it_loads(bench: Bench) -> None:
+def test_a_worker_that_hangs_while_it_loads(bench: Bench, real_launch: RealLaunch) -> None:
     """SIGSTOP as soon as the log says that loading began: nobody in vLLM notices."""
     fault = ROWS["real_hangs_at_load"]
     frozen: list[int] = []
@@ -94,7 +74,7 @@ def test_a_worker_that_hangs_while_it_loads(bench: Bench) -> None:
 
     with pytest.raises(EngineError) as caught:
         start_engine(
-            real_launch(bench, EAGER, deadlines=PATIENT.model_copy(update={"load_s": 4.0})),
+            real_launch(EAGER, deadlines=PATIENT.model_copy(update={"load_s": 4.0})),
             work_directory=bench.work / "engine",
             on_stage=freeze,
         )
@@ -104,10 +84,10 @@ def test_a_worker_that_hangs_while_it_loads(bench: Bench) -> None:
     bench.assert_nothing_left()
 
 
-def test_the_core_is_killed_in_a_round(bench: Bench) -> None:
+def test_the_core_is_killed_in_a_round(bench: Bench, real_launch: RealLaunch) -> None:
     """The round ends at once, not with its time-outs."""
     fault = ROWS["real_core_killed_mid_round"]
-    engine = start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine")
+    engine = start_engine(real_launch(EAGER), work_directory=bench.work / "engine")
     core = titled(engine.pids(), "EngineCore")
     asked: list[float] = []
 
@@ -122,7 +102,7 @@ def test_the_core_is_killed_in_a_round(bench: Bench) -> None:
     assert seen.stopped
     assert (seen.end_ns - seen.start_ns) / 1e9 < 10
     assert any(sample.status is not RequestStatus.OK for sample in seen.samples)
-    expect_death(bench, engine, fault)
+    expect_death(bench, engine, fault, wait_s=30)
 
 
 def with_suppressed_kill(pid: int) -> None:
@@ -132,29 +112,29 @@ def with_suppressed_kill(pid: int) -> None:
         return
 
 
-def test_the_engine_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> None:
+def test_the_engine_runs_out_of_memory(bench: Bench, real_launch: RealLaunch, memory_cgroup: Path) -> None:
     fault = ROWS["real_out_of_memory"]
-    engine = start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine")
+    engine = start_engine(real_launch(EAGER), work_directory=bench.work / "engine")
     (memory_cgroup / "cgroup.procs").write_text(str(titled(engine.pids(), "VLLM::Worker")))
     with pytest.raises(Exception, match=r"."):  # whatever the route answers when its process is gone
         ServerProbe(engine.base_url, timeout_s=60).call("k3perf_hold_bytes", "host", HOLD_BYTES)
-    expect_death(bench, engine, fault)
+    expect_death(bench, engine, fault, wait_s=30)
 
 
-def test_a_port_that_a_stranger_takes(bench: Bench, steal: Callable[[int], list[int]]) -> None:
+def test_a_port_that_a_stranger_takes(bench: Bench, real_launch: RealLaunch, steal: Callable[[int], list[int]]) -> None:
     ports = steal(1)
-    with start_engine(real_launch(bench, EAGER), work_directory=bench.work / "engine") as engine:
+    with start_engine(real_launch(EAGER), work_directory=bench.work / "engine") as engine:
         assert engine.port == ports[1]
         assert ROWS["real_port_stolen"].outcome is None
     bench.assert_nothing_left(ports=ports[1:])
 
 
 @pytest.fixture
-def recording(bench: Bench) -> Iterator[subprocess.Popen[bytes]]:
+def recording(bench: Bench, engine_python: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A whole `pytest perf_tests` that records one cell on two real engines; its output and results lie in the bench's directory."""
     command = [sys.executable, "-m", "pytest", "perf_tests", "-q", "-p", "no:cacheprovider", "--k3-plain"]
     command += ["--k3-target", "cpu-gqa", "-k", "default-chat"]
-    command += ["--k3-record", "--k3-sessions", "1", "--k3-results", str(bench.work / "results"), "--k3-engine-python", engine_python()]
+    command += ["--k3-record", "--k3-sessions", "1", "--k3-results", str(bench.work / "results"), "--k3-engine-python", str(engine_python)]
     environment = {**os.environ, "TMPDIR": str(bench.temporary), "K3PERF_CACHE": ENVIRONMENT["VLLM_CACHE_ROOT"], "PYTEST_ADDOPTS": ""}
     with (bench.work / "output").open("wb") as output:
         process = subprocess.Popen(

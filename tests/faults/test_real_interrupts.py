@@ -21,7 +21,7 @@ from k3perf.engine.process_tree import process_list
 from k3perf.engine.shared_memory import files_present, inodes_used_by
 from tests.faults.bench import Bench
 from tests.faults.inner import inner_command, write_inner_suite
-from tests.faults.real_engine import real_launch
+from tests.faults.real_engine import RealLaunch
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,10 +31,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", range(COUNT))
-def test_an_interrupt_at_a_random_moment(bench: Bench, number: int) -> None:
+def test_an_interrupt_at_a_random_moment(bench: Bench, real_launch: RealLaunch, number: int) -> None:
     draw = random.Random(f"interrupt {number}")
     after_s, what = draw.uniform(0.0, LIFE_S), SIGNALS[number % len(SIGNALS)]
-    launch = real_launch(bench, *(() if number % 2 else ("--enforce-eager",)))
+    launch = real_launch(*(() if number % 2 else ("--enforce-eager",)))
     spec = {
         "argv": launch.argv,
         "model_name": launch.model_name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -15,26 +14,14 @@ import pytest
 from k3perf.engine.process_tree import command_of
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
-from k3perf.errors import ExitStatus
 from tests.faults.bench import Bench
+from tests.faults.endings import expect_death
 from tests.faults.matrix import Fault, Kind, of
 
 ROWS = {fault.name: fault for fault in of(Kind.SERVICE)}
 BY_THEMSELVES = [ROWS[name] for name in ("worker_dies_late", "api_server_dies_late")]
 KILLED = [ROWS[name] for name in ("worker_killed", "core_killed", "api_server_killed", "worker_dead_core_alive")]
 _VICTIM = {"worker_killed": "Worker", "core_killed": "EngineCore", "worker_dead_core_alive": "Worker"}
-
-
-def expect_death(bench: Bench, engine: Engine, fault: Fault) -> None:
-    assert engine.death_event.wait(10)
-    assert not engine.alive()
-    error = engine.death_error()
-    assert re.search(fault.shows, str(error)), str(error)
-    assert error.exit_status is fault.exit_status is ExitStatus.INVALID
-    report = engine.stop()
-    assert report.clean, report.text
-    bench.assert_nothing_left(ports=(engine.port,))
-    assert engine.stop() is report
 
 
 @pytest.mark.parametrize("fault", BY_THEMSELVES, ids=lambda fault: fault.name)

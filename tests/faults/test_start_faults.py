@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
 import pytest
 
 from k3perf.engine.supervisor import start_engine
-from k3perf.errors import EngineError, ExitStatus
+from k3perf.errors import EngineError
 from tests.faults.bench import PATIENT, Bench
+from tests.faults.endings import expect_failed_start
 from tests.faults.matrix import Fault, Kind, of
 
 _BY_HAND = {"no_executable", "port_stolen_once", "port_stolen_always", "slow_but_moving"}
@@ -20,14 +20,7 @@ ROW = {fault.name: fault for fault in of(Kind.START)}
 
 
 def expect_failure(bench: Bench, fault: Fault, **launch: object) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        start_engine(bench.launch(*fault.flags, **launch), work_directory=bench.work)
-    assert re.search(fault.shows, str(caught.value)), str(caught.value)
-    assert caught.value.exit_status is fault.exit_status is ExitStatus.INVALID
-    assert caught.value.stage == fault.stage
-    assert len(caught.value.log_tail) <= 10
-    bench.assert_nothing_left()
-    return caught.value
+    return expect_failed_start(bench, fault, bench.launch(*fault.flags, **launch), bench.work)
 
 
 @pytest.mark.parametrize("fault", FAILING, ids=lambda fault: fault.name)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from k3perf.cli.numbers import positive
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
@@ -39,7 +40,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--changed-since", metavar="REF", help="select by the files that differ from the merge base with REF; without: everything"
     )
     parser.add_argument(
-        "--budget-minutes", type=_positive, metavar="N", help="device minutes for each hardware class; cells beyond are left out, by name"
+        "--budget-minutes", type=positive, metavar="N", help="device minutes for each hardware class; cells beyond are left out, by name"
     )
     parser.add_argument("--shards", type=_count, default=1, metavar="N", help="runners for each hardware class (default: %(default)s)")
     parser.add_argument("--target", action="append", metavar="NAME", help="only this target; can be repeated")
@@ -63,13 +64,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="instead of planning: write what earlier runs took, from their results.jsonl files or the folders above, to --costs",
     )
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of minutes")
-    return value
 
 
 def _count(text: str) -> int:

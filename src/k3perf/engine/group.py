@@ -108,7 +108,6 @@ class Follower:
             self.tree.wait_gone(deadline_s=self._stop_s, poll_root=self.poll)
         killed = self.tree.pids()
         left = self.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=self.poll)
-        self.poll()  # the tree may have reaped the root: its Popen must know, or it warns of a process that still runs
         self.log.drain()
         if not left:
             self._guardian.release()

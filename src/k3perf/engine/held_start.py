@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from k3perf.engine.launch import EngineLaunch
+from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
 from k3perf.errors import EngineError
 
-SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 HELD_MODULE: Final = "k3perf_probe.held_start"
 AT_GATE_SUFFIX: Final = ".reached"  # k3perf_probe.held_start writes it; the harness does not import the probe
 _POLL_S: Final = 0.05

@@ -10,6 +10,7 @@ from typing import Final
 
 from k3perf.config.models import StageDeadlines
 
+SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 CONFIG_FILE_PLACEHOLDER: Final = "{config_file}"
 PORT_PLACEHOLDER: Final = "{port}"
 

@@ -9,13 +9,12 @@ from typing import Final
 
 from k3perf.config.models import TargetSpec
 from k3perf.engine.group import MASTER_PORT_PLACEHOLDER, EngineGroup, GroupLaunch, start_group
-from k3perf.engine.launch import EngineLaunch
+from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
 from k3perf.engine.launchers.options import resolve_options
 from k3perf.engine.running import DeviceUsedBytes, Engine
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError, UsageError
 
-SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 SERVE_MODULE: Final = "k3perf_probe.serve"
 
 

@@ -13,10 +13,9 @@ from typing import Any, Final
 import yaml
 
 from k3perf.config.models import TargetSpec
-from k3perf.engine.launch import EngineLaunch
+from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
 
 PROBE_EXTENSION: Final = "k3perf_probe.worker_extension.ProbeExtension"
-SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 
 # What keeps a measured server quiet and reproducible; none of it changes how a request is computed.
 MEASUREMENT_ENVIRONMENT: Final = {

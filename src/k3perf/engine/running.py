@@ -248,7 +248,6 @@ class Engine:
         killed = parts.tree.pids()
         parts.shared_memory.look(killed)
         left = parts.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=parts.process.poll)
-        parts.process.poll()  # the tree may have reaped the root: its Popen must know, or it warns of a process that still runs
         removed = parts.shared_memory.remove()
         parts.shared_memory.close()
         parts.log.drain()

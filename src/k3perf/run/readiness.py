@@ -11,7 +11,7 @@ import psutil
 
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
-from k3perf.engine.devices import nvml_reader
+from k3perf.engine.devices import DeviceReader, nvml_reader
 from k3perf.engine.installed_vllm import installed_vllm
 from k3perf.engine.port import PortReservation
 from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
@@ -40,8 +40,8 @@ def require_ready(
             holders=host_memory_holders,
             deadline_s=MEMORY_DEADLINE_S,
         )
-    elif target.hardware.kind == "nvidia" and not own_pids:
-        _wait_for_devices(target)
+    elif (read_devices := _devices_of(target)) is not None and not own_pids:
+        _wait_for_devices(target, read_devices)
     require(find(target, engines_count=engines_count, engine_python=engine_python, results_directory=results_directory, own_pids=own_pids))
 
 
@@ -82,14 +82,14 @@ def find(
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
         own_pids=frozenset(own_pids),
     )
-    return check(needs, devices=nvml_reader(target_device_indices(target.hardware)) if target.hardware.kind == "nvidia" else None)
+    return check(needs, devices=_devices_of(target))
 
 
 def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | None:
     """A function that reads the used memory of the target's NVIDIA devices together (None when they cannot be read); None on others."""
-    if target.hardware.kind != "nvidia":
+    read_devices = _devices_of(target)
+    if read_devices is None:
         return None
-    read_devices = nvml_reader(target_device_indices(target.hardware))
 
     def read() -> int | None:
         try:
@@ -100,9 +100,13 @@ def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | N
     return read
 
 
-def _wait_for_devices(target: TargetSpec) -> None:
+def _devices_of(target: TargetSpec) -> DeviceReader | None:
+    """Reads the target's own NVIDIA devices; None on other hardware."""
+    return nvml_reader(target_device_indices(target.hardware)) if target.hardware.kind == "nvidia" else None
+
+
+def _wait_for_devices(target: TargetSpec, read: DeviceReader) -> None:
     """Wait until the fullest device has the share that vLLM will ask for: an engine that ended gives its memory back late."""
-    read = nvml_reader(target_device_indices(target.hardware))
     states = read()
     if not states:
         return
