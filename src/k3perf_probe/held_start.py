@@ -13,7 +13,6 @@ from pathlib import Path
 AT_GATE_SUFFIX = ".reached"
 # What the server and its EngineCore import anyway; with VLLM_WORKER_MULTIPROC_METHOD=fork the EngineCore inherits it.
 IMPORTED_AHEAD = (
-    "vllm.entrypoints.openai.cli_args",
     "vllm.engine.arg_utils",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
