@@ -12,7 +12,7 @@ from typing import Any
 
 from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
 from k3perf.capacity.ranks import Parallelism, stage_layers
-from k3perf.capacity.reserve import requested_bytes, reserve_parts, spread_over
+from k3perf.capacity.reserve import context_tokens, requested_bytes, reserve_parts, spread_over
 from k3perf.capacity.rules import PlatformRules
 from k3perf.capacity.shape import ModelShape, model_shape
 from k3perf.capacity.weights import WeightContext, stage_weights
@@ -117,7 +117,7 @@ def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
         cache_dtype=str(given.get("kv_cache_dtype") or "auto"),
         block_size_tokens=None if block is None else int(block),
         prefix_caching=bool(given.get("enable_prefix_caching", True)),
-        maximum_context_tokens=int(given.get("max_model_len") or shape.maximum_positions),
+        maximum_context_tokens=context_tokens(shape, given),
         attention_backend=given.get("attention_backend") or attention.get("backend"),
         state_dtype=str(given.get("mamba_ssm_cache_dtype") or "auto"),
         speculative_tokens=int(speculative.get("num_speculative_tokens") or 0),

@@ -32,11 +32,28 @@ class Step:
     sequences: int
 
 
-def largest_step(given: Mapping[str, Any], device_memory_bytes: int | None) -> Step:
-    """The step of the arguments; what is not given is vLLM's default for a device of this memory (unknown: the smallest device's)."""
+def largest_step(given: Mapping[str, Any], device_memory_bytes: int | None, maximum_context_tokens: int) -> Step:
+    """The step of the arguments; what is not given is vLLM's default for a device of this memory (unknown: the smallest device's).
+
+    Without chunked prefill a step takes a whole prompt: ``_set_default_max_num_seqs_and_batched_tokens_args`` of ``engine/arg_utils.py``.
+    """
     size_gib = (device_memory_bytes or 0) / GIB
     _, tokens, sequences = next(row for row in _STEP_DEFAULTS if size_gib >= row[0])
-    return Step(int(given.get("max_num_batched_tokens") or tokens), int(given.get("max_num_seqs") or sequences))
+    doubled = 2 if given.get("performance_mode") == "throughput" else 1
+    sequences = int(given.get("max_num_seqs") or doubled * sequences)
+    if given.get("max_num_batched_tokens"):
+        tokens = int(given["max_num_batched_tokens"])
+    else:
+        tokens *= doubled
+        if given.get("enable_chunked_prefill") is False:
+            tokens = max(tokens, maximum_context_tokens)
+        tokens = min(tokens, sequences * maximum_context_tokens)
+    return Step(tokens, sequences if given.get("max_num_seqs") else min(sequences, tokens))
+
+
+def context_tokens(shape: ModelShape, given: Mapping[str, Any]) -> int:
+    """The longest sequence that the engine takes: the argument's, else what the model allows."""
+    return int(given.get("max_model_len") or shape.maximum_positions)
 
 
 def reserve_parts(context: WeightContext, given: Mapping[str, Any], device_memory_bytes: int | None) -> dict[str, int]:
@@ -44,7 +61,7 @@ def reserve_parts(context: WeightContext, given: Mapping[str, Any], device_memor
     rules = context.rules.reserve
     if rules is None:
         return {}
-    step = largest_step(given, device_memory_bytes)
+    step = largest_step(given, device_memory_bytes, context_tokens(context.shape, given))
     layers = max(len(stage) for stage in stage_layers(len(context.shape.layers), context.parallelism.pipeline))
     captured = capture_count(given, step)
     return {

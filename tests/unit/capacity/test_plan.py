@@ -169,13 +169,40 @@ def test_a_given_reserve_replaces_the_estimate() -> None:
     ],
 )
 def test_captured_graphs(arguments: dict[str, Any], captures: int) -> None:
-    assert capture_count(arguments, largest_step(arguments, H200_BYTES)) == captures
+    assert capture_count(arguments, largest_step(arguments, H200_BYTES, 8192)) == captures
 
 
 @pytest.mark.parametrize(("device", "tokens"), [(H200_BYTES, 8192), (B300_BYTES, 16384), (24 << 30, 2048), (None, 2048)])
 def test_the_largest_step_follows_the_device_where_none_is_given(device: int | None, tokens: int) -> None:
-    assert largest_step({}, device).tokens == tokens
-    assert largest_step({"max_num_batched_tokens": 4096}, device).tokens == 4096
+    assert largest_step({}, device, 131072).tokens == tokens
+    assert largest_step({"max_num_batched_tokens": 4096}, device, 131072).tokens == 4096
+
+
+@pytest.mark.parametrize(
+    ("arguments", "context_tokens", "step"),
+    [
+        ({"enable_chunked_prefill": False}, 131072, (131072, 1024)),
+        ({"enable_chunked_prefill": False}, 4096, (8192, 1024)),  # too short a context keeps the default
+        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 16384}, 8192, (16384, 1024)),
+        ({"performance_mode": "throughput"}, 131072, (16384, 2048)),
+        ({"performance_mode": "throughput", "max_num_seqs": 64}, 131072, (16384, 64)),
+        ({"max_num_seqs": 2}, 1024, (2048, 2)),  # no step is larger than all its sequences
+        ({"max_num_batched_tokens": 512}, 8192, (512, 512)),
+    ],
+)
+def test_the_largest_step_follows_the_arguments(arguments: dict[str, Any], context_tokens: int, step: tuple[int, int]) -> None:
+    """As ``_set_default_max_num_seqs_and_batched_tokens_args`` of vLLM 0.33.0."""
+    seen = largest_step(arguments, H200_BYTES, context_tokens)
+    assert (seen.tokens, seen.sequences) == step
+
+
+@pytest.mark.parametrize(("chunked", "cache_bytes", "tokens"), [(True, 76_653_527_040, 10_877_469), (False, 37_785_305_088, 5_361_899)])
+def test_chunked_prefill_pays_for_the_cache_on_an_h200(chunked: bool, cache_bytes: int, tokens: int) -> None:
+    """h200-k3-long with and without it: read by the worker of vLLM 0.33.0."""
+    given = {"gpu_memory_utilization": 0.9, "max_model_len": 131072, "max_num_seqs": 64, "enable_prefix_caching": False}
+    seen = plan(shipped("h200-k3"), "nvidia", device=H200_BYTES, enable_chunked_prefill=chunked, **given)
+    assert seen.kv_cache_bytes == pytest.approx(cache_bytes, rel=0.01)
+    assert seen.kv_tokens == pytest.approx(tokens, rel=0.01)
 
 
 @pytest.mark.parametrize(("tensor", "cache_dtype", "block"), [(8, "fp8", 1536), (8, "auto", 768), (16, "fp8", 768), (16, "auto", 384)])
