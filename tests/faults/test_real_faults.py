@@ -85,31 +85,28 @@ def test_a_worker_that_hangs_while_it_loads(bench: Bench, real_launch: RealLaunc
 
 
 def test_the_core_is_killed_in_a_round(bench: Bench, real_launch: RealLaunch) -> None:
-    """The round ends at once, not with its time-outs."""
+    """The round ends at once, not with its time-outs: the harness stops it, or vLLM's server has answered every request with an error first."""
     fault = ROWS["real_core_killed_mid_round"]
     engine = start_engine(real_launch(EAGER), work_directory=bench.work / "engine")
     core = titled(engine.pids(), "EngineCore")
     asked: list[float] = []
+    killed_s: list[float] = []
 
     def stop() -> bool:
         """Asked ten times a second while the round runs: kill after half a second."""
         asked.append(time.monotonic())
-        if asked[-1] - asked[0] > 0.5:
-            with_suppressed_kill(core)
+        if asked[-1] - asked[0] > 0.5 and not killed_s:
+            os.kill(core, signal.SIGKILL)
+            killed_s.append(asked[-1])
         return engine.death_event.is_set()
 
     seen = run_round(chat(64), base_url=engine.base_url, model_name=engine.model_name, stop=stop)
-    assert seen.stopped
-    assert (seen.end_ns - seen.start_ns) / 1e9 < 10
-    assert any(sample.status is not RequestStatus.OK for sample in seen.samples)
+    ended_s = time.monotonic()
+    assert ended_s - killed_s[0] < 5  # a request may take minutes
+    statuses = {sample.status for sample in seen.samples}
+    assert statuses - {RequestStatus.OK}
+    assert not statuses & {RequestStatus.TIMED_OUT, RequestStatus.STALLED}
     expect_death(bench, engine, fault, wait_s=30)
-
-
-def with_suppressed_kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def test_the_engine_runs_out_of_memory(bench: Bench, real_launch: RealLaunch, memory_cgroup: Path) -> None:

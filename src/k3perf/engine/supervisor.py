@@ -22,15 +22,15 @@ from k3perf.engine.held_start import Gate, held
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import PortReservation, listener_inodes, own_process_listens, stranger_listens
+from k3perf.engine.port import PortReservation, own_process_listens, somebody_listens, stranger_listens
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
 from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.errors import EngineError
 from k3perf.units import ns_to_s, s_to_ns
 
-_POLL_S: Final = 0.1
-_LOOK_S: Final = 2.0  # listing sockets and mappings takes tens of milliseconds: not at every poll, while nothing serves yet
+_POLL_S: Final = 0.2
+_LOOK_S: Final = 5.0  # listing mappings takes tens of milliseconds: not at every poll; a new file in shared memory is looked at at once
 _WHOLE_START_FACTOR: Final = 4.0
 
 
@@ -206,11 +206,10 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
     next_look_ns = 0
     while True:
         engine.log.drain()
-        look = engine.log.stage == log_lines.STAGES[-1] or time.monotonic_ns() >= next_look_ns
-        if look:
+        if time.monotonic_ns() >= next_look_ns:
             engine.look()
             next_look_ns = time.monotonic_ns() + s_to_ns(_LOOK_S)
-        if look and _answers_as_ours(engine):
+        if _answers_as_ours(engine):
             engine.log.drain()
             return
         _raise_if_ended(engine)
@@ -253,7 +252,7 @@ def _raise_if_ended(engine: Engine) -> None:
 def _answers_as_ours(engine: Engine) -> bool:
     """Healthy, the only listener on its port a process of ours, and serving the model that was asked for."""
     launch = engine.launch
-    if not listener_inodes(engine.port):
+    if not somebody_listens(launch.host, engine.port):
         return False
     pids = engine.pids()
     if stranger_listens(engine.port, pids):

@@ -6,6 +6,7 @@ One thread, one sample every ``interval_s``. It runs beside measured windows, so
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections import deque
@@ -16,10 +17,11 @@ from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, NvmlSource
 from k3perf.telemetry.host import HostReader, HostSample
 from k3perf.telemetry.window import DeviceOwnership, around, device_readings, host_readings, lost_devices
-from k3perf.units import s_to_ns
+from k3perf.units import ns_to_s, s_to_ns
 
 _ENERGY_EVERY_SAMPLES = 4  # then one device's energy is read, the devices in turn: it costs ten times the rest of a sample
 _PIDS_EVERY_NS = s_to_ns(5.0)  # walking a process tree costs milliseconds, so its processes are asked for seldom
+_PROPORTIONAL_EVERY_NS = s_to_ns(300.0)  # the kernel walks every page table of the engine for it: a tenth of a second
 _KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older windows cannot be asked for any more
 
 
@@ -54,6 +56,8 @@ class Sampler:
         self._source: DeviceSource | None = None
         self._no_source = ""
         self._taken_count = 0
+        self._proportional: TelemetryReading | None = None
+        self._proportional_at_ns = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="k3perf-sampler", daemon=True)
@@ -93,18 +97,30 @@ class Sampler:
             self._lost[index] = str(lost)
 
     def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
-        """Readings over the window, which has ended: samples once more, then also energy and proportional memory, which cost more."""
+        """Readings over the window, which has ended: samples once more, with energy, which costs more.
+
+        ``engine_pss_bytes`` is read for the first window and again when it is five minutes old; its source says how old it is.
+        """
         self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
             devices = {index: list(kept) for index, kept in self._devices.items()}
         first, last = around(host, start_ns, end_ns)
         readings = list(host_readings(host[first:last]))
-        proportional = self._reader.proportional_bytes()
-        source = "/proc" if proportional is not None else "/proc: smaps_rollup cannot be read"
-        readings.append(TelemetryReading("engine_pss_bytes", None if proportional is None else float(proportional), source))
+        readings.append(self._proportional_memory())
         readings.extend(self._device_window(devices, start_ns, end_ns))
         return tuple(readings)
+
+    def _proportional_memory(self) -> TelemetryReading:
+        now_ns = self._now_ns()
+        if self._proportional is None or now_ns - self._proportional_at_ns >= _PROPORTIONAL_EVERY_NS:
+            size_bytes = self._reader.proportional_bytes()
+            source = "/proc" if size_bytes is not None else "/proc: smaps_rollup cannot be read"
+            self._proportional = TelemetryReading("engine_pss_bytes", None if size_bytes is None else float(size_bytes), source)
+            self._proportional_at_ns = now_ns
+            return self._proportional
+        source = f"{self._proportional.source}, read {ns_to_s(now_ns - self._proportional_at_ns):.0f} s ago"
+        return dataclasses.replace(self._proportional, source=source)
 
     def _device_window(self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int) -> list[TelemetryReading]:
         if not devices:

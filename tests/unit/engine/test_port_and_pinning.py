@@ -10,15 +10,15 @@ from contextlib import contextmanager
 import pytest
 
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import PortReservation, own_process_listens, port_is_free, stranger_listens
+from k3perf.engine.port import PortReservation, own_process_listens, port_is_free, somebody_listens, stranger_listens
 from k3perf.errors import PreflightError
 
 
 @contextmanager
-def listener(port: int) -> Iterator[None]:
+def listener(port: int, address: str = "127.0.0.1") -> Iterator[None]:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
+        server.bind((address, port))
         server.listen(1)
         yield
 
@@ -31,6 +31,20 @@ def test_a_reserved_port_is_kept_from_others_and_open_to_a_server() -> None:
         with listener(reservation.port):  # as vLLM binds
             assert not port_is_free("127.0.0.1", reservation.port)
         assert port_is_free("127.0.0.1", reservation.port)
+    finally:
+        reservation.release()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - a listener on every address takes it too
+def test_that_somebody_listens_is_seen_and_hinders_nobody(address: str) -> None:
+    reservation = PortReservation("127.0.0.1")
+    try:
+        assert not somebody_listens("127.0.0.1", reservation.port)
+        with listener(reservation.port, address):
+            assert somebody_listens("127.0.0.1", reservation.port)
+            with socket.create_connection(("127.0.0.1", reservation.port)):
+                assert somebody_listens("127.0.0.1", reservation.port)
+        assert not somebody_listens("127.0.0.1", reservation.port)  # a connection that waits for its end is no listener
     finally:
         reservation.release()
 

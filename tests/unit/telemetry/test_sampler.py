@@ -8,6 +8,7 @@ import pytest
 
 from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
+from k3perf.telemetry.host import HostReader
 from k3perf.telemetry.sampler import Sampler
 from tests.unit.telemetry.fake_devices import FakeSource
 
@@ -125,3 +126,14 @@ def test_the_processes_are_asked_for_seldom_and_for_every_window() -> None:
         assert asked == [0, 5 * S]
         running.window(0, clock.ns)
     assert asked == [0, 5 * S, 9 * S + S // 2]
+
+
+def test_proportional_memory_is_read_seldom_and_tells_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sizes = Clock(), [1000, 2000]
+    monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes.pop(0))
+    seen = []
+    with sampler(None, clock) as running:
+        for at_s in (2, 30, 302):
+            clock.ns = at_s * S
+            seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
+    assert [(reading.value, reading.source) for reading in seen] == [(1000.0, "/proc"), (1000.0, "/proc, read 28 s ago"), (2000.0, "/proc")]
