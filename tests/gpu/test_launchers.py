@@ -172,6 +172,30 @@ def test_ray_head_ends_what_it_started_when_the_server_ends(launched: Any) -> No
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_ray_that_ends_while_the_hosts_are_waited_for_ends_the_waiting(
+    launched: Any, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(launched.tools, "ray", f"sleep 0.2; exit {status}")
+    stand_in(launched.tools, "python", 'echo $$ > "$SEEN/waiter-pid"; exec sleep 60')
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        launched("ray", "ray-head.sh", "10.0.0.1")
+    seen = launched.tools.parent
+    assert ended.value.returncode == 1
+    assert f"Ray ended with status {status} before the devices" in capfd.readouterr().err
+    assert not Path(f"/proc/{int((seen / 'waiter-pid').read_text())}").exists()
+    assert not (seen / "words-x").exists()
+
+
+def test_hosts_that_do_not_join_end_the_head_with_the_waiters_status(launched: Any) -> None:
+    stand_in(launched.tools, "ray", 'echo $$ > "$SEEN/ray-pid"; exec sleep 60')
+    stand_in(launched.tools, "python", "until [[ -s $SEEN/ray-pid ]]; do sleep 0.05; done; exit 7")
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        launched("ray", "ray-head.sh", "10.0.0.1")
+    assert ended.value.returncode == 7
+    assert not Path(f"/proc/{int((launched.tools.parent / 'ray-pid').read_text())}").exists()
+
+
 def test_kubernetes_group_is_whole() -> None:
     config_map, group, service = yaml.safe_load_all(rendered("kubernetes")["leaderworkerset.yaml"])
     template = group["spec"]["leaderWorkerTemplate"]

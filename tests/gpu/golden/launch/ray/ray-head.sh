@@ -10,13 +10,14 @@ export GLOO_SOCKET_IFNAME=eth1 NCCL_SOCKET_IFNAME=eth1
 export VLLM_HOST_IP=$own_address
 ray start --block --head --node-ip-address="$own_address" --port=6379 --num-gpus=8 --disable-usage-stats --include-dashboard=false &
 ray_pid=$!
+waiter_pid=
 serve_pid=
 # Only what was started here is ended, by its number: `ray stop` would end other people's clusters on this host too.
-trap 'kill $ray_pid $serve_pid 2>/dev/null || true; wait' EXIT
+trap 'kill $ray_pid $waiter_pid $serve_pid 2>/dev/null || true; wait' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 export RAY_ADDRESS=$own_address:6379
-python - 16 600 <<'WAIT'
+python - 16 600 <<'WAIT' &
 import sys
 import time
 
@@ -37,6 +38,15 @@ while (seen := int(ray.cluster_resources().get("GPU", 0))) < wanted:
         sys.exit(f"{seen} of {wanted} devices joined the Ray cluster within {patience_s:.0f} s; start ray-worker.sh on the other hosts")
     time.sleep(1)
 WAIT
+waiter_pid=$!
+status=0
+wait -n "$ray_pid" "$waiter_pid" || status=$?
+if ! kill -0 "$ray_pid" 2>/dev/null; then
+    echo "Ray ended with status $status before the devices of every host had joined; its messages are above" >&2
+    exit 1
+fi
+[ "$status" = 0 ] || exit "$status"
+waiter_pid=
 vllm serve --config "$here/config.yaml" --host 127.0.0.1 --port 8000 &
 serve_pid=$!
 wait -n "$ray_pid" "$serve_pid"
