@@ -34,6 +34,22 @@ def test_slurm_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.count("wrote ") == 3
 
 
+def test_a_stand_in_is_written_beside_as_a_model_that_can_be_served(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    assert export("default", "--target", "h200-k2", "--launch", "ray", "--output", str(folder)) == 0
+    model = Path(yaml.safe_load((folder / "config.yaml").read_text())["model"])
+    assert model.parent == folder / "model"
+    assert {"config.json", "tokenizer.json"} <= {path.name for path in model.iterdir()}
+
+
+def test_a_printed_stand_in_can_be_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("K3PERF_CACHE", str(tmp_path))
+    assert export("default", "--target", "h200-k2") == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert Path(printed["model"]).parent == tmp_path / "models"
+    assert (Path(printed["model"]) / "tokenizer.json").is_file()
+
+
 def test_refused_config_is_not_exported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP8 prefill queries"):
         export("fp8_kv", "--target", "h200-k3-whole", "--launch", "kubernetes", "--output", str(tmp_path / "job"))

@@ -11,8 +11,10 @@ from typing import Any
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
 from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
+from k3perf.engine.model_directory import materialise
 from k3perf.engine.render import deployment
 from k3perf.errors import UsageError
+from k3perf.run.engine_environment import cache_directory
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     refusal = suite.refusal(target, config)
     if refusal:
         raise UsageError(f"{target.name} does not take {config.name}: {refusal}. Choose another config or target.")
-    model = arguments.model or target.model.checkpoint or str(suite.root / str(target.model.directory))
     if arguments.launch:
-        return _write_launch(arguments, target, suite.engine_arguments(target, config), model)
+        return _write_launch(arguments, target, suite.engine_arguments(target, config), suite.root)
+    model = _model(arguments, target, suite.root, cache_directory(suite.root.parent / ".k3perf") / "models")
     path = Path(arguments.output or f"{config.name}.yaml")
     deployed = deployment(target, suite.engine_arguments(target, config), model, config_path=str(path))
     environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(deployed.environment.items())]
@@ -55,10 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_arguments: dict[str, Any], model: str) -> int:
+def _model(arguments: argparse.Namespace, target: TargetSpec, suite_root: Path, stand_ins: Path) -> str:
+    """What is served: a stand-in, which is committed without a tokenizer, as a copy under ``stand_ins`` that vLLM can serve."""
+    if arguments.model or target.model.directory is None:
+        return str(arguments.model or target.model.checkpoint)
+    return str(materialise(suite_root / target.model.directory, stand_ins))
+
+
+def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_arguments: dict[str, Any], suite_root: Path) -> int:
     folder = Path(arguments.output or f"{target.name}-{arguments.config}-{arguments.launch}")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--output {folder} is a file; --launch writes several files. Name a folder.")
+    model = _model(arguments, target, suite_root, folder.absolute() / "model")
     files = render_launch(arguments.launch, engine_arguments, target, {"model": model})
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import getpass
-import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -155,11 +154,11 @@ def _server(arguments: argparse.Namespace, suite: Suite | None, target: TargetSp
 
 
 def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
-    from k3perf.run.engine_environment import engine_python_path, find_engine_python
+    from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
     from k3perf.run.settings import RunSettings
 
     state_directory = Path(".k3perf").absolute()
-    cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).absolute()
+    cache = cache_directory(state_directory)
     run_id = f"find-rate-{uuid.uuid4().hex[:8]}"
     return RunSettings(
         suite=suite,
@@ -167,9 +166,9 @@ def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
         commit="unknown",
         baselines_directory=Path(arguments.baselines).absolute(),
         results_directory=state_directory / "results" / run_id,
-        cache_directory=cache_directory,
+        cache_directory=cache,
         engine_python=find_engine_python(arguments.engine_python, Path.cwd()),
-        engine_python_path=engine_python_path(cache_directory),
+        engine_python_path=engine_python_path(cache),
     )
 
 

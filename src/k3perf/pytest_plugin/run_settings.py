@@ -10,7 +10,7 @@ import pytest
 
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.run.engine_environment import engine_python_path, find_engine_python
+from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
 from k3perf.run.settings import Injection, RunSettings
 
 MODES = ("baseline", "reference", "ab")
@@ -20,7 +20,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     """Raises UsageError for an option whose value cannot be used."""
     option = config.getoption
     state_directory = config.rootpath / ".k3perf"
-    cache_directory = Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).resolve()
+    cache = cache_directory(state_directory)
     if option("--k3-resume") and not option("--k3-results"):
         raise UsageError("--k3-resume goes on with a run's results: name their directory with --k3-results")
     if option("--k3-record"):
@@ -29,16 +29,16 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
                 hint = " (`k3perf recover` saves what an interrupted recording left)" if other == "--k3-resume" else ""
                 raise UsageError(f"--k3-record makes baselines of the engine as it is: leave {other} out{hint}")
     results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
-    base = _ab_base(config, option("--k3-ab-base"), cache_directory)
+    base = _ab_base(config, option("--k3-ab-base"), cache)
     return RunSettings(
         suite=suite,
         run_id=run_id,
         commit=commit_of(config.rootpath),
         baselines_directory=Path(option("--k3-baselines") or suite.root.parent / "baselines").resolve(),
         results_directory=results,
-        cache_directory=cache_directory,
+        cache_directory=cache,
         engine_python=engine_python(config),
-        engine_python_path=engine_python_path(cache_directory),
+        engine_python_path=engine_python_path(cache),
         mode=_mode(option("--k3-mode")),
         record=option("--k3-record"),
         record_sessions=_positive(option("--k3-sessions"), "--k3-sessions"),
@@ -70,7 +70,7 @@ def commit_of(directory: Path) -> str:
         return os.environ.get("K3PERF_COMMIT", "unknown")
 
 
-def _ab_base(config: pytest.Config, given: str | None, cache_directory: Path) -> dict[str, Any]:
+def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str, Any]:
     if given is None:
         return {}
     from k3perf.store.base_checkout import base_suite
@@ -78,7 +78,7 @@ def _ab_base(config: pytest.Config, given: str | None, cache_directory: Path) ->
     python = Path(given) / "bin" / "python"
     if python.is_file():
         return {"ab_base_python": python.absolute()}
-    return {"ab_suite": base_suite(config.rootpath, given, cache_directory)}
+    return {"ab_suite": base_suite(config.rootpath, given, cache)}
 
 
 def _mode(given: str | None) -> Any:

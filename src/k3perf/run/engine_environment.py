@@ -22,6 +22,11 @@ def find_engine_python(given: str | None, root: Path) -> Path:
     return path.absolute()  # not resolved: a virtual environment's Python is a link, and its place decides the environment
 
 
+def cache_directory(state_directory: Path) -> Path:
+    """Where servable model directories and compile caches are kept between runs: K3PERF_CACHE, else ``cache`` under ``state_directory``."""
+    return Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).absolute()
+
+
 def engine_python_path(cache_directory: Path) -> str:
     """A PYTHONPATH for engines that holds the probe and nothing else of the harness's environment, before what is inherited."""
     spec = find_spec("k3perf_probe")
