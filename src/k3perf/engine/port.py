@@ -11,12 +11,21 @@ import os
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
 from k3perf.errors import PreflightError
 
 _LISTEN: Final = "0A"
+
+
+class Listener(Enum):
+    """Who serves a port: nobody, processes of ours alone, or somebody else (too)."""
+
+    NOBODY = auto()
+    OWN = auto()
+    STRANGER = auto()
 
 
 class PortReservation:
@@ -53,7 +62,7 @@ def port_is_free(host: str, port: int) -> bool:
 def somebody_listens(host: str, port: int) -> bool:
     """Whether the kernel would refuse the port because of a listener. Microseconds, where a look into the socket tables takes milliseconds.
 
-    Of any address that takes the host's connections; who it is, ``own_process_listens`` tells.
+    Of any address that takes the host's connections; who it is, ``who_listens`` tells.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,13 +98,9 @@ def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def stranger_listens(port: int, own_pids: Iterable[int]) -> bool:
-    """Somebody listens on the port who is none of ``own_pids``."""
+def who_listens(port: int, own_pids: Iterable[int]) -> Listener:
+    """Whether the port is served, and by one of ``own_pids`` alone. Reads the machine's socket tables: milliseconds."""
     listening = listener_inodes(port)
-    return bool(listening) and not listening <= socket_inodes(own_pids)
-
-
-def own_process_listens(port: int, own_pids: Iterable[int]) -> bool:
-    """One of ``own_pids`` listens on the port, and nobody else does."""
-    listening = listener_inodes(port)
-    return bool(listening) and listening <= socket_inodes(own_pids)
+    if not listening:
+        return Listener.NOBODY
+    return Listener.OWN if listening <= socket_inodes(own_pids) else Listener.STRANGER

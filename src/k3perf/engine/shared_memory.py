@@ -33,17 +33,18 @@ _EVENTS_BYTES: Final = 65536
 def inodes_used_by(pids: Iterable[int]) -> frozenset[int]:
     """Inodes of files under /dev/shm that these processes have mapped or open."""
     found: set[int] = set()
+    mark = _MARK.encode()
     for pid in pids:
         with suppress(OSError):
-            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-                if _MARK in line:
-                    found.add(int(line.split(maxsplit=5)[4]))
+            mappings = Path(f"/proc/{pid}/maps").read_bytes()
+            if mark in mappings:  # thousands of lines, and most processes have none of these
+                found.update(int(line.split(maxsplit=5)[4]) for line in mappings.splitlines() if mark in line)
         with suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - thousands of entries, names are enough
+            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - hundreds of entries, names are enough
                 with suppress(OSError):
-                    descriptor = Path(f"/proc/{pid}/fd/{name}")
-                    if str(descriptor.readlink()).startswith(_MARK):
-                        found.add(descriptor.stat().st_ino)
+                    descriptor = f"/proc/{pid}/fd/{name}"
+                    if os.readlink(descriptor).startswith(_MARK):  # noqa: PTH115 - a third of the cost of Path.readlink
+                        found.add(Path(descriptor).stat().st_ino)
     return frozenset(found)
 
 

@@ -22,7 +22,7 @@ from k3perf.engine.held_start import Gate, held
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import PortReservation, own_process_listens, somebody_listens, stranger_listens
+from k3perf.engine.port import Listener, PortReservation, somebody_listens, who_listens
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
 from k3perf.engine.shared_memory import SharedMemoryRecord
@@ -254,10 +254,10 @@ def _answers_as_ours(engine: Engine) -> bool:
     launch = engine.launch
     if not somebody_listens(launch.host, engine.port):
         return False
-    pids = engine.pids()
-    if stranger_listens(engine.port, pids):
+    listener = who_listens(engine.port, engine.pids())
+    if listener is Listener.STRANGER:
         raise _PortTaken(f"port {engine.port} is served by a process that is not ours")
-    if not own_process_listens(engine.port, pids) or not health.is_healthy(launch.host, engine.port):
+    if listener is Listener.NOBODY or not health.is_healthy(launch.host, engine.port):
         return False
     models = health.served_models(launch.host, engine.port)
     if models is None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import PortReservation, own_process_listens, port_is_free, somebody_listens, stranger_listens
+from k3perf.engine.port import Listener, PortReservation, port_is_free, somebody_listens, who_listens
 from k3perf.errors import PreflightError
 
 
@@ -52,13 +52,10 @@ def test_that_somebody_listens_is_seen_and_hinders_nobody(address: str) -> None:
 def test_who_listens() -> None:
     reservation = PortReservation("127.0.0.1")
     try:
-        assert not own_process_listens(reservation.port, [os.getpid()])
-        assert not stranger_listens(reservation.port, [os.getpid()])
+        assert who_listens(reservation.port, [os.getpid()]) is Listener.NOBODY
         with listener(reservation.port):
-            assert own_process_listens(reservation.port, [os.getpid()])
-            assert not stranger_listens(reservation.port, [os.getpid()])
-            assert stranger_listens(reservation.port, [])
-            assert not own_process_listens(reservation.port, [])
+            assert who_listens(reservation.port, [os.getpid()]) is Listener.OWN
+            assert who_listens(reservation.port, []) is Listener.STRANGER
     finally:
         reservation.release()
 
