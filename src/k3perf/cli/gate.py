@@ -12,7 +12,7 @@ from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
 from k3perf.gate.location_trial import location_table
-from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, recordings_of, testable_tolerances
+from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, recordings_of_files, testable_tolerances
 from k3perf.gate.replay import metric_loss
 from k3perf.gate.selftest import (
     GATED,
@@ -26,6 +26,7 @@ from k3perf.gate.selftest import (
     simulated_trials,
 )
 from k3perf.gate.simulation import DRAWS, SHAPES
+from k3perf.metrics.values import CellMeasurement
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 from k3perf.store.measurements import read_measurement_file
@@ -89,18 +90,15 @@ def recordings_folder(start: Path) -> Path | None:
 
 def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
     """Every replayable recording in a folder's ``*.json`` files, and why others are left out."""
-    found: list[Recording] = []
-    left_out: list[str] = []
+    files: dict[str, tuple[CellMeasurement, ...]] = {}
+    unread: list[str] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            cells = read_measurement_file(path).measurements()
+            files[path.stem] = read_measurement_file(path).measurements()
         except ConfigFileError as error:
-            left_out.append(f"{path.name}: {error.problem}")
-            continue
-        recordings, objections = recordings_of(path.stem, cells)
-        found += recordings
-        left_out += objections
-    return found, left_out
+            unread.append(f"{path.name}: {error.problem}")
+    found, left_out = recordings_of_files(files)
+    return found, [*unread, *left_out]
 
 
 def _recorded_text(folder: Path | None, arguments: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -46,7 +46,7 @@ SHORT_SHARE: Final = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The replayable cells of one file, target and mode, and what was left out of it and why."""
+    """The replayable cells of one target and mode, of one file or joined from several, and what was left out of it and why."""
 
     name: str
     target: str
@@ -77,6 +77,37 @@ class Recording:
                 "maximum_rounds": self.rounds,
             }
         )
+
+
+def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple[list[Recording], list[str]]:
+    """Every file's recordings, then what several files hold together; and one sentence for each cell that cannot be replayed.
+
+    A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class and mode. Its
+    noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
+    """
+    short: dict[tuple[str, ...], dict[str, CellMeasurement]] = {}
+    for name, cells in files.items():
+        for cell in cells:
+            if cell.mode == "baseline" and len(usable_sessions(cell)) < BASELINE_SESSIONS + CANDIDATE_SESSIONS:
+                short.setdefault((cell.target, cell.config, cell.workload, cell.hardware_class, cell.plan_digest), {})[name] = cell
+    joined = [(parts, cell) for parts in short.values() if len(parts) > 1 and not _objection(cell := _joined(tuple(parts.values())))]
+    taken = {id(part) for parts, _ in joined for part in parts.values()}
+    found: list[Recording] = []
+    left_out: list[str] = []
+    alone = {name: [cell for cell in cells if id(cell) not in taken] for name, cells in files.items()}
+    for name, kept in [*alone.items(), *((", ".join(parts), [cell]) for parts, cell in joined)]:
+        recordings, objections = recordings_of(name, kept)
+        found += recordings
+        left_out += objections
+    return found, left_out
+
+
+def _joined(cells: Sequence[CellMeasurement]) -> CellMeasurement:
+    """One cell of all their sessions; those with fewer rounds than is usual among them are left out, so that they do not shorten the others."""
+    sessions = [session for cell in cells for session in cell.arm(Arm.CANDIDATE)]
+    counts = [len(_paired_rounds(session, None)) for session in sessions]
+    usual = sorted(counts)[len(counts) // 2]
+    return replace(cells[0], sessions=tuple(session for session, count in zip(sessions, counts, strict=True) if count >= usual))
 
 
 def recordings_of(name: str, cells: Iterable[CellMeasurement]) -> tuple[list[Recording], list[str]]:

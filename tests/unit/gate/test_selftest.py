@@ -14,7 +14,15 @@ from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.location_trial import location_table
 from k3perf.gate.outcome import Outcome
-from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, recorded_source, recordings_of, testable_tolerances
+from k3perf.gate.recordings import (
+    Recording,
+    recorded_metrics,
+    recorded_setting,
+    recorded_source,
+    recordings_of,
+    recordings_of_files,
+    testable_tolerances,
+)
 from k3perf.gate.replay import Setting, metric_loss, quick_runs, suite_run, tally
 from k3perf.gate.rivals import RIVALS, seen
 from k3perf.gate.selftest import (
@@ -273,6 +281,30 @@ def test_a_recording_that_is_too_short_is_left_out_and_the_others_are_replayed(c
     assert len(left_out) == 1
     assert said in left_out[0]
     assert (found[0].plan().maximum_sessions, found[0].plan().baseline_sessions) == (4, 8)
+
+
+def test_sessions_of_several_files_are_replayed_together_where_each_has_too_few() -> None:
+    long, first, second = recorded_cell("a"), recorded_cell("b", sessions=6), recorded_cell("b", sessions=4)
+    short_rounds = replace(second, sessions=(*second.sessions[:3], replace(second.sessions[3], rounds=second.sessions[3].rounds[:5])))
+    found, left_out = recordings_of_files({"one": [long, first], "two": [short_rounds]})
+    assert [(one.name, one.cells[0].config, one.sessions, one.rounds) for one in found] == [("one", "a", 12, 12), ("one, two", "b", 9, 12)]
+    assert left_out == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(recorded_cell("b", sessions=6), plan_digest="other requests"),
+        replace(recorded_cell("b", sessions=6), hardware_class="other"),
+        recorded_cell("c", sessions=6),
+        recorded_cell("b", sessions=2),
+        recorded_cell("b", sessions=6, mode="reference"),
+    ],
+)
+def test_sessions_that_do_not_belong_together_or_are_too_few_are_left_out_file_by_file(other: CellMeasurement) -> None:
+    found, left_out = recordings_of_files({"one": [recorded_cell("b", sessions=6)], "two": [other]})
+    assert found == []
+    assert sorted(text.split(":")[0] for text in left_out) == ["one", "two"]
 
 
 def test_a_session_that_was_cut_short_does_not_shorten_the_others() -> None:
