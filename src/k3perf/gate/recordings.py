@@ -80,34 +80,55 @@ class Recording:
 
 
 def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple[list[Recording], list[str]]:
-    """Every file's recordings, then what several files hold together; and one sentence for each cell that cannot be replayed.
+    """Every file's recordings, then what several files hold together; and sentences for what cannot be replayed.
 
     A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class and mode. Its
     noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
     """
+    alone: dict[str, list[CellMeasurement]] = {name: [] for name in files}
     short: dict[tuple[str, ...], dict[str, CellMeasurement]] = {}
     for name, cells in files.items():
         for cell in cells:
             if cell.mode == "baseline" and len(usable_sessions(cell)) < BASELINE_SESSIONS + CANDIDATE_SESSIONS:
                 short.setdefault((cell.target, cell.config, cell.workload, cell.hardware_class, cell.plan_digest), {})[name] = cell
-    joined = [(parts, cell) for parts in short.values() if len(parts) > 1 and not _objection(cell := _joined(tuple(parts.values())))]
-    taken = {id(part) for parts, _ in joined for part in parts.values()}
+            else:
+                alone[name].append(cell)
+    few: dict[str, list[str]] = {}
+    for (target, config, workload, hardware_class, _), parts in short.items():
+        full = _of_full_length(parts)
+        together = _joined(full.values())
+        count = 0 if together is None else len(usable_sessions(together))
+        if together is None or count < BASELINE_SESSIONS + CANDIDATE_SESSIONS:
+            few.setdefault(f"{target} on {hardware_class}", []).append(f"{config}/{workload} {count}")
+        else:
+            alone[", ".join(full)] = [together]
     found: list[Recording] = []
     left_out: list[str] = []
-    alone = {name: [cell for cell in cells if id(cell) not in taken] for name, cells in files.items()}
-    for name, kept in [*alone.items(), *((", ".join(parts), [cell]) for parts, cell in joined)]:
+    for name, kept in alone.items():
         recordings, objections = recordings_of(name, kept)
         found += recordings
         left_out += objections
+    needed = BASELINE_SESSIONS + CANDIDATE_SESSIONS
+    left_out += [
+        f"{place} in baseline mode: too few usable sessions ({', '.join(cells)}), a replay needs {needed}" for place, cells in few.items()
+    ]
     return found, left_out
 
 
-def _joined(cells: Sequence[CellMeasurement]) -> CellMeasurement:
-    """One cell of all their sessions; those with fewer rounds than is usual among them are left out, so that they do not shorten the others."""
-    sessions = [session for cell in cells for session in cell.arm(Arm.CANDIDATE)]
-    counts = [len(_paired_rounds(session, None)) for session in sessions]
-    usual = sorted(counts)[len(counts) // 2]
-    return replace(cells[0], sessions=tuple(session for session, count in zip(sessions, counts, strict=True) if count >= usual))
+def _of_full_length(parts: Mapping[str, CellMeasurement]) -> dict[str, CellMeasurement]:
+    """The parts without sessions of fewer rounds than is usual among all, which would shorten the others, and without parts that have no more."""
+    rounds = {id(session): len(_paired_rounds(session, None)) for cell in parts.values() for session in cell.arm(Arm.CANDIDATE)}
+    usual = sorted(rounds.values())[len(rounds) // 2] if rounds else 0
+    kept = {
+        name: replace(cell, sessions=tuple(session for session in cell.arm(Arm.CANDIDATE) if rounds[id(session)] >= usual))
+        for name, cell in parts.items()
+    }
+    return {name: cell for name, cell in kept.items() if cell.sessions}
+
+
+def _joined(parts: Iterable[CellMeasurement]) -> CellMeasurement | None:
+    cells = list(parts)
+    return replace(cells[0], sessions=tuple(session for cell in cells for session in cell.sessions)) if cells else None
 
 
 def recordings_of(name: str, cells: Iterable[CellMeasurement]) -> tuple[list[Recording], list[str]]:

@@ -292,19 +292,23 @@ def test_sessions_of_several_files_are_replayed_together_where_each_has_too_few(
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "said"),
     [
-        replace(recorded_cell("b", sessions=6), plan_digest="other requests"),
-        replace(recorded_cell("b", sessions=6), hardware_class="other"),
-        recorded_cell("c", sessions=6),
-        recorded_cell("b", sessions=2),
-        recorded_cell("b", sessions=6, mode="reference"),
+        (replace(recorded_cell("b", sessions=6), plan_digest="other requests"), ["(b/simulated 6, b/simulated 6)"]),
+        (replace(recorded_cell("b", sessions=6), hardware_class="other"), ["(b/simulated 6)", "(b/simulated 6)"]),
+        (recorded_cell("c", sessions=6), ["(b/simulated 6, c/simulated 6)"]),
+        (recorded_cell("b", sessions=2), ["(b/simulated 8)"]),
+        (recorded_cell("b", sessions=6, mode="reference"), ["6 usable sessions", "(b/simulated 6)"]),
+        (replace(recorded_cell("b", sessions=2), sessions=()), ["(b/simulated 6)"]),
     ],
 )
-def test_sessions_that_do_not_belong_together_or_are_too_few_are_left_out_file_by_file(other: CellMeasurement) -> None:
+def test_sessions_that_do_not_belong_together_or_are_too_few_are_left_out(other: CellMeasurement, said: list[str]) -> None:
     found, left_out = recordings_of_files({"one": [recorded_cell("b", sessions=6)], "two": [other]})
     assert found == []
-    assert sorted(text.split(":")[0] for text in left_out) == ["one", "two"]
+    assert len(left_out) == len(said)
+    for text, part in zip(left_out, said, strict=True):
+        assert part in text
+        assert "a replay needs 9" in text
 
 
 def test_a_session_that_was_cut_short_does_not_shorten_the_others() -> None:
@@ -391,7 +395,7 @@ def test_recordings_of_the_repository_are_found_from_any_folder_inside(
     said = capsys.readouterr().out
     assert "recorded long, simulated, baseline mode" in said
     assert f"tolerances (as given): {RATE} 20%" in said
-    assert "* short: simulated/a/simulated in baseline mode: 4 usable sessions, a replay needs 9" in said
+    assert "* simulated on simulated in baseline mode: too few usable sessions (a/simulated 4), a replay needs 9" in said
     assert "* torn.json: not a measurement file" in said
 
 
