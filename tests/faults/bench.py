@@ -23,7 +23,7 @@ def commands() -> dict[int, str]:
     """The command line of every running process."""
     found = {}
     for pid, row in process_list().items():
-        if row.state != "Z":
+        if row.running:
             with suppress(OSError):
                 found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found

@@ -45,7 +45,8 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 
 def _members(mark: bytes, sessions: set[int]) -> set[int]:
-    """Pids that carry the mark or live in a guarded session, with their descendants; without zombies and this process."""
+    """Pids that carry the mark or live in a guarded session, with their descendants; without this process and those that have ended: a zombie
+    with more than one thread has only lost its first one."""
     rows = {pid: fields for pid in _all_pids() if pid != os.getpid() and (fields := _stat_fields(pid)) is not None}
     found = {pid for pid, fields in rows.items() if int(fields[3]) in sessions or _is_marked(pid, mark)}
     grew = True
@@ -53,7 +54,7 @@ def _members(mark: bytes, sessions: set[int]) -> set[int]:
         children = {pid for pid, fields in rows.items() if int(fields[1]) in found and pid not in found}
         found |= children
         grew = bool(children)
-    return {pid for pid in found if rows[pid][0] != b"Z"}
+    return {pid for pid in found if rows[pid][0] != b"Z" or int(rows[pid][17]) > 1}
 
 
 def _shared_memory(pids: Iterable[int]) -> set[int]:

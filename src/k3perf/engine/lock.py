@@ -42,7 +42,7 @@ class LockHolder:
     def alive(self) -> bool:
         """The very process that took the lock still runs on this host (a reused pid has another start time)."""
         row = read_row(self.pid)
-        return row is not None and row.start_ticks == self.start_ticks and row.state != "Z"
+        return row is not None and row.start_ticks == self.start_ticks and row.running
 
     @property
     def text(self) -> str:

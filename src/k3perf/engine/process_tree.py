@@ -34,6 +34,12 @@ class ProcessRow:
     session_id: int
     state: str
     start_ticks: int
+    thread_count: int
+
+    @property
+    def running(self) -> bool:
+        """Some thread of it runs. A zombie with other threads has only lost its first one: it holds its memory and has no exit status yet."""
+        return self.state != "Z" or self.thread_count > 1
 
 
 def become_subreaper() -> bool:
@@ -50,7 +56,7 @@ def read_row(pid: int) -> ProcessRow | None:
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()
-    return ProcessRow(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
+    return ProcessRow(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]), int(fields[17]))
 
 
 def process_list() -> dict[int, ProcessRow]:
@@ -88,7 +94,7 @@ def marked_processes() -> dict[int, str]:
     for pid, row in process_list().items():
         with suppress(OSError):
             for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(mark) and row.state != "Z":
+                if entry.startswith(mark) and row.running:
                     found[pid] = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
     return found
 
@@ -146,8 +152,8 @@ class ProcessTree:
         return found
 
     def pids(self) -> tuple[int, ...]:
-        """Pids of the processes that run (zombies left out), root first, then in order of their start."""
-        running = [row for row in self.rows().values() if row.state != "Z"]
+        """Pids of the processes that run (ended ones left out), root first, then in order of their start."""
+        running = [row for row in self.rows().values() if row.running]
         running.sort(key=lambda row: (row.pid != self.root_pid, row.start_ticks, row.pid))
         return tuple(row.pid for row in running)
 

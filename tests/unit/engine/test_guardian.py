@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from k3perf.engine.guardian import Guardian
@@ -30,7 +31,7 @@ guardian.release()
 
 def runs(pid: int) -> bool:
     row = read_row(pid)
-    return row is not None and row.state != "Z"
+    return row is not None and row.running
 
 
 def wait(condition: Callable[[], bool]) -> None:
@@ -87,6 +88,38 @@ def test_the_guardian_does_not_carry_the_mark_itself() -> None:
     finally:
         guardian.release()
     assert not runs(guardian.pid)
+
+
+# the first thread of a guarded process ends alone: the process list has it as a zombie, and another thread goes on
+HALF_ENDED = """
+import os, subprocess, sys
+from pathlib import Path
+from k3perf.engine.guardian import Guardian
+ENDS = "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+ENDS += "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)"
+guardian = Guardian("mine-")
+session = subprocess.Popen([sys.executable, "-S", "-c", ENDS], env={}, stdout=subprocess.DEVNULL, start_new_session=True).pid
+guardian.add_session(session)
+while ") Z " not in Path(f"/proc/{session}/stat").read_text():
+    pass
+print(guardian.pid, session, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_lost_its_first_thread_alone_is_ended_too() -> None:
+    process = subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    guardian, session = (int(word) for word in process.stdout.readline().split())
+    try:
+        assert runs(session)
+        process.kill()
+        process.communicate()
+        wait(lambda: not runs(guardian))
+        assert not runs(session)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(session, signal.SIGKILL)
 
 
 HOLDER = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,9 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 from k3perf.engine import process_tree
-from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, process_list
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, process_list, read_row
 
 NO_SUCH_PID = 1 << 22
+# exit(2), which ends the calling thread alone, of the first thread; the other goes on until its standard input ends
+FIRST_THREAD_ENDS = """
+import ctypes, os, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
 
 
 @pytest.fixture
@@ -66,3 +73,31 @@ def test_environments_of_strangers_are_read_once(engine_id: str, monkeypatch: py
 
 def read_ticks() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def headless() -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose first thread has ended and whose second one waits: the process list has it as a zombie."""
+    with subprocess.Popen([sys.executable, "-S", "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE, start_new_session=True) as process:
+        end_s = time.monotonic() + 10
+        while (row := read_row(process.pid)) is None or row.state != "Z":
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        yield process
+
+
+def test_a_process_that_lost_its_first_thread_alone_runs_and_is_killed(engine_id: str, headless: subprocess.Popen[bytes]) -> None:
+    tree = ProcessTree(engine_id, headless.pid)
+    assert headless.poll() is None
+    assert tree.pids() == (headless.pid,)
+    assert tree.kill(deadline_s=10, poll_root=headless.poll) == ()
+    assert headless.returncode == -9  # collected: nothing is left for whoever drops the Popen object
+
+
+def test_a_process_that_lost_its_first_thread_alone_is_waited_for(engine_id: str, headless: subprocess.Popen[bytes]) -> None:
+    tree = ProcessTree(engine_id, headless.pid)
+    assert not tree.wait_gone(deadline_s=0.2, poll_root=headless.poll)
+    assert headless.stdin is not None
+    headless.stdin.close()
+    assert tree.wait_gone(deadline_s=10, poll_root=headless.poll)
+    assert headless.returncode == 0
