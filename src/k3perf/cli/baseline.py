@@ -91,6 +91,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
             Proposal(schema_version=1, new_anchor=arguments.new_anchor, objections=tuple(objections), baseline=baseline),
         )
         sys.stdout.write(f"{target}/{config} -> {path}\n{_table(rows)}")
+        sys.stdout.writelines(f"  {line}\n" for line in _scaling(suite, root, baseline))
         sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in objections)
     sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
     return 0
@@ -135,6 +136,16 @@ def run_show(arguments: argparse.Namespace) -> int:
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
+
+
+def _scaling(suite: Suite, root: Path, baseline: Baseline) -> list[str]:
+    """What the proposed rates are against the target's scaling base, a line a workload."""
+    from k3perf.run.cell_notes import read_scaling_base
+
+    base = read_scaling_base(suite, suite.target(baseline.target), root)
+    if base is None:
+        return []
+    return [f"{entry.workload}: {base.of_baseline(baseline, baseline.config, entry.workload).text}" for entry in baseline.workloads]
 
 
 def _measurement_path(path: Path) -> Path:

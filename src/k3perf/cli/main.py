@@ -26,6 +26,7 @@ COMMAND_MODULES: Final = (
     "history",
     "bundle",
     "recover",
+    "scaling",
 )
 
 

@@ -195,6 +195,7 @@ class TargetSpec(Declared):
     """Where configs run: hardware class, model, parallelism and the arguments the hardware forces.
 
     ``workloads`` are measured by every run of the target; ``workloads_on_request`` fit it too, and are measured when a run names them.
+    ``scaling_base`` names the target of fewer devices and the same model that scaling efficiency is reported against.
     """
 
     schema_version: Literal[1]
@@ -206,6 +207,7 @@ class TargetSpec(Declared):
     parallelism: Parallelism = Parallelism()
     launch: Launch = Launch()
     reference: ConfigName = "default"
+    scaling_base: Name | None = None
     engine_arguments: EngineArguments = Field(default_factory=dict)
     environment: dict[str, str] = Field(default_factory=dict)
     configs: tuple[ConfigName, ...] = ()

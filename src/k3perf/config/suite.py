@@ -162,6 +162,12 @@ class Suite:
         """The target's own refusals and those of its hardware class and model."""
         return applying(self.known_refusals, target, self._model_types[target.name]) if self.known_refusals else target.refusals
 
+    def not_collected(self, target: TargetSpec, config: ConfigSpec) -> str:
+        """Why the target has no cell of the config: not declared there, refused, or equal to another; empty when it has one."""
+        if config not in self._declared(target):
+            return f"{target.name} does not declare {config.name}"
+        return self.refusal(target, config) or self.equivalent(target, config)
+
     def equivalent(self, target: TargetSpec, config: ConfigSpec) -> str:
         """Why another config of the target stands for this one; empty when none does."""
         for group in target.equivalences:
@@ -324,6 +330,37 @@ def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
         problem = "the model directory has no config.json"
         raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+    _check_scaling_base(suite, target, path)
+
+
+def _check_scaling_base(suite: Suite, target: TargetSpec, path: Path) -> None:
+    """The same model on the same devices, only fewer of them: else the ratio would say something of the model or of the device."""
+    name = target.scaling_base
+    if name is None:
+        return
+    base = suite.targets.get(name)
+    if base is None:
+        problem, next_step = "no target has this name", f"Use one of: {', '.join(suite.targets)}."
+    elif base.model != target.model:
+        problem = f"serves another model ({_model_text(base)}) than this target ({_model_text(target)})"
+        next_step = "Name a target of the same model, or leave the key out."
+    elif (base.hardware.kind, base.hardware.device_name) != (target.hardware.kind, target.hardware.device_name):
+        problem = f"runs on other devices ({_device_text(base)}) than this target ({_device_text(target)})"
+        next_step = "Name a target on the same devices, or leave the key out."
+    elif base.hardware.device_count >= target.hardware.device_count:
+        problem = f"has {base.hardware.device_count} devices, not fewer than this target's {target.hardware.device_count}"
+        next_step = "Name a target of fewer devices, or leave the key out."
+    else:
+        return
+    raise ConfigFileError(path, "scaling_base", name, problem, next_step)
+
+
+def _model_text(target: TargetSpec) -> str:
+    return f"{target.model.directory or target.model.checkpoint}, {target.model.weights} weights"
+
+
+def _device_text(target: TargetSpec) -> str:
+    return target.hardware.device_name or target.hardware.kind
 
 
 def _check_tolerances(suite: Suite, path: Path) -> None:

@@ -53,4 +53,5 @@ def _ranks(target: TargetSpec) -> str:
     parallelism = target.parallelism
     parts = [("TP", parallelism.tensor), ("PP", parallelism.pipeline), ("DP", parallelism.data)]
     named = [f"{letter}{count}" for letter, count in parts if count > 1]
-    return " x ".join(named) + (", experts spread" if parallelism.expert else "") or "1"
+    ranks = " x ".join(named) + (", experts spread" if parallelism.expert else "") or "1"
+    return ranks + (f"; scaling from `{target.scaling_base}`" if target.scaling_base else "")

@@ -99,6 +99,14 @@ class Baseline(_Document):
         return next((entry for entry in self.workloads if entry.workload == name), None)
 
 
+def how_to_record(target: str, config: str) -> str:
+    """The commands that make a baseline, as the end of a message."""
+    return (
+        f"record it with `pytest perf_tests -k {config} --k3-target {target} --k3-record`, then `k3perf baseline propose` and "
+        "`k3perf baseline accept`"
+    )
+
+
 def digest_of(baseline: Baseline) -> str:
     """SHA-256 over the canonical JSON of every field but ``digest``."""
     data = baseline.model_dump(mode="json", exclude={"digest"})

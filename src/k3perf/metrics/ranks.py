@@ -1,35 +1,46 @@
-"""What the ranks of one engine differ in: the worst rank of each memory part, the spread beside it, and what parallelism brought.
+"""What the ranks and devices of one engine differ in: the worst rank of each memory part, the spread beside it, the slowest device's clock,
+and what parallelism brought.
 
 Pure. A part that some rank does not report has no worst: a maximum over the others could hide the very rank that grew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from k3perf.samples import RankMemory
+from k3perf.metrics.validity import NOT_OFFERED
+from k3perf.samples import RankMemory, RoundKind, RoundRecord
+from k3perf.units import format_bytes
 
-# Less is worse for what serves requests, more is worse for what is taken from it.
-LESS_IS_WORSE: Final = frozenset({"kv_cache_bytes"})
 PARTS: Final = tuple(name for name in RankMemory.__dataclass_fields__ if name.endswith("_bytes"))
+CLOCK_READING: Final = "sm_clock_min_mhz"
+
+DeviceClocks = dict[str, float | None]
+"""Lowest SM clock in MHz by the place it was read; None where it could not be read in some round."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSpread:
-    """One memory part over all ranks, in bytes. ``spread_ratio`` is (largest - smallest) / largest; 0 when all are equal or all are 0."""
+    """One memory part over all ranks, in bytes. The worst rank is the one with the most, which is what the part's metric is judged by."""
 
     part: str
     worst_rank: int
     worst_bytes: int
     smallest_bytes: int
-    largest_bytes: int
     rank_count: int
 
     @property
     def spread_ratio(self) -> float:
-        """0 for equal ranks, towards 1 the more unequal."""
-        return (self.largest_bytes - self.smallest_bytes) / self.largest_bytes if self.largest_bytes else 0.0
+        """(worst - smallest) / worst: 0 when all are equal or all are 0, towards 1 the more unequal."""
+        return (self.worst_bytes - self.smallest_bytes) / self.worst_bytes if self.worst_bytes else 0.0
+
+    @property
+    def text(self) -> str:
+        """The worst rank's figure and how far it is from the smallest."""
+        more = format_bytes(self.worst_bytes - self.smallest_bytes)
+        return f"{self.part} {format_bytes(self.worst_bytes)} on rank {self.worst_rank} (spread {more}, {self.spread_ratio:.2%})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,67 @@ def rank_report(memory: tuple[RankMemory, ...]) -> RankReport:
     return RankReport(spreads, incomplete)
 
 
+def memory_note(sessions: Sequence[tuple[RankMemory, ...]], rank_count: int) -> str:
+    """A cell's ranks in a sentence: which parts are equal, the worst rank and the spread of the others, parts that some rank does not tell,
+    and how many of its ``rank_count`` ranks did not answer at all (vLLM lets the first data-parallel engine answer for all).
+
+    Of several sessions the one in which a part spreads most speaks for it. Empty for engines of one rank and where nothing was read.
+    """
+    answered = [memory for memory in sessions if memory]
+    if rank_count < 2 or not answered:
+        return ""
+    seen_count = min(map(len, answered))
+    told = _told([rank_report(memory) for memory in answered]) if seen_count > 1 else []
+    if seen_count < rank_count:
+        told.append("the others did not answer, and theirs is not judged")
+        return f"memory of {seen_count} of {rank_count} ranks: {'; '.join(told)}"
+    return f"memory of {rank_count} ranks: {'; '.join(told) or 'no rank tells any'}"
+
+
+def _told(reports: Sequence[RankReport]) -> list[str]:
+    equal: list[str] = []
+    worst: list[str] = []
+    silent: list[str] = []
+    for part in PARTS:
+        ranks = sorted({rank for report in reports for rank in report.incomplete.get(part, ())})
+        spreads = [report.spreads[part] for report in reports if part in report.spreads]
+        widest = max(spreads, key=lambda spread: spread.spread_ratio, default=None)
+        if ranks:
+            silent.append(f"{part} not told by {_ranks_text(ranks)}, so no worst")
+        elif widest is not None and widest.spread_ratio:
+            worst.append(widest.text)
+        elif widest is not None:
+            equal.append(part)
+    parts = [f"equal in {', '.join(equal)}"] if equal else []
+    return parts + ([f"worst {', '.join(worst)}"] if worst else []) + silent
+
+
+def device_clocks(rounds: Iterable[RoundRecord]) -> DeviceClocks:
+    """Of the valid measured rounds; a device whose kind has no such clock is left out."""
+    found: DeviceClocks = {}
+    for record in rounds:
+        if record.kind is not RoundKind.MEASURED or not record.valid:
+            continue
+        for reading in record.telemetry:
+            if reading.name == CLOCK_READING and not reading.source.endswith(NOT_OFFERED):
+                place = reading.source.partition(":")[0]
+                found[place] = _lower(found.get(place, reading.value), reading.value)
+    return found
+
+
+def clock_note(sessions: Sequence[DeviceClocks]) -> str:
+    """A cell's devices in a sentence, the slowest first: its clock is the one that ``sm_clock_min_mhz`` judges. Empty for fewer than two devices."""
+    lowest: DeviceClocks = {}
+    for clocks in sessions:
+        for place, clock_mhz in clocks.items():
+            lowest[place] = _lower(lowest.get(place, clock_mhz), clock_mhz)
+    if len(lowest) < 2:
+        return ""
+    ordered = sorted(lowest.items(), key=lambda item: (item[1] is None, item[1] or 0.0, item[0]))
+    listed = [f"{place} not read in every round" if clock is None else f"{clock:.0f} MHz on {place}" for place, clock in ordered]
+    return f"lowest SM clock of each device, the slowest is judged: {', '.join(listed)}"
+
+
 def scaling_efficiency_ratio(throughput_per_s: float, device_count: int, single_throughput_per_s: float) -> float:
     """Throughput of ``device_count`` devices over ``device_count`` times that of one; 1.0 is perfect. Both must be measured alike.
 
@@ -71,7 +143,13 @@ def balance_ratio(requests_by_endpoint: dict[str, int]) -> float | None:
 
 
 def _spread(part: str, values: dict[int, int]) -> RankSpread:
-    smallest, largest = min(values.values()), max(values.values())
-    worst = smallest if part in LESS_IS_WORSE else largest
-    worst_rank = min(rank for rank, value in values.items() if value == worst)
-    return RankSpread(part, worst_rank, worst, smallest, largest, len(values))
+    worst = max(values.values())
+    return RankSpread(part, min(rank for rank, value in values.items() if value == worst), worst, min(values.values()), len(values))
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _lower(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else min(one, other)

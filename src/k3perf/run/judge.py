@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from k3perf.config.suite import Cell
-from k3perf.gate.baseline import Baseline
+from k3perf.gate.baseline import Baseline, how_to_record
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
@@ -100,10 +100,7 @@ class GateKeeper:
 
     def _missing(self, cell: Cell, plan_digest: str) -> str:
         baseline = self._baseline(cell)
-        how = (
-            f"record it with `pytest perf_tests -k {cell.config.name} --k3-target {cell.target.name} --k3-record`, then "
-            "`k3perf baseline propose` and `k3perf baseline accept`"
-        )
+        how = how_to_record(cell.target.name, cell.config.name)
         if baseline is None:
             return f"baselines/{cell.target.name}/{cell.config.name}.json does not exist; {how}"
         known = baseline.workload(cell.workload.name)

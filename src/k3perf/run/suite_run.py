@@ -18,6 +18,7 @@ from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun, engine_reason
+from k3perf.run.cell_notes import CellNotes
 from k3perf.run.judge import GateKeeper
 from k3perf.run.live import utc_now
 from k3perf.run.pool import EnginePool
@@ -56,6 +57,7 @@ class SuiteRun:
         self._cells = tuple(cells)
         self._progress = progress
         self._keeper = GateKeeper(settings, self._cells)
+        self._notes = CellNotes(settings.suite, settings.baselines_directory)
         self._results: dict[str, CellResult] = {}
         self._plans: dict[str, Plan] = {}
         self._durations_s: dict[str, dict[str, list[float]]] = {}
@@ -89,6 +91,7 @@ class SuiteRun:
                 require_accepted(self.settings.suite, item.target, item.config, item.engine_python)
             ValidityRules.for_target(cell.target.validity)
             self._keeper.check_inputs(cell)
+            self._notes.check_inputs(cell)
 
     def measure(self, cell: Cell) -> CellResult:
         """The cell's result. A broken measurement is an INVALID verdict; only bad input raises."""
@@ -163,7 +166,11 @@ class SuiteRun:
         except MeasurementInvalid as error:  # numbers that cannot be kept are no result
             measurement = self._empty(cell, (*measurement.invalid_reasons, engine_reason(error)))
             verdict = self._keeper.judge(cell, measurement)
-        return CellResult(measurement, verdict, self._durations_of(cell, measurement))
+        return self._result(cell, measurement, verdict, self._durations_of(cell, measurement))
+
+    def _result(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, durations_s: tuple[float, ...]) -> CellResult:
+        """The verdict gets the notes that judge nothing."""
+        return CellResult(measurement, self._notes.add(cell, measurement, verdict), durations_s)
 
     def _durations_of(self, cell: Cell, measurement: CellMeasurement) -> tuple[float, ...]:
         """Durations in seconds of the rounds that the verdict rests on; those of a session that died are not among them."""
@@ -188,6 +195,8 @@ class SuiteRun:
         records = tuple(replace(record, invalid_reasons=judge_session(record, rules)) for record in self._earlier.cell_sessions(key))
         self._identity = versions(records[-1].identity) if records else {}
         sessions = tuple(session_metrics(record, service_level=cell.workload.service_level) for record in records)
+        for record in records:
+            self._notes.see(record)
         measurement = replace(self._empty(cell, ()), sessions=sessions)
         durations_s = [
             ns_to_s(entry.end_ns - entry.start_ns)
@@ -197,7 +206,7 @@ class SuiteRun:
             if entry.kind is RoundKind.MEASURED and entry.valid
         ]
         self._progress.note(f"{cell.cell_id}: taken from the resumed run, not measured again")
-        return CellResult(measurement, self._keeper.judge(cell, measurement), tuple(durations_s))
+        return self._result(cell, measurement, self._keeper.judge(cell, measurement), tuple(durations_s))
 
     def _record_all(self) -> None:
         """Every selected cell, session by session, so that a drift of the machine falls on all configs alike."""
@@ -233,7 +242,7 @@ class SuiteRun:
                 invalid_reasons=reasons,
                 notes=(f"{valid_count} valid sessions recorded, not judged",),
             )
-            self._results[cell.cell_id] = CellResult(measurement, verdict, self._durations_of(cell, measurement))
+            self._results[cell.cell_id] = self._result(cell, measurement, verdict, self._durations_of(cell, measurement))
 
     def _expect_after(self, cell: Cell, *, again: bool = False, broken: Mapping[str, InvalidReason] | None = None) -> None:
         """Tell the pool which engine comes after this cell's: the next cell's that needs another, or with ``again`` the next session's first."""
@@ -282,6 +291,7 @@ class SuiteRun:
     def _on_session(self, record: SessionRecord) -> None:
         """Called when the engine is ready and again with the readings at the session's end."""
         self._ensure_writer().session(record)
+        self._notes.see(record)
         if record.arm is Arm.CANDIDATE:
             self._identity = versions(record.identity)
 

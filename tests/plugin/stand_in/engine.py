@@ -2,7 +2,8 @@
 
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
 the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
-``weights_bytes``, ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call).
+``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of
+every remote call). It answers for as many ranks as tensor parallelism asks for.
 """
 
 import argparse
@@ -36,11 +37,15 @@ class State:
         self.token_count = 0
         self.lock = threading.Lock()
 
-    def memory(self):
+    @property
+    def rank_count(self):
+        return int(self.config.get("tensor-parallel-size", 1))
+
+    def memory(self, rank):
         kv_bytes = 1 << 20 if self.config.get("kv-cache-dtype") == "fp8" else 2 << 20
         return {
-            "rank": 0,
-            "weights_bytes": BEHAVIOUR.get("weights_bytes", 1 << 20) + self.held["weights"],
+            "rank": rank,
+            "weights_bytes": BEHAVIOUR.get("weights_bytes", 1 << 20) + rank * BEHAVIOUR.get("rank_step_bytes", 0) + self.held["weights"],
             "kv_cache_bytes": kv_bytes,
             "resident_bytes": (1 << 20) + sum(self.held.values()),
             "peak_resident_bytes": (1 << 20) + sum(self.held.values()),
@@ -48,25 +53,27 @@ class State:
         }
 
     def call(self, method, arguments):
+        """One answer a rank; what changes the engine is done once."""
         if "call_log" in BEHAVIOUR:
             with Path(BEHAVIOUR["call_log"]).open("a") as log:
                 log.write(f"{method}\n")
         if method == "k3perf_memory":
-            return self.memory()
+            return [self.memory(rank) for rank in range(self.rank_count)]
         if method == "k3perf_identity":
-            return {
+            identity = {
                 "vllm_version": "0.32.0",
                 "torch_version": "2.13.0",
                 "python_version": "3.11.7",
                 "host": "here",
                 "device_names": ["stand-in"],
             }
+            return [identity] * self.rank_count
         if method == "k3perf_slow_down":
             self.slow_ratio = float(arguments[0]) / 100
         if method == "k3perf_hold_bytes":
             self.held[arguments[0]] += int(arguments[1])
             self.ballast = bytearray(os.urandom(1)) * int(arguments[1])
-        return None
+        return [None] * self.rank_count
 
     def server_info(self):
         info = json.loads(json.dumps(SERVER_INFO))
@@ -107,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         state = self.server.state
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         if self.path == "/collective_rpc":
-            self.reply({"results": [state.call(body["method"], body.get("args", []))]})
+            self.reply({"results": state.call(body["method"], body.get("args", []))})
         elif self.path == "/v1/completions":
             self.stream(state, body)
         else:

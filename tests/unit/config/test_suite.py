@@ -246,3 +246,47 @@ def test_a_workloads_tolerances_overlay_the_targets(suite_copy):
 def test_a_workloads_tolerance_that_cannot_be_meant(suite_copy, workloads, needle):
     rewrite(suite_copy / "tolerances.yaml", workloads=workloads)
     assert needle in str(problem_of(suite_copy))
+
+
+@pytest.mark.parametrize(
+    ("base", "problem", "next_step"),
+    [
+        ("nothing", "no target has this name", "Use one of: b200-k3, "),
+        (
+            "h200-k3-small",
+            "serves another model (models/h200-k3-small, dummy weights) than this target (models/h200-k3, dummy weights)",
+            "same model",
+        ),
+        ("h200-k3-tp2", "has 2 devices, not fewer than this target's 2", "fewer devices"),
+        ("h200-k3-dp2", "has 2 devices, not fewer than this target's 2", "fewer devices"),
+    ],
+)
+def test_a_scaling_base_that_nothing_can_be_compared_with(suite_copy, base, problem, next_step):
+    rewrite(suite_copy / "targets" / "h200-k3-tp2.yaml", scaling_base=base)
+    found = problem_of(suite_copy)
+    assert (found.path.name, found.key, found.value) == ("h200-k3-tp2.yaml", "scaling_base", base)
+    assert problem in str(found)
+    assert next_step in str(found)
+
+
+def test_a_scaling_base_on_other_devices(suite_copy):
+    base = suite_copy / "targets" / "h200-k3-small.yaml"
+    rewrite(base, hardware={**yaml.safe_load(base.read_text())["hardware"], "device_name": "NVIDIA H100"})
+    assert "runs on other devices (NVIDIA H100) than this target (NVIDIA H200)" in str(problem_of(suite_copy))
+    rewrite(base, hardware={"kind": "cpu", "hardware_class": "any-cpu"})
+    assert "runs on other devices (cpu) than this target (NVIDIA H200)" in str(problem_of(suite_copy))
+
+
+def test_a_scaling_base_must_be_a_name(suite_copy):
+    rewrite(suite_copy / "targets" / "h200-k3-tp2.yaml", scaling_base=["h200-k3"])
+    found = problem_of(suite_copy)
+    assert (found.path.name, found.key) == ("h200-k3-tp2.yaml", "scaling_base")
+
+
+def test_why_a_target_has_no_cell_of_a_config(repository):
+    suite = load_suite(repository / "perf_tests")
+    target = suite.target("h200-k3-tp2")
+    assert suite.not_collected(target, suite.config("default")) == ""
+    assert suite.not_collected(target, suite.config("seqs_up")) == "h200-k3-tp2 does not declare seqs_up"
+    assert "resolves to the same engine as default" in suite.not_collected(target, suite.config("block_size_16"))
+    assert suite.not_collected(target, suite.config("fp8_kv")) == suite.refusal(target, suite.config("fp8_kv")) != ""
