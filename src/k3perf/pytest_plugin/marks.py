@@ -48,6 +48,10 @@ def _kinds(cell: Cell) -> tuple[str, ...]:
     return ("steady", "prefix") if cell.workload.prefix is not None else ("steady",)
 
 
+# A cell without a valid round carries none; the test's own outcome says so, and a suite that turns warnings into errors would say it twice.
+_UNUSED_BENCHMARK: Final = "ignore:Benchmark fixture was not used:pytest_benchmark.logger.PytestBenchmarkWarning"
+
+
 def arrange(items: list[pytest.Item], suite: Suite) -> None:
     """Sort by engine, the reference first, so that each engine starts once; tests without a cell keep their place in front.
 
@@ -64,6 +68,7 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
         if "benchmark" in getattr(item, "fixturenames", ()):
             clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())
             item.add_marker(pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}"))
+            item.add_marker(pytest.mark.filterwarnings(_UNUSED_BENCHMARK))
     targets = {name: position for position, name in enumerate(suite.targets)}
 
     def key(item: pytest.Item) -> tuple[int, int]:

@@ -35,7 +35,6 @@ def carry(
     """Give the benchmark fixture the measured rounds' durations and, as ``extra_info``, every metric value and outcome."""
     if not durations_s:
         return
-    benchmark.skipped = False
     pending = iter(durations_s)
     benchmark.pedantic(lambda: clock.advance(next(pending)), rounds=len(durations_s), iterations=1)
     benchmark.extra_info["target"] = measurement.target
