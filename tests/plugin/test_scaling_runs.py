@@ -17,6 +17,11 @@ TWO = {
     "parallelism": {"tensor": 2},
     "scaling_base": "one",
 }
+# a busy machine must neither fail a recording's acceptance nor the judging run: what is tested is what they tell
+TOLERANCES = {
+    "schema_version": 1,
+    "defaults": {"output_tokens_per_s": {"loss_ratio": 0.9}, "weights_bytes": {"loss_absolute": 0}},
+}
 BOTH = ("--k3-target", "one", "--k3-target", "two")
 RANKS = "memory of 2 ranks: equal in kv_cache_bytes, resident_bytes, peak_resident_bytes; worst weights_bytes 1.0 MiB on rank 1 (spread 4.0 KiB, 0.39%)"
 
@@ -26,6 +31,7 @@ def declare(site: Site) -> Site:
     (folder / "tiny.yaml").unlink()
     for target in (ONE, TWO):
         (folder / f"{target['name']}.yaml").write_text(yaml.safe_dump(target))
+    (site.root / "perf_tests" / "tolerances.yaml").write_text(yaml.safe_dump(TOLERANCES))
     site.behave(rank_step_bytes=4096)
     return site
 
@@ -51,11 +57,11 @@ def notes_of(folder: Path, target: str) -> list[str]:
 
 
 def rates(site: Site, target: str) -> list[float]:
+    """Tokens a second of every recorded round."""
     baseline = json.loads((site.root / "baselines" / target / "default.json").read_text())
     (workload,) = baseline["workloads"]
-    return [
-        session["value"] for metric in workload["metrics"] if metric["metric"] == "output_tokens_per_s" for session in metric["sessions"]
-    ]
+    sessions = [session for metric in workload["metrics"] if metric["metric"] == "output_tokens_per_s" for session in metric["sessions"]]
+    return [value for session in sessions for value in session["round_values"]]
 
 
 def test_a_recording_tells_that_the_base_has_nothing_yet(recorded):
@@ -77,7 +83,7 @@ def test_a_judging_run_tells_the_efficiency_in_its_summary_its_verdict_and_the_c
         " tokens/s on 1 device of one (baselines/one/default.json: 3 sessions, vLLM 0.32.0, accepted " + accepted_on(recorded) + ")"
     )
     # the stand-in is as fast on "two devices" as on one
-    assert float(scaling.split()[2].rstrip("%:")) == pytest.approx(50, abs=10)
+    assert float(scaling.split()[2].rstrip("%:")) == pytest.approx(50, abs=25)
     assert ranks == RANKS
     assert f"  note: {scaling}" in run.stdout
     assert f"  note: {ranks}" in run.stdout
