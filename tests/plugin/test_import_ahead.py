@@ -18,12 +18,13 @@ SERVER = f"import runpy\nrunpy.run_path({str(STAND_IN)!r}, run_name='__main__')\
 def site(tmp_path, repository) -> Site:
     """A suite whose engine is a package called vllm, in baseline mode, with engines that are imported ahead."""
     site = Site(tmp_path, repository)
-    package = tmp_path / "engine" / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent, package.parent.parent):
+    package = tmp_path / "engine" / "vllm"
+    for folder in (package, package / "engine", package / "entrypoints", package / "entrypoints" / "openai"):
+        folder.mkdir(parents=True)
         (folder / "__init__.py").touch()
-    (package / "cli_args.py").write_text("import os, sys\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\n")
-    (package / "api_server.py").write_text(SERVER)
+    imported = "import os, sys\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\n"
+    (package / "engine" / "arg_utils.py").write_text(imported)
+    (package / "entrypoints" / "openai" / "api_server.py").write_text(SERVER)
     site.python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/engine:$PYTHONPATH exec {sys.executable} "$@"\n')
     measurement = {**TARGET["measurement"], "mode": "baseline", "interleave": "sessions", "import_ahead": True, "baseline_sessions": 2}
     (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "measurement": measurement}))
@@ -68,7 +69,7 @@ def test_a_process_that_never_got_its_turn_is_ended(site):
 def test_imports_that_never_end_are_given_up_and_the_engine_is_started_from_nothing(site):
     """The process that imports ahead hangs; the config is measured all the same, and the hanging process is gone."""
     hang = "import os, sys, time\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
-    (site.root / "engine" / "vllm" / "entrypoints" / "openai" / "cli_args.py").write_text(hang)
+    (site.root / "engine" / "vllm" / "engine" / "arg_utils.py").write_text(hang)
     target = yaml.safe_load((site.root / "perf_tests" / "targets" / "tiny.yaml").read_text())
     (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**target, "stage_deadlines": {"import_s": 4}}))
     run = site.pytest("--k3-record", "--k3-results", "recorded", "-q", "-s", K3PERF_SEEN=str(site.root / "imported"))
