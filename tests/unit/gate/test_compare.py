@@ -526,6 +526,12 @@ def test_a_workloads_own_tolerance_holds_for_its_cells_alone(build: Build) -> No
     assert {metric.metric for metric in compare(chat, cell("chat", 0.0, 2), policy).metrics} == {RATE}
 
 
+def test_every_metric_that_is_gated_anywhere_is_known(build: Build) -> None:
+    rate, hits = Tolerance(loss_ratio=0.05), Tolerance(loss_absolute=0.01)
+    policy = build.policy(tolerances={RATE: rate}, workload_tolerances={"sharing": {"prefix_hit_ratio": hits}, "chat": {RATE: None}})
+    assert policy.known_tolerances == {RATE: rate, "prefix_hit_ratio": hits}
+
+
 def test_an_unknown_metric_among_a_workloads_tolerances_is_refused(build: Build) -> None:
     with pytest.raises(UnknownNameError, match="hit_rate"):
         build.policy(workload_tolerances={"sharing": {"hit_rate": Tolerance(loss_absolute=0.01)}})

@@ -185,6 +185,13 @@ def test_start_up_goes_under_the_cache_state_it_had(warm, cold_s, warm_s):
     assert (found["startup_cold_s"].value, found["startup_warm_s"].value) == (cold_s, warm_s)
 
 
+@pytest.mark.parametrize("warm", [True, False, None])
+def test_a_process_that_had_imported_ahead_has_no_start_up_time(warm):
+    found = session_metrics(session(compile_cache_warm=warm, imported_ahead=True)).values
+    for name in ("startup_cold_s", "startup_warm_s"):
+        assert (found[name].value, found[name].excluded) == (None, {"imported_ahead": 1})
+
+
 def test_peak_resident_memory_is_the_sessions_and_unknown_when_it_was_not_seen():
     assert session_metrics(session(engine_peak_resident_bytes=700)).values["engine_peak_rss_bytes"].value == 700
     blind = session_metrics(session()).values["engine_peak_rss_bytes"]
