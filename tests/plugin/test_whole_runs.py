@@ -201,6 +201,11 @@ def test_engine_that_dies_is_invalid_with_its_cause_once(site):
     assert site.engines_left() == []
 
 
+def test_the_suite_does_without_pytests_own_warnings_plugin(site):
+    run = site.pytest("--collect-only", "-p", "no:warnings")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+
+
 def test_interrupted_run_is_resumed_without_measuring_again(site):
     first = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert first.returncode == ExitStatus.OK, first.stdout

@@ -172,7 +172,14 @@ def _reserve_notes(context: WeightContext, reserve: Mapping[str, int], *, known:
 
 
 def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
-    """Arguments that change memory and that the plan cannot follow are refused instead of being ignored."""
+    """Arguments that change memory and that the plan cannot follow are refused instead of being ignored, and so are values of another kind."""
+    for key in ("enable_chunked_prefill", "enable_prefix_caching", "enforce_eager"):
+        if given.get(key) is not None and not isinstance(given[key], bool):
+            raise UsageError(f"{key} {given[key]!r} is neither true nor false; write for example --set {key}=false.")
+    for key in ("max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+        size = given.get(key)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise UsageError(f"{key} {size!r} is no number of 1 or more; the plan needs the size itself, not what the engine would choose.")
     for key in ("decode_context_parallel_size", "prefill_context_parallel_size", "num_gpu_blocks_override", "cpu_offload_gb"):
         value = given.get(key)
         if value not in (None, 0, 1):

@@ -64,10 +64,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         )
 
 
+def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
+    """What the named runs measured. Raises UsageError for a run that is named twice, or that had a fault put into it on purpose."""
+    found: dict[str, str] = {}
+    files = []
+    for name in names:
+        path = _measurement_path(Path(name))
+        file = read_measurement_file(path)
+        if file.injected:
+            raise UsageError(f"{path} was measured with a fault put in on purpose ({file.injected}); a baseline needs the engine as it is.")
+        if file.run_id in found:
+            raise UsageError(
+                f"{path} and {found[file.run_id]} hold the same run {file.run_id}; its sessions would count twice. Name it once."
+            )
+        found[file.run_id] = str(path)
+        files.append(file)
+    return files
+
+
 def run_propose(arguments: argparse.Namespace) -> int:
     """Write one proposal per (target, config) and print its table and whatever stands against it."""
     suite, root = suite_of(arguments), Path(arguments.baselines)
-    files = [read_measurement_file(_measurement_path(Path(name))) for name in arguments.results]
+    files = _measurement_files(arguments.results)
     groups: dict[tuple[str, str], list[CellMeasurement]] = {}
     for file in files:
         for cell in file.measurements():

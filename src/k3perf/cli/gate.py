@@ -94,9 +94,14 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
     unread: list[str] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            files[path.stem] = read_measurement_file(path).measurements()
+            document = read_measurement_file(path)
         except ConfigFileError as error:
             unread.append(f"{path.name}: {error.problem}")
+            continue
+        if document.injected:
+            unread.append(f"{path.name}: a fault was put into its candidate on purpose ({document.injected})")
+        else:
+            files[path.stem] = document.measurements()
     found, left_out = recordings_of_files(files)
     return found, [*unread, *left_out]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum, auto
@@ -75,14 +76,28 @@ def somebody_listens(host: str, port: int) -> bool:
 
 def listener_inodes(port: int) -> frozenset[int]:
     """Socket inodes that listen on the port, of any address and of both IP versions."""
-    found: set[int] = set()
+    return frozenset(inode for _, inode in _listeners(port))
+
+
+def _listeners(port: int) -> list[tuple[str, int]]:
+    """Address as the socket tables write it (hexadecimal, network order by 32-bit words of this machine) and inode of every listener."""
+    found: list[tuple[str, int]] = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.add(int(fields[9]))
-    return frozenset(found)
+                address, _, number = fields[1].rpartition(":")
+                if fields[3] == _LISTEN and int(number, 16) == port:
+                    found.append((address, int(fields[9])))
+    return found
+
+
+def _written_addresses(host: str) -> frozenset[str]:
+    """How the tables write an IPv4 host, in the IPv4 one and mapped in the IPv6 one: each 32-bit word as this machine reads it."""
+    plain = socket.gethostbyname(host)
+    packed = (socket.inet_pton(socket.AF_INET, plain), socket.inet_pton(socket.AF_INET6, f"::ffff:{plain}"))
+    words = ((address[start : start + 4] for start in range(0, len(address), 4)) for address in packed)
+    return frozenset("".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in address) for address in words)
 
 
 def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
@@ -98,9 +113,12 @@ def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def who_listens(port: int, own_pids: Iterable[int]) -> Listener:
-    """Whether the port is served, and by one of ``own_pids`` alone. Reads the machine's socket tables: milliseconds."""
-    listening = listener_inodes(port)
+def who_listens(host: str, port: int, own_pids: Iterable[int]) -> Listener:
+    """Who takes connections to ``host``: listeners of that very address, else those of every address. Reads the machine's socket tables:
+    milliseconds. Listeners of other addresses with the same port number are nobody's concern."""
+    found = _listeners(port)
+    addresses = _written_addresses(host)
+    listening = {inode for address, inode in found if address in addresses} or {inode for address, inode in found if not int(address, 16)}
     if not listening:
         return Listener.NOBODY
     return Listener.OWN if listening <= socket_inodes(own_pids) else Listener.STRANGER

@@ -254,7 +254,7 @@ def _answers_as_ours(engine: Engine) -> bool:
     launch = engine.launch
     if not somebody_listens(launch.host, engine.port):
         return False
-    listener = who_listens(engine.port, engine.pids())
+    listener = who_listens(launch.host, engine.port, engine.pids())
     if listener is Listener.STRANGER:
         raise _PortTaken(f"port {engine.port} is served by a process that is not ours")
     if listener is Listener.NOBODY or not health.is_healthy(launch.host, engine.port):

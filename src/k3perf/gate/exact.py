@@ -15,8 +15,8 @@ from k3perf.metrics.definitions import Direction, MetricDef
 def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[float], measured: Sequence[float]) -> MetricVerdict:
     """Worst measured against worst recorded value.
 
-    REGRESSED if the loss exceeds the tolerance, IMPROVED if every measured value beats the best recorded one. ``recorded`` and
-    ``measured`` hold one value per session and at least one each.
+    REGRESSED if the loss exceeds the tolerance, IMPROVED if every measured value beats the best recorded one by more than half the tolerance.
+    ``recorded`` and ``measured`` hold one value per session and at least one each.
     """
     sign = 1 if metric.direction is Direction.LOWER_IS_BETTER else -1
     if not all(map(math.isfinite, measured)):
@@ -31,7 +31,7 @@ def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[floa
     outcome, text = Outcome.PASS, "equal" if loss == 0 else f"{changed}, within the allowed loss of {_number(allowed)}"
     if loss > allowed:
         outcome, text = Outcome.REGRESSED, f"{changed}, allowed loss {_number(allowed)}"
-    elif sign * (worst_now - best_was) < 0:
+    elif sign * (best_was - worst_now) > allowed / 2:
         outcome, text = Outcome.IMPROVED, f"{changed}, better than every recorded value; run k3perf baseline propose to lift the baseline"
     return replace(
         plain_verdict(metric, tolerance, outcome, text + ("; sessions differ" if len(set(measured)) > 1 else "")),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from k3perf.gate.scale import Scale
 from k3perf.metrics.definitions import MetricDef, Scope
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm
+from k3perf.samples import Arm, InvalidReason
 from k3perf.stats.location import median
 
 Values = Mapping[str, MetricValue]
@@ -37,10 +37,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The valid sessions of a cell, with the count of rounds left out as invalid and of candidates without their reference."""
+    """The valid sessions of a cell, with the rounds left out as invalid, why, and the count of candidates without their reference."""
 
     units: tuple[Unit, ...]
     invalid_round_count: int
+    invalid_round_reasons: tuple[InvalidReason, ...]
     invalid_session_count: int
     unpaired_session_count: int
 
@@ -73,10 +74,11 @@ def read_cell(measurement: CellMeasurement) -> Readings:
     """Sort out what can be judged."""
     candidates = measurement.arm(Arm.CANDIDATE)
     valid = [session for session in candidates if not session.invalid_reasons]
-    invalid_rounds = sum(1 for session in valid for measured in session.rounds if measured.invalid_reasons)
+    invalid_rounds = [measured for session in valid for measured in session.rounds if measured.invalid_reasons]
+    reasons = tuple(reason for measured in invalid_rounds for reason in measured.invalid_reasons)
     if measurement.mode == "baseline":
         units = tuple(_alone(session) for session in valid)
-        return Readings(units, invalid_rounds, len(candidates) - len(valid), 0)
+        return Readings(units, len(invalid_rounds), reasons, len(candidates) - len(valid), 0)
     references = {
         session.pair_id: session
         for session in measurement.arm(Arm.REFERENCE)
@@ -85,7 +87,8 @@ def read_cell(measurement: CellMeasurement) -> Readings:
     paired = [(session, references[session.pair_id]) for session in valid if session.pair_id in references]
     return Readings(
         tuple(_paired(session, reference) for session, reference in paired),
-        invalid_rounds,
+        len(invalid_rounds),
+        reasons,
         len(candidates) - len(valid),
         len(valid) - len(paired),
     )

@@ -82,53 +82,55 @@ class Recording:
 def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple[list[Recording], list[str]]:
     """Every file's recordings, then what several files hold together; and sentences for what cannot be replayed.
 
-    A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class and mode. Its
-    noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
+    A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class, mode and vLLM
+    release. Its noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
     """
+    needed = BASELINE_SESSIONS + CANDIDATE_SESSIONS
     alone: dict[str, list[CellMeasurement]] = {name: [] for name in files}
-    short: dict[tuple[str, ...], dict[str, CellMeasurement]] = {}
+    short: dict[tuple[str, ...], list[tuple[str, CellMeasurement]]] = {}
     for name, cells in files.items():
         for cell in cells:
-            if cell.mode == "baseline" and len(usable_sessions(cell)) < BASELINE_SESSIONS + CANDIDATE_SESSIONS:
-                short.setdefault((cell.target, cell.config, cell.workload, cell.hardware_class, cell.plan_digest), {})[name] = cell
+            if cell.mode == "baseline" and len(usable_sessions(cell)) < needed:
+                key = (cell.target, cell.config, cell.workload, cell.hardware_class, cell.plan_digest, _release(cell))
+                short.setdefault(key, []).append((name, cell))
             else:
                 alone[name].append(cell)
     few: dict[str, list[str]] = {}
-    for (target, config, workload, hardware_class, _), parts in short.items():
-        full = _of_full_length(parts)
-        together = _joined(full.values())
-        count = 0 if together is None else len(usable_sessions(together))
-        if together is None or count < BASELINE_SESSIONS + CANDIDATE_SESSIONS:
-            few.setdefault(f"{target} on {hardware_class}", []).append(f"{config}/{workload} {count}")
+    for (target, config, workload, hardware_class, *_), parts in short.items():
+        sessions = _joined_sessions(parts)
+        if len(sessions) < needed:
+            few.setdefault(f"{target} on {hardware_class}", []).append(f"{config}/{workload} {len(sessions)}")
         else:
-            alone[", ".join(full)] = [together]
+            names = ", ".join(dict.fromkeys(name for name, _ in sessions))
+            alone.setdefault(names, []).append(replace(parts[0][1], sessions=tuple(session for _, session in sessions)))
     found: list[Recording] = []
     left_out: list[str] = []
     for name, kept in alone.items():
         recordings, objections = recordings_of(name, kept)
         found += recordings
         left_out += objections
-    needed = BASELINE_SESSIONS + CANDIDATE_SESSIONS
     left_out += [
         f"{place} in baseline mode: too few usable sessions ({', '.join(cells)}), a replay needs {needed}" for place, cells in few.items()
     ]
     return found, left_out
 
 
-def _of_full_length(parts: Mapping[str, CellMeasurement]) -> dict[str, CellMeasurement]:
-    """The parts without sessions of fewer rounds than is usual among all, which would shorten the others, and without parts that have no more."""
-    rounds = {id(session): len(_paired_rounds(session, None)) for cell in parts.values() for session in cell.arm(Arm.CANDIDATE)}
-    usual = sorted(rounds.values())[len(rounds) // 2] if rounds else 0
-    kept = {
-        name: replace(cell, sessions=tuple(session for session in cell.arm(Arm.CANDIDATE) if rounds[id(session)] >= usual))
-        for name, cell in parts.items()
+def _release(cell: CellMeasurement) -> str:
+    return next((str(session.resolved_config.get("version.vllm", "")) for session in cell.sessions), "")
+
+
+def _joined_sessions(parts: Iterable[tuple[str, CellMeasurement]]) -> list[tuple[str, SessionMetrics]]:
+    """The valid candidate sessions of all parts with the part's name, each once. Those with fewer rounds than is usual among them would shorten
+    all others: they are left out where enough are left without them, and always when they were cut short."""
+    found = {
+        session.session_id: (name, session) for name, cell in parts for session in cell.arm(Arm.CANDIDATE) if not session.invalid_reasons
     }
-    return {name: cell for name, cell in kept.items() if cell.sessions}
-
-
-def _joined(parts: Iterable[CellMeasurement]) -> CellMeasurement | None:
-    cells = list(parts)
-    return replace(cells[0], sessions=tuple(session for cell in cells for session in cell.sessions)) if cells else None
+    counts = {key: len(_paired_rounds(session, None)) for key, (_, session) in found.items()}
+    usual = sorted(counts.values())[len(counts) // 2] if counts else 0
+    whole = [found[key] for key, count in counts.items() if count >= usual]
+    if len(whole) >= BASELINE_SESSIONS + CANDIDATE_SESSIONS:
+        return whole
+    return [found[key] for key, count in counts.items() if count >= SHORT_SHARE * usual]
 
 
 def recordings_of(name: str, cells: Iterable[CellMeasurement]) -> tuple[list[Recording], list[str]]:

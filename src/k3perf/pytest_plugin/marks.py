@@ -68,7 +68,8 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
         if "benchmark" in getattr(item, "fixturenames", ()):
             clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())
             item.add_marker(pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}"))
-            item.add_marker(pytest.mark.filterwarnings(_UNUSED_BENCHMARK))
+            if item.config.pluginmanager.hasplugin("warnings"):
+                item.add_marker(pytest.mark.filterwarnings(_UNUSED_BENCHMARK))
     targets = {name: position for position, name in enumerate(suite.targets)}
 
     def key(item: pytest.Item) -> tuple[int, int]:

@@ -336,6 +336,7 @@ class SuiteRun:
             created_at_utc=utc_now(),
             identity=self._identity,
             cells=tuple(result.measurement for result in self._results.values()),
+            injected=self.settings.experiment["injected"],
         )
         replace_file(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
 

@@ -81,13 +81,17 @@ class CellDocument(_Document):
 
 
 class MeasurementFile(_Document):
-    """``measurements.json``: everything that one run measured, with the commit and the versions it ran under."""
+    """``measurements.json``: everything that one run measured, with the commit and the versions it ran under.
+
+    ``injected``: the faults that were put into the candidate on purpose; such numbers are neither a baseline nor noise.
+    """
 
     schema_version: Literal[1]
     run_id: str = Field(min_length=1)
     commit: str
     created_at_utc: str
     identity: dict[str, str]
+    injected: str = ""
     cells: tuple[CellDocument, ...]
 
     def measurements(self) -> tuple[CellMeasurement, ...]:
@@ -131,7 +135,14 @@ def read_measurement_file(path: Path) -> MeasurementFile:
 
 
 def write_measurement_file(
-    path: Path, *, run_id: str, commit: str, created_at_utc: str, identity: dict[str, str], cells: tuple[CellMeasurement, ...]
+    path: Path,
+    *,
+    run_id: str,
+    commit: str,
+    created_at_utc: str,
+    identity: dict[str, str],
+    cells: tuple[CellMeasurement, ...],
+    injected: str = "",
 ) -> None:
     """Write a run's measurements; the file appears whole or not at all."""
     data = {
@@ -140,6 +151,7 @@ def write_measurement_file(
         "commit": commit,
         "created_at_utc": created_at_utc,
         "identity": identity,
+        "injected": injected,
         "cells": [dump_measurement(cell) for cell in cells],
     }
     replace_file(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

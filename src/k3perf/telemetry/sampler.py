@@ -56,8 +56,7 @@ class Sampler:
         self._source: DeviceSource | None = None
         self._no_source = ""
         self._taken_count = 0
-        self._proportional: TelemetryReading | None = None
-        self._proportional_at_ns = 0
+        self._proportional: dict[tuple[int, ...], tuple[int, TelemetryReading]] = {}  # by the engine's processes: when read, and what
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="k3perf-sampler", daemon=True)
@@ -99,7 +98,7 @@ class Sampler:
     def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
         """Readings over the window, which has ended: samples once more, with energy, which costs more.
 
-        ``engine_pss_bytes`` is read for the first window and again when it is five minutes old; its source says how old it is.
+        ``engine_pss_bytes`` is read for the first window of an engine and again when it is five minutes old; its source says how old it is.
         """
         self.sample(thorough=True)
         with self._lock:
@@ -113,14 +112,15 @@ class Sampler:
 
     def _proportional_memory(self) -> TelemetryReading:
         now_ns = self._now_ns()
-        if self._proportional is None or now_ns - self._proportional_at_ns >= _PROPORTIONAL_EVERY_NS:
-            size_bytes = self._reader.proportional_bytes()
-            source = "/proc" if size_bytes is not None else "/proc: smaps_rollup cannot be read"
-            self._proportional = TelemetryReading("engine_pss_bytes", None if size_bytes is None else float(size_bytes), source)
-            self._proportional_at_ns = now_ns
-            return self._proportional
-        source = f"{self._proportional.source}, read {ns_to_s(now_ns - self._proportional_at_ns):.0f} s ago"
-        return dataclasses.replace(self._proportional, source=source)
+        at_ns, known = self._proportional.get(self._pids, (0, None))
+        if known is not None and now_ns - at_ns < _PROPORTIONAL_EVERY_NS:
+            return dataclasses.replace(known, source=f"{known.source}, read {ns_to_s(now_ns - at_ns):.0f} s ago")
+        size_bytes = self._reader.proportional_bytes()
+        if size_bytes is None:
+            return TelemetryReading("engine_pss_bytes", None, "/proc: smaps_rollup cannot be read")
+        reading = TelemetryReading("engine_pss_bytes", float(size_bytes), "/proc")
+        self._proportional[self._pids] = (now_ns, reading)
+        return reading
 
     def _device_window(self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int) -> list[TelemetryReading]:
         if not devices:

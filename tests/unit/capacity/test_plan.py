@@ -196,6 +196,25 @@ def test_the_largest_step_follows_the_arguments(arguments: dict[str, Any], conte
     assert (seen.tokens, seen.sequences) == step
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("enable_chunked_prefill", "False"),
+        ("enable_chunked_prefill", 0),
+        ("enforce_eager", "yes"),
+        ("max_model_len", -1),
+        ("max_model_len", "auto"),
+        ("max_model_len", True),
+        ("max_model_len", 1.5),
+        ("max_num_batched_tokens", "16k"),
+        ("max_num_seqs", 0),
+    ],
+)
+def test_a_value_that_the_plan_cannot_follow_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=key):
+        plan(shipped("h200-k3"), "nvidia", device=H200_BYTES, **{key: value})
+
+
 @pytest.mark.parametrize(("chunked", "cache_bytes", "tokens"), [(True, 76_653_527_040, 10_877_469), (False, 37_785_305_088, 5_361_899)])
 def test_chunked_prefill_pays_for_the_cache_on_an_h200(chunked: bool, cache_bytes: int, tokens: int) -> None:
     """h200-k3-long with and without it: read by the worker of vLLM 0.33.0."""

@@ -56,9 +56,10 @@ def run(tmp_path: Path) -> Run:
     return call
 
 
-def record(folder: Path, *cells: CellMeasurement, commit: str = "c0ffee") -> str:
+def record(folder: Path, *cells: CellMeasurement, commit: str = "c0ffee", injected: str = "") -> str:
     write_measurement_file(
         folder / "measurements.json",
+        injected=injected,
         run_id=folder.name,
         commit=commit,
         created_at_utc="2026-01-01T00:00:00Z",
@@ -140,6 +141,10 @@ def test_what_cannot_be_proposed(tmp_path: Path, run: Run, capsys: pytest.Captur
     one, other = record(tmp_path / "r1", cell("default", 100.0)), record(tmp_path / "r2", cell("default", 100.0), commit="beef")
     with pytest.raises(UsageError, match="different commits"):
         run("propose", one, other)
+    with pytest.raises(UsageError, match="hold the same run r1"):
+        run("propose", one, one)
+    with pytest.raises(UsageError, match=r"fault put in on purpose \(hold_device_bytes=1.0\)"):
+        run("propose", record(tmp_path / "r4", cell("default", 100.0), injected="hold_device_bytes=1.0"))
     with pytest.raises(UnknownNameError, match="unknown config"):
         run("propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of")))
     assert run("show") == 0

@@ -49,15 +49,72 @@ def test_that_somebody_listens_is_seen_and_hinders_nobody(address: str) -> None:
         reservation.release()
 
 
+HOST = "127.0.0.1"
+
+
 def test_who_listens() -> None:
-    reservation = PortReservation("127.0.0.1")
+    reservation = PortReservation(HOST)
     try:
-        assert who_listens(reservation.port, [os.getpid()]) is Listener.NOBODY
-        with listener(reservation.port):
-            assert who_listens(reservation.port, [os.getpid()]) is Listener.OWN
-            assert who_listens(reservation.port, []) is Listener.STRANGER
+        assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.NOBODY
+        for address in (HOST, "0.0.0.0"):  # noqa: S104 - both take the host's connections
+            with listener(reservation.port, address):
+                assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.OWN
+                assert who_listens("localhost", reservation.port, [os.getpid()]) is Listener.OWN
+                assert who_listens(HOST, reservation.port, []) is Listener.STRANGER
     finally:
         reservation.release()
+
+
+STRANGER = """
+import socket, sys
+with socket.socket({family}) as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if {family} == socket.AF_INET6:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    server.bind(("{address}", {port}))
+    server.listen(1)
+    print(1, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "who"),
+    [
+        ("socket.AF_INET", HOST, Listener.STRANGER),  # both listen: who answers is the kernel's choice
+        ("socket.AF_INET", "127.0.0.2", Listener.OWN),
+        ("socket.AF_INET6", "::1", Listener.OWN),
+        ("socket.AF_INET6", "::", Listener.OWN),
+    ],
+)
+def test_who_listens_beside_a_stranger_with_the_same_number(family: str, address: str, who: Listener) -> None:
+    with socket.socket() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        own.bind((HOST, 0))
+        port = own.getsockname()[1]
+        code = STRANGER.format(family=family, address=address, port=port)
+        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+            assert stranger.stdout is not None
+            assert stranger.stdin is not None
+            stranger.stdout.readline()
+            own.listen(1)
+            assert who_listens(HOST, port, [os.getpid()]) is who
+            stranger.stdin.close()
+
+
+def test_a_dual_stack_server_takes_the_hosts_connections() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.bind(("::", 0))
+        server.listen(1)
+        assert who_listens(HOST, server.getsockname()[1], [os.getpid()]) is Listener.OWN
+
+
+def test_an_address_mapped_into_the_other_family_is_the_same_address() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        server.bind((f"::ffff:{HOST}", 0))
+        server.listen(1)
+        assert who_listens(HOST, server.getsockname()[1], []) is Listener.STRANGER
 
 
 def test_every_thread_of_the_front_processes_is_bound() -> None:

@@ -311,6 +311,8 @@ def test_rounds_out_of_line_ask_for_more_and_then_are_invalid(build: Build) -> N
         (1001, Tolerance(loss_absolute=0), Outcome.REGRESSED),
         (1000, Tolerance(loss_absolute=0), Outcome.PASS),
         (999, Tolerance(loss_absolute=0), Outcome.IMPROVED),
+        (995, Tolerance(loss_absolute=10), Outcome.PASS),  # a gain of half the tolerance is no reason for a new baseline
+        (994, Tolerance(loss_absolute=10), Outcome.IMPROVED),
         (1010, Tolerance(loss_absolute=10), Outcome.PASS),
         (1011, Tolerance(loss_absolute=10), Outcome.REGRESSED),
         (1010, Tolerance(loss_ratio=0.01), Outcome.PASS),
@@ -413,7 +415,7 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     broken = replace(good, rounds=(*(build.round(n, {RATE: 100.0}, invalid=True) for n in range(3)), *good.rounds))
     verdict = compare(baseline, build.cell([broken]), policy)
     assert verdict.outcome is Outcome.PASS
-    assert "3 rounds left out as invalid" in verdict.notes
+    assert f"3 rounds left out as invalid: 3 by {build.reason.rule}, first {build.reason.text}" in verdict.notes
     lost = replace(good, session_id="x", invalid_reasons=(build.reason,))
     assert "1 sessions left out as invalid" in compare(baseline, build.cell([lost, good]), policy).notes
     assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (build.reason,)

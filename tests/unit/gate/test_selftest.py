@@ -283,12 +283,59 @@ def test_a_recording_that_is_too_short_is_left_out_and_the_others_are_replayed(c
     assert (found[0].plan().maximum_sessions, found[0].plan().baseline_sessions) == (4, 8)
 
 
+def in_run(cell: CellMeasurement, run: str, **changes: object) -> CellMeasurement:
+    """The cell as another run measured it: session ids of its own."""
+    return replace(cell, sessions=tuple(replace(session, session_id=f"{run}-{session.session_id}") for session in cell.sessions), **changes)
+
+
 def test_sessions_of_several_files_are_replayed_together_where_each_has_too_few() -> None:
-    long, first, second = recorded_cell("a"), recorded_cell("b", sessions=6), recorded_cell("b", sessions=4)
-    short_rounds = replace(second, sessions=(*second.sessions[:3], replace(second.sessions[3], rounds=second.sessions[3].rounds[:5])))
-    found, left_out = recordings_of_files({"one": [long, first], "two": [short_rounds]})
-    assert [(one.name, one.cells[0].config, one.sessions, one.rounds) for one in found] == [("one", "a", 12, 12), ("one, two", "b", 9, 12)]
+    files = {
+        "one": [recorded_cell("a"), in_run(recorded_cell("b", sessions=5), "1"), in_run(recorded_cell("c", sessions=5), "1")],
+        "two": [in_run(recorded_cell("b", sessions=4), "2"), in_run(recorded_cell("c", sessions=4), "2")],
+        "three": [in_run(recorded_cell("b", sessions=9), "3", target="other")],
+    }
+    found, left_out = recordings_of_files(files)
+    assert [(one.name, [cell.config for cell in one.cells], one.sessions, one.rounds) for one in found] == [
+        ("one", ["a"], 12, 12),
+        ("three", ["b"], 9, 12),
+        ("one, two", ["b", "c"], 9, 12),
+    ]
     assert left_out == []
+
+
+def cut(cell: CellMeasurement, rounds: int) -> CellMeasurement:
+    return replace(cell, sessions=tuple(replace(session, rounds=session.rounds[:rounds]) for session in cell.sessions))
+
+
+@pytest.mark.parametrize(
+    ("sessions", "shorter_sessions", "shorter_rounds", "kept"),
+    [(9, 3, 9, (9, 12)), (6, 4, 11, (10, 11)), (6, 3, 8, (9, 8)), (6, 4, 7, None)],
+)
+def test_shorter_sessions_are_joined_only_where_they_are_needed_and_not_cut_short(
+    sessions: int, shorter_sessions: int, shorter_rounds: int, kept: tuple[int, int] | None
+) -> None:
+    long, short = recorded_cell("b", sessions=sessions), cut(recorded_cell("b", sessions=shorter_sessions), shorter_rounds)
+    halves = [replace(long, sessions=long.sessions[:3]), replace(long, sessions=long.sessions[3:])]
+    files = {"one": [in_run(halves[0], "1")], "two": [in_run(halves[1], "2")], "three": [in_run(short, "3")]}
+    found, _ = recordings_of_files(files)
+    assert [(one.sessions, one.rounds) for one in found] == ([] if kept is None else [kept])
+
+
+def test_invalid_sessions_have_no_say_in_what_is_usual() -> None:
+    good, spoiled = cut(recorded_cell("b", sessions=8), 6), recorded_cell("b", sessions=8)
+    spoiled = replace(spoiled, sessions=tuple(replace(session, invalid_reasons=SPOILED) for session in spoiled.sessions))
+    more = in_run(cut(recorded_cell("b", sessions=2), 6), "2")
+    found, _ = recordings_of_files({"one": [in_run(good, "1")], "two": [in_run(spoiled, "3"), more]})
+    assert [(one.sessions, one.rounds) for one in found] == [(10, 6)]
+
+
+def test_a_session_counts_once_however_often_its_file_is_there() -> None:
+    cell = recorded_cell("b", sessions=5)
+    found, left_out = recordings_of_files({"one": [cell], "copy of one": [cell]})
+    assert found == []
+    assert "(b/simulated 5)" in left_out[0]
+    halves = [in_run(cell, "1"), in_run(cell, "2")]
+    assert recordings_of_files({"one": halves})[0][0].sessions == 10  # one file may hold a cell twice
 
 
 @pytest.mark.parametrize(
@@ -300,10 +347,17 @@ def test_sessions_of_several_files_are_replayed_together_where_each_has_too_few(
         (recorded_cell("b", sessions=2), ["(b/simulated 8)"]),
         (recorded_cell("b", sessions=6, mode="reference"), ["6 usable sessions", "(b/simulated 6)"]),
         (replace(recorded_cell("b", sessions=2), sessions=()), ["(b/simulated 6)"]),
+        (
+            replace(
+                recorded_cell("b", sessions=6),
+                sessions=tuple(replace(s, resolved_config={"version.vllm": "0.1"}) for s in recorded_cell("b", sessions=6).sessions),
+            ),
+            ["(b/simulated 6, b/simulated 6)"],
+        ),
     ],
 )
 def test_sessions_that_do_not_belong_together_or_are_too_few_are_left_out(other: CellMeasurement, said: list[str]) -> None:
-    found, left_out = recordings_of_files({"one": [recorded_cell("b", sessions=6)], "two": [other]})
+    found, left_out = recordings_of_files({"one": [in_run(recorded_cell("b", sessions=6), "1")], "two": [other]})
     assert found == []
     assert len(left_out) == len(said)
     for text, part in zip(left_out, said, strict=True):
@@ -361,8 +415,9 @@ def run() -> Callable[..., int]:
     return call
 
 
-def record(folder: Path, *cells: CellMeasurement, name: str = "synthetic") -> None:
-    write_measurement_file(folder / f"{name}.json", run_id="r", commit="c", created_at_utc="2026-01-01T00:00:00Z", identity={}, cells=cells)
+def record(folder: Path, *cells: CellMeasurement, name: str = "synthetic", injected: str = "") -> None:
+    about = {"run_id": "r", "commit": "c", "created_at_utc": "2026-01-01T00:00:00Z", "identity": {}}
+    write_measurement_file(folder / f"{name}.json", **about, cells=cells, injected=injected)
 
 
 def test_the_command_writes_between_the_markers_and_nowhere_else(
@@ -391,12 +446,14 @@ def test_recordings_of_the_repository_are_found_from_any_folder_inside(
     record(folder, recorded_cell("a"), name="long")
     record(folder, recorded_cell("a", sessions=4), name="short")
     (folder / "torn.json").write_text("{")
+    record(folder, recorded_cell("a", sessions=4), name="faulty", injected="slow_step_percent=5.0")
     assert run("--runs", "1", "--recorded-only", "--tolerance", "0.2") == 0
     said = capsys.readouterr().out
     assert "recorded long, simulated, baseline mode" in said
     assert f"tolerances (as given): {RATE} 20%" in said
     assert "* simulated on simulated in baseline mode: too few usable sessions (a/simulated 4), a replay needs 9" in said
     assert "* torn.json: not a measurement file" in said
+    assert "* faulty.json: a fault was put into its candidate on purpose (slow_step_percent=5.0)" in said
 
 
 def test_noise_that_no_tolerance_can_test_is_left_out(tmp_path: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,3 +137,17 @@ def test_proportional_memory_is_read_seldom_and_tells_its_age(monkeypatch: pytes
             clock.ns = at_s * S
             seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
     assert [(reading.value, reading.source) for reading in seen] == [(1000.0, "/proc"), (1000.0, "/proc, read 28 s ago"), (2000.0, "/proc")]
+
+
+def test_proportional_memory_of_one_engine_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, engines, sizes = Clock(), [(1,)], {(1,): 1000, (2,): 2000, (): None}
+    monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes[engines[-1]])
+    seen = []
+    with Sampler(lambda: engines[-1], interval_s=3600, open_source=no_library, now_ns=clock) as running:
+        for engine in ((1,), (2,), (), (1,), (2,)):
+            engines.append(engine)
+            clock.ns += S
+            seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
+    assert [reading.value for reading in seen] == [1000.0, 2000.0, None, 1000.0, 2000.0]
+    assert ["ago" in reading.source for reading in seen] == [False, False, False, True, True]
+    assert "cannot be read" in seen[2].source
