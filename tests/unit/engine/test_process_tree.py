@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from k3perf.engine import process_tree
+from k3perf.engine.lock import LockHolder
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, process_list, read_row
 
 NO_SUCH_PID = 1 << 22
@@ -101,3 +102,25 @@ def test_a_process_that_lost_its_first_thread_alone_is_waited_for(engine_id: str
     headless.stdin.close()
     assert tree.wait_gone(deadline_s=10, poll_root=headless.poll)
     assert headless.returncode == 0
+
+
+def test_a_process_that_has_ended_and_was_not_collected_is_none_of_the_running(engine_id: str) -> None:
+    environment = {**os.environ, ENGINE_ID_VARIABLE: engine_id}
+    with subprocess.Popen(["true"], env=environment, start_new_session=True) as ended:
+        end_s = time.monotonic() + 10
+        while (row := read_row(ended.pid)) is None or row.state != "Z":
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert not row.running
+        assert ProcessTree(engine_id, ended.pid).pids() == ()
+        assert not holder_of(ended).alive
+
+
+def holder_of(process: subprocess.Popen[bytes]) -> LockHolder:
+    row = read_row(process.pid)
+    assert row is not None
+    return LockHolder(pid=row.pid, start_ticks=row.start_ticks, host="here", since_utc="now", command="")
+
+
+def test_a_harness_that_lost_its_first_thread_alone_still_holds_its_lock(headless: subprocess.Popen[bytes]) -> None:
+    assert holder_of(headless).alive

@@ -78,6 +78,16 @@ def test_a_semaphore_and_a_block_are_seen_in_their_maker(maker: Maker) -> None:
     assert {str(path) for path in maker.files} <= set(files_present().values())
 
 
+def test_a_file_that_is_open_and_not_mapped_is_seen(tmp_path: Path) -> None:
+    path = Path(f"/dev/shm/k3perf-test-{os.getpid()}")  # noqa: S108 - the place is what is tested
+    try:
+        with path.open("wb"):
+            assert path.stat().st_ino in inodes_used_by([os.getpid()])
+        assert path.stat().st_ino not in inodes_used_by([os.getpid()])
+    finally:
+        path.unlink()
+
+
 def test_what_was_seen_is_removed_when_its_maker_is_gone(record: SharedMemoryRecord, maker: Maker) -> None:
     record.look(maker.children())
     assert record.remove() == ()  # still in use
