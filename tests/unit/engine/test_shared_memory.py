@@ -79,7 +79,7 @@ def test_a_semaphore_and_a_block_are_seen_in_their_maker(maker: Maker) -> None:
 
 
 def test_a_file_that_is_open_and_not_mapped_is_seen(tmp_path: Path) -> None:
-    path = Path(f"/dev/shm/k3perf-test-{os.getpid()}")  # noqa: S108 - the place is what is tested
+    path = Path(f"/dev/shm/k3perf-test-{os.getpid()}")
     try:
         with path.open("wb"):
             assert path.stat().st_ino in inodes_used_by([os.getpid()])
