@@ -14,7 +14,7 @@ from k3perf.config.load import load_document
 from k3perf.config.suite import load_suite
 from k3perf.config.workload_spec import ServiceLevel, WorkloadSpec
 from k3perf.errors import ExitStatus, MeasurementInvalid
-from k3perf.load.find_rate import RateSearch, RateTrial, find_rate, live_trial
+from k3perf.load.find_rate import RateSearch, RateTrial, find_rate, live_trial, warm_up
 from k3perf.load.mock_server import Behaviour, Delay
 from k3perf.store.found_rates import found_rate_per_s, read_found_rates
 from k3perf.workload.trace import read_trace
@@ -216,6 +216,12 @@ def test_no_server_is_told_before_any_trial(arguments, request, capsys, port, re
     told = capsys.readouterr().err
     assert f"no server answers at {url}: {reason}" in told
     assert "requests/s" not in told
+
+
+def test_the_warm_up_finds_that_no_server_is_there(arguments, closed_port, tmp_path):
+    url = f"http://127.0.0.1:{closed_port}"
+    with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
+        warm_up(load_document(WorkloadSpec, tmp_path / "small.yaml"), base_url=url, model_name="mock", vocabulary_size=64)
 
 
 def test_a_server_that_is_gone_at_the_first_trial_is_told(arguments, closed_port, tmp_path):
