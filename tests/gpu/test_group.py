@@ -48,7 +48,13 @@ def start(tmp_path: Path, *ranks: EngineLaunch) -> EngineGroup:
 
 
 def running(pids: tuple[int, ...]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()]
+    def runs(pid: int) -> bool:
+        try:
+            return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+        except OSError:  # gone, even between opening and reading
+            return False
+
+    return [pid for pid in pids if runs(pid)]
 
 
 def wait_until(condition: Any, seconds: float = 15) -> None:

@@ -176,7 +176,7 @@ def test_ray_head_ends_what_it_started_when_the_server_ends(launched: Any) -> No
 def test_ray_that_ends_while_the_hosts_are_waited_for_ends_the_waiting(
     launched: Any, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(launched.tools, "ray", f"sleep 0.2; exit {status}")
+    stand_in(launched.tools, "ray", f"until [[ -s $SEEN/waiter-pid ]]; do sleep 0.05; done; exit {status}")
     stand_in(launched.tools, "python", 'echo $$ > "$SEEN/waiter-pid"; exec sleep 60')
     with pytest.raises(subprocess.CalledProcessError) as ended:
         launched("ray", "ray-head.sh", "10.0.0.1")
@@ -185,6 +185,19 @@ def test_ray_that_ends_while_the_hosts_are_waited_for_ends_the_waiting(
     assert f"Ray ended with status {status} before the devices" in capfd.readouterr().err
     assert not Path(f"/proc/{int((seen / 'waiter-pid').read_text())}").exists()
     assert not (seen / "words-x").exists()
+
+
+def test_ray_and_the_waiter_that_end_together_are_told_apart(launched: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ray ends after the waiter, and before the head asks whether it still runs."""
+    (tmp_path / "bash-env").write_text(
+        'kill() { if [[ $1 == -0 ]]; then touch "$SEEN/asked"; while builtin kill -0 "$2" 2>/dev/null; do sleep 0.05; done; fi; builtin kill "$@"; }'
+    )
+    stand_in(launched.tools, "ray", 'touch "$SEEN/ray-runs"; until [[ -e $SEEN/asked ]]; do sleep 0.05; done; exit 3')
+    stand_in(launched.tools, "python", "until [[ -e $SEEN/ray-runs ]]; do sleep 0.05; done; exit 7")
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        launched("ray", "ray-head.sh", "10.0.0.1", BASH_ENV=str(tmp_path / "bash-env"))
+    assert ended.value.returncode == 1
+    assert "Ray ended with status 3 before the devices" in capfd.readouterr().err
 
 
 def test_hosts_that_do_not_join_end_the_head_with_the_waiters_status(launched: Any) -> None:
@@ -208,6 +221,31 @@ def test_kubernetes_group_is_whole() -> None:
     assert leader["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert service["spec"]["ports"][0]["port"] == leader["ports"][0]["containerPort"]
     assert yaml.safe_load(config_map["data"]["config.yaml"])["max-num-seqs"] == 8
+
+
+def test_one_host_is_one_in_words() -> None:
+    by_ray = render_launch("ray", ARGUMENTS, one_host())
+    assert "a Ray cluster of 1 host:" in by_ray["ray-head.sh"]
+    assert "a Ray cluster of 1 host:" in by_ray["ray-worker.sh"]
+    assert "on 1 host by vLLM" in render_launch("multi_node", ARGUMENTS, one_host())["host.sh"]
+    assert "a Ray cluster of 2 hosts:" in rendered("ray")["ray-head.sh"]
+
+
+def cpu(**changes: Any) -> TargetSpec:
+    return target(hardware={"kind": "cpu", "hardware_class": "cpu-avx512", **changes}, parallelism={"tensor": changes.get("host_count", 1)})
+
+
+def test_the_cpu_builds_server_is_started_by_its_module() -> None:
+    """``vllm serve`` asks for a distribution that the CPU build does not have."""
+    assert "exec python -m vllm.entrypoints.openai.api_server --config" in render_launch("single", ARGUMENTS, cpu())["serve.sh"]
+    assert "exec vllm serve --config" in render_launch("single", ARGUMENTS, one_host())["serve.sh"]
+    own = render_launch("single", ARGUMENTS, cpu(), {"engine_command": ["my", "vllm"]})["serve.sh"]
+    assert "exec my vllm --config" in own
+
+
+def test_headless_ranks_keep_the_one_command_that_has_them() -> None:
+    two = cpu(device_count=2, host_count=2)
+    assert "exec vllm serve" in render_launch("multi_node", ARGUMENTS, two)["host.sh"]
 
 
 def test_ranks_must_fill_the_devices() -> None:

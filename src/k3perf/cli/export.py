@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from k3perf.cli.suite_option import add_suite_option, suite_of
-from k3perf.config.models import TargetSpec
+from k3perf.config.models import ModelSource, TargetSpec
 from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
 from k3perf.engine.model_directory import materialise
 from k3perf.engine.render import deployment
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory
+
+EXPORTS: Final = Path(".k3perf") / "exports"
+"""Where ``--launch`` writes by default, beside the suite's folder: git ignores it, so that an export changes no selection of cells."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,8 +26,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("export", help="print the vLLM configuration file and command that a config is deployed with")
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("--target", required=True, metavar="T")
-    parser.add_argument("--model", help="model directory or checkpoint to deploy (default: the target's)")
-    parser.add_argument("--output", metavar="FILE", help="write the configuration file there instead of printing it")
+    parser.add_argument("--model", help="model directory or checkpoint to deploy, with its own weights (default: the target's)")
+    parser.add_argument(
+        "--output",
+        metavar="PATH",
+        help="write the configuration file there instead of printing it; with --launch a folder (default: one under .k3perf/exports)",
+    )
     parser.add_argument(
         "--launch", choices=LAUNCH_KINDS, help="write the files that start it on one or several hosts into the folder --output"
     )
@@ -39,11 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     refusal = suite.refusal(target, config)
     if refusal:
         raise UsageError(f"{target.name} does not take {config.name}: {refusal}. Choose another config or target.")
+    engine_arguments = suite.engine_arguments(target, config)
+    target = _with_model(target, arguments.model)
     if arguments.launch:
-        return _write_launch(arguments, target, suite.engine_arguments(target, config), suite.root)
-    model = _model(arguments, target, suite.root, cache_directory(suite.root.parent / ".k3perf") / "models")
+        return _write_launch(arguments, target, engine_arguments, suite.root)
+    cache = cache_directory(suite.root.parent / ".k3perf") / "models"
+    model = _model(target, suite.root, cache, "Set K3PERF_CACHE to a folder that can be written, or give --model.")
     path = Path(arguments.output or f"{config.name}.yaml")
-    deployed = deployment(target, suite.engine_arguments(target, config), model, config_path=str(path))
+    deployed = deployment(target, engine_arguments, model, config_path=str(path))
     environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(deployed.environment.items())]
     command = " ".join([*environment, shlex.join(deployed.command)])
     if arguments.output:
@@ -57,24 +68,54 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _model(arguments: argparse.Namespace, target: TargetSpec, suite_root: Path, stand_ins: Path) -> str:
-    """What is served: a stand-in, which is committed without a tokenizer, as a copy under ``stand_ins`` that vLLM can serve."""
-    if arguments.model or target.model.directory is None:
-        return str(arguments.model or target.model.checkpoint)
-    return str(materialise(suite_root / target.model.directory, stand_ins))
+def _with_model(target: TargetSpec, given: str | None) -> TargetSpec:
+    """The target with ``--model`` in the place of its own model: a checkpoint's weights, whatever stands in for them in the suite's runs."""
+    if not given:
+        return target
+    model = ModelSource(checkpoint=given, weights="checkpoint", trust_remote_code=target.model.trust_remote_code)
+    return target.model_copy(update={"model": model})
+
+
+def _model(target: TargetSpec, suite_root: Path, stand_ins: Path, next_step: str) -> str:
+    """What is served: a stand-in, which is committed without a tokenizer, as a copy under ``stand_ins`` that vLLM can serve.
+
+    ``next_step`` is what the error says when ``stand_ins`` cannot be written.
+    """
+    if target.model.directory is None:
+        return str(target.model.checkpoint)
+    return str(materialise(suite_root / target.model.directory, stand_ins, next_step=next_step).resolve())
 
 
 def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_arguments: dict[str, Any], suite_root: Path) -> int:
-    folder = Path(arguments.output or f"{target.name}-{arguments.config}-{arguments.launch}")
+    name = f"{target.name}-{arguments.config}-{arguments.launch}"
+    folder = Path(arguments.output) if arguments.output else suite_root.parent / EXPORTS / name
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--output {folder} is a file; --launch writes several files. Name a folder.")
-    model = _model(arguments, target, suite_root, folder.absolute() / "model")
+    placed = target.launch.options.get("model") if not arguments.model else None  # where the target says that its hosts have the model
+    model = placed or _model(target, suite_root, folder / "model", "Name a writable folder with --output, or give --model.")
     files = render_launch(arguments.launch, engine_arguments, target, {"model": model})
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        path = folder / name
+    for file_name, text in files.items():
+        _write(folder / file_name, text)
+    sys.stdout.write("".join(f"wrote {folder / file_name}\n" for file_name in files))
+    if target.model.directory is not None and not placed:
+        sys.stdout.write(_where_it_must_lie(model, arguments.launch))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         if text.startswith("#!"):
             path.chmod(0o755)
-    sys.stdout.write("".join(f"wrote {folder / name}\n" for name in files))
-    return 0
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)  # half a script would start something else
+        raise UsageError(f"{path} cannot be written: {error.strerror}. Name a writable folder with --output.") from None
+
+
+def _where_it_must_lie(model: str, kind: str) -> str:
+    """One line: the files name a folder of this host."""
+    if kind == "kubernetes":
+        return f"every pod needs {model} mounted at this same path; or give --model\n"
+    return f"{model} must lie at this same path on every host; or give --model\n"

@@ -6,10 +6,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from k3perf import __version__
-from k3perf.errors import K3PerfError
+from k3perf.errors import ExitStatus, K3PerfError
 
 # Imported one by one when a command is used: help and errors stay fast, and one area's dependency never breaks another's command.
 COMMAND_MODULES: Final = (
@@ -30,9 +30,28 @@ COMMAND_MODULES: Final = (
 )
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Ends with the documented status for wrong use, where argparse ends with 2; every subparser is one too.
+
+    What a command does not know is its own error, shown with its own usage: nothing above it could take it.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """The usage of this command and the message on stderr; raises SystemExit."""
+        self.print_usage(sys.stderr)
+        self.exit(ExitStatus.USAGE, f"{self.prog}: error: {message}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but nothing is left over."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+
 def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentParser:
     """The parser with the commands of ``modules``."""
-    parser = argparse.ArgumentParser(prog="k3perf", description="Performance-regression tests for tuned Kimi K3 serving on vLLM")
+    parser = CommandParser(prog="k3perf", description="Performance-regression tests for tuned Kimi K3 serving on vLLM")
     parser.add_argument("--version", action="version", version=f"k3perf {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in modules:

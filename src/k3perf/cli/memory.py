@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,13 @@ from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.units import GIB
 
 if TYPE_CHECKING:
+    from k3perf.config.models import TargetSpec
     from k3perf.config.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan is made from, wherever it came from."""
+    """What a plan is made from, wherever it came from. ``notes``: why the declared target would not serve it, or measures another for it."""
 
     model_config: Mapping[str, Any]
     arguments: Mapping[str, Any]
@@ -29,6 +30,7 @@ class PlanInputs:
     parallelism: Parallelism
     platform: str
     device_memory_bytes: int | None
+    notes: tuple[str, ...] = ()
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,16 +57,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_plan(arguments: argparse.Namespace) -> int:
     """Print the plan. Exit status 0 when it fits or fit is unknown, 1 when it does not fit."""
-    inputs = _inputs(arguments)
+    settings = _settings(arguments.settings)
+    inputs = _inputs(arguments, settings)
     plan = plan_memory(
         inputs.model_config,
-        {**inputs.arguments, **_settings(arguments.settings)},
+        {**inputs.arguments, **settings},
         parallelism=inputs.parallelism,
         device_memory_bytes=arguments.device_memory_bytes or inputs.device_memory_bytes,
         rules=platform_rules(arguments.platform or inputs.platform),
         environment=inputs.environment,
         reserve_bytes=arguments.reserve_bytes,
     )
+    plan = replace(plan, notes=(*plan.notes, *inputs.notes))
     print(json.dumps(asdict(plan), indent=2) if arguments.json else render_plan(plan))
     return ExitStatus.REGRESSED if plan.fits is False else ExitStatus.OK
 
@@ -109,11 +113,11 @@ def _number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def _inputs(arguments: argparse.Namespace) -> PlanInputs:
+def _inputs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> PlanInputs:
     if arguments.model_config is None:
         if not (arguments.config and arguments.target):
             raise UsageError("give --config and --target, or --model-config FILE")
-        inputs = _declared_inputs(arguments.suite, arguments.config, arguments.target)
+        inputs = _declared_inputs(arguments.suite, arguments.config, arguments.target, settings)
     else:
         inputs = PlanInputs(read_model_config(arguments.model_config), {}, {}, Ranks(), arguments.platform or "nvidia", None)
     asked = Ranks(
@@ -122,10 +126,10 @@ def _inputs(arguments: argparse.Namespace) -> PlanInputs:
         data=arguments.data or inputs.parallelism.data,
         expert=arguments.expert or inputs.parallelism.expert,
     )
-    return PlanInputs(inputs.model_config, inputs.arguments, inputs.environment, asked, inputs.platform, inputs.device_memory_bytes)
+    return replace(inputs, parallelism=asked)
 
 
-def _declared_inputs(suite_root: Path, config: str, target: str) -> PlanInputs:
+def _declared_inputs(suite_root: Path, config: str, target: str, settings: Mapping[str, Any]) -> PlanInputs:
     """Arguments, parallelism and hardware of a declared cell; its model's config.json lies in the suite's ``models`` folder."""
     suite = _narrow_suite(suite_root.resolve(), config, target)
     spec = suite.target(target)
@@ -139,16 +143,33 @@ def _declared_inputs(suite_root: Path, config: str, target: str) -> PlanInputs:
         parallelism=spec.parallelism,
         platform=spec.hardware.kind,
         device_memory_bytes=spec.hardware.device_memory_bytes,
+        notes=_notes(suite, spec, config, settings),
     )
 
 
+def _notes(suite: Suite, target: TargetSpec, config: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Refusals of the arguments with ``settings`` over them; an equivalence is one of the config as it is declared."""
+    from k3perf.config.refusals import in_range, matches, range_text
+
+    spec = suite.config(config)
+    arguments = {**suite.engine_arguments(target, spec), **settings}
+    notes = []
+    for refusal in suite.refusals_of(target):
+        refused = in_range(refusal, None, target)
+        if matches(refusal, arguments) and refused is not False:
+            by = target.name if refused else range_text(refusal)
+            notes.append(f"{by} refuses this config: {refusal.reason}")
+    equivalence = suite.equivalent(target, spec) if not settings else ""
+    return (*notes, f"{config} on {target.name} {equivalence}") if equivalence else tuple(notes)
+
+
 def _narrow_suite(root: Path, config: str, target: str) -> Suite:
-    """Only the target and the config with its parents: the plan is asked for often and must answer at once.
+    """Only the target, the config with its parents and the known refusals: the plan is asked for often and must answer at once.
 
     Falls back to the whole suite, with its own messages, when a document is not in the file of its name.
     """
     from k3perf.config.load import load_document
-    from k3perf.config.models import ConfigSpec, TargetSpec, Tolerance, ToleranceFile
+    from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance, ToleranceFile
     from k3perf.config.suite import Suite, load_suite
 
     configs: dict[str, ConfigSpec] = {}
@@ -161,11 +182,11 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
         configs[name] = load_document(ConfigSpec, path)
         parents = (configs[name].extends, *configs[name].combines)
         wanted += [parent for parent in parents if parent is not None and parent not in configs and parent not in wanted]
-    path = root / "targets" / f"{target}.yaml"
-    if not path.is_file():
+    if not (root / "targets" / f"{target}.yaml").is_file():
         return load_suite(root)
     tolerances = ToleranceFile(schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)})  # not read by the plan
-    return Suite(root, configs, {target: load_document(TargetSpec, path)}, {}, tolerances)
+    refusals = tuple(load_document(KnownRefusal, path) for path in sorted((root / "targets" / "refusals").glob("*.y*ml")))
+    return Suite(root, configs, {target: load_document(TargetSpec, root / "targets" / f"{target}.yaml")}, {}, tolerances, refusals)
 
 
 def read_model_config(path: Path) -> dict[str, Any]:

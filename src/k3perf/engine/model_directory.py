@@ -23,31 +23,36 @@ SPECIAL_TOKENS: Final = ("<unk>", "<s>", "</s>")
 DEFAULT_MODEL_MAX_LENGTH: Final = 32768
 
 
-def materialise(model_source_dir: Path, cache: Path) -> Path:
+def materialise(model_source_dir: Path, cache: Path, *, next_step: str = "Set K3PERF_CACHE to a folder that can be written.") -> Path:
     """A servable copy of ``model_source_dir`` under ``cache``, made once per content.
 
     Every file of the source is copied; ``tokenizer.json`` and ``tokenizer_config.json`` are generated unless the source ships them.
     Safe beside other processes: the copy is finished under another name and then renamed. Raises ConfigFileError for a source without a
-    readable ``config.json`` or without a vocabulary size, and when the cache cannot be written.
+    readable ``config.json`` or without a vocabulary size, and, with ``next_step``, when ``cache`` cannot be written; half a copy never stays.
     """
     config = _read_config(model_source_dir / "config.json")
     files = _source_files(model_source_dir)
     target = cache / f"{model_source_dir.name}-{_digest(files)[:16]}"
     if (target / "config.json").is_file():
         return target
+    files = {**_tokenizer_files(config, model_source_dir / "config.json"), **files}
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{model_source_dir.name}-", dir=cache))
+        _write_copy(files, target)
     except OSError as error:
-        raise ConfigFileError(cache, "", None, f"cannot be written: {error}", "Name a writable cache directory.") from None
+        raise ConfigFileError(cache, "", None, f"cannot be written: {error}", next_step) from None
+    return target
+
+
+def _write_copy(files: dict[str, bytes], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        for name, content in {**_tokenizer_files(config, model_source_dir / "config.json"), **files}.items():
+        for name, content in files.items():
             (scratch / name).write_bytes(content)
         scratch.chmod(0o755)
         _publish(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return target
 
 
 def vocabulary_size(config: dict[str, Any]) -> int | None:

@@ -1,7 +1,7 @@
 """A cell's engine arguments to the file and command that start it: what the suite tests is what production deploys.
 
-Pure: nothing is started here. The native ``--config`` file holds every vLLM argument; only what belongs to the measurement (port, dummy
-weights, the probe's worker extension) is added on the command line by ``measured_launch``.
+Pure: nothing is started here. The native ``--config`` file holds every vLLM argument; only what belongs to the measurement (port, name,
+the probe's worker extension) is added on the command line by ``measured_launch``.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ def native_config(engine_arguments: dict[str, Any], model: str) -> str:
 
 
 def deployment(target: TargetSpec, engine_arguments: dict[str, Any], model: str, *, config_path: str = "config.yaml") -> Deployment:
-    """What ``k3perf export`` prints; ``model`` is a checkpoint name or a directory."""
+    """What ``k3perf export`` prints; ``model`` is a checkpoint name or a directory.
+
+    A target without weights (a stand-in) is told so in the file: vLLM could not start from its directory otherwise.
+    """
     command = ["python", "-m", SERVER_MODULE, "--config", config_path]
     if target.model.trust_remote_code:
         command.append("--trust-remote-code")
-    return Deployment(native_config(engine_arguments, model), tuple(command), dict(target.environment))
+    own = {**engine_arguments, "load_format": "dummy"} if target.model.weights == "dummy" else engine_arguments
+    return Deployment(native_config(own, model), tuple(command), dict(target.environment))
 
 
 def measured_launch(
@@ -59,7 +63,7 @@ def measured_launch(
     python_path: str,
     cache_directory: Path,
 ) -> EngineLaunch:
-    """The launch of a measured engine: the deployment plus port, load format and probe.
+    """The launch of a measured engine: the deployment plus port, served name and probe.
 
     ``python_path`` becomes the engine's PYTHONPATH and must hold ``k3perf_probe``; ``cache_directory`` keeps compile caches between
     sessions, so that warm starts are warm by choice.
@@ -67,8 +71,6 @@ def measured_launch(
     deployed = deployment(target, engine_arguments, model, config_path="{config_file}")
     argv = [str(engine_python), *deployed.command[1:], "--host", "127.0.0.1", "--port", "{port}"]
     argv += ["--served-model-name", target.name, "--worker-extension-cls", PROBE_EXTENSION]
-    if target.model.weights == "dummy":
-        argv += ["--load-format", "dummy"]
     environment: dict[str, str | None] = {
         **MEASUREMENT_ENVIRONMENT,
         "VLLM_CACHE_ROOT": str(cache_directory / "vllm"),

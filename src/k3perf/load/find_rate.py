@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from k3perf.config.workload_spec import ClosedLoop, Poisson, ServiceLevel, WorkloadSpec
@@ -11,6 +11,7 @@ from k3perf.errors import MeasurementInvalid
 from k3perf.load.generator import run_round
 from k3perf.metrics.compute import meets_service_level
 from k3perf.metrics.latency import latency_observations, summarise_ms
+from k3perf.samples import RequestSample, RequestStatus
 from k3perf.workload.plan import expand
 
 _MOST_TRIALS = 40
@@ -86,22 +87,31 @@ def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) 
 
 
 def warm_up(spec: WorkloadSpec, *, base_url: str, model_name: str, vocabulary_size: int) -> None:
-    """A few of the workload's requests, so that the first trial does not pay for what an engine does once."""
+    """A few of the workload's requests, so that the first trial does not pay for what an engine does once.
+
+    Raises MeasurementInvalid when none of them reaches a server.
+    """
     arrival = ClosedLoop(kind="closed_loop", concurrency=_WARM_UP_REQUESTS)
     few = spec.model_copy(update={"arrival": arrival, "requests": _WARM_UP_REQUESTS})
-    run_round(expand(few, vocabulary_size=vocabulary_size).for_round(_WARM_UP_ROUND), base_url=base_url, model_name=model_name)
+    seen = run_round(expand(few, vocabulary_size=vocabulary_size).for_round(_WARM_UP_ROUND), base_url=base_url, model_name=model_name)
+    _check_reached(seen.samples, base_url)
 
 
 def live_trial(
     spec: WorkloadSpec, search: RateSearch, *, base_url: str, model_name: str, vocabulary_size: int, duration_s: float, least_requests: int
 ) -> Callable[[float, int], RateTrial]:
-    """A trial on a live server: the workload's lengths under Poisson arrivals for about ``duration_s``, fresh prompts each time."""
+    """A trial on a live server: the workload's lengths under Poisson arrivals for about ``duration_s``, fresh prompts each time.
+
+    The first one raises MeasurementInvalid when none of its requests reaches a server.
+    """
 
     def run_trial(rate_per_s: float, trial_index: int) -> RateTrial:
         count = max(least_requests, math.ceil(rate_per_s * duration_s))
         trial_spec = spec.model_copy(update={"arrival": Poisson(kind="poisson", rate_per_s=rate_per_s), "requests": count})
         plan = expand(trial_spec, vocabulary_size=vocabulary_size).for_round(trial_index)
         seen = run_round(plan, base_url=base_url, model_name=model_name)
+        if trial_index == 0:
+            _check_reached(seen.samples, base_url)
         met = sum(meets_service_level(sample, search.service_level) for sample in seen.samples)
         latencies = {name: summarise_ms(found) for name, found in latency_observations(seen.samples).items()}
         return RateTrial(
@@ -115,3 +125,10 @@ def live_trial(
         )
 
     return run_trial
+
+
+def _check_reached(samples: Sequence[RequestSample], base_url: str) -> None:
+    """A server that is not there misses every bound, which says nothing about a rate."""
+    if all(sample.status in (RequestStatus.REFUSED, RequestStatus.RESET) and not sample.chunks for sample in samples):
+        reason = samples[0].detail.removeprefix("cannot connect: ")
+        raise MeasurementInvalid(f"no server answers at {base_url}: {reason.lower()}. Start it, or correct the address.")

@@ -23,8 +23,11 @@ def find_engine_python(given: str | None, root: Path) -> Path:
 
 
 def cache_directory(state_directory: Path) -> Path:
-    """Where servable model directories and compile caches are kept between runs: K3PERF_CACHE, else ``cache`` under ``state_directory``."""
-    return Path(os.environ.get("K3PERF_CACHE", state_directory / "cache")).absolute()
+    """Where servable model directories and compile caches are kept between runs: K3PERF_CACHE, else ``cache`` under ``state_directory``.
+
+    An empty K3PERF_CACHE counts as none: as a path it would be the working directory.
+    """
+    return Path(os.environ.get("K3PERF_CACHE") or state_directory / "cache").absolute()
 
 
 def engine_python_path(cache_directory: Path) -> str:

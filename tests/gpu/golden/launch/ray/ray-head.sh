@@ -42,7 +42,9 @@ waiter_pid=$!
 status=0
 wait -n "$ray_pid" "$waiter_pid" || status=$?
 if ! kill -0 "$ray_pid" 2>/dev/null; then
-    echo "Ray ended with status $status before the devices of every host had joined; its messages are above" >&2
+    ray_status=0
+    wait "$ray_pid" || ray_status=$?   # its own: both may have ended, and then the status above is the waiter's
+    echo "Ray ended with status $ray_status before the devices of every host had joined; its messages are above" >&2
     exit 1
 fi
 [ "$status" = 0 ] || exit "$status"
