@@ -61,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         nargs="+",
         type=Path,
         metavar="RESULTS",
-        help="instead of planning: write what earlier runs took, from their results.jsonl files or the folders above, to --costs",
+        help="instead of planning: add what finished runs took, from their results.jsonl files or the folders above, to --costs",
     )
     parser.set_defaults(run=run)
 
@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(paths: list[Path], output: Path) -> int:
+    from k3perf.store.atomic import replace_file
     from k3perf.store.results import read_results
 
     files = [file for path in paths for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])]
@@ -106,7 +107,8 @@ def _record(paths: list[Path], output: Path) -> int:
     costs = record_costs((session for session in ended if not session.injected), runs=(run.run_id for run in runs))
     if not costs.session_s:
         raise UsageError(f"{', '.join(map(str, paths))}: no session that ended is in there. Give results.jsonl files of finished runs.")
-    output.write_text(costs.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    earlier = _recorded(output, output.parent) if output.exists() else RecordedCosts()
+    replace_file(output, costs.over(earlier).model_dump_json(indent=1) + "\n")
     print(f"{len(costs.session_s)} cells and {len(costs.engine_start_s)} engines of {len(files)} runs written to {output}")
     return ExitStatus.OK
 

@@ -44,6 +44,14 @@ class RecordedCosts(BaseModel):
     engine_start_s: dict[str, Seconds] = Field(default_factory=dict)
     session_s: dict[str, Seconds] = Field(default_factory=dict)
 
+    def over(self, earlier: RecordedCosts) -> RecordedCosts:
+        """These costs, and the earlier ones of what they do not have: one machine's runs do not make another's forgotten."""
+        return RecordedCosts(
+            runs=tuple(sorted({*earlier.runs, *self.runs})),
+            engine_start_s=dict(sorted({**earlier.engine_start_s, **self.engine_start_s}.items())),
+            session_s=dict(sorted({**earlier.session_s, **self.session_s}.items())),
+        )
+
 
 def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ()) -> RecordedCosts:
     """What earlier sessions took: the median start of each engine, and for each cell the median time from a session's first round to the

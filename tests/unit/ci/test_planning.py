@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from k3perf.cli.plan import register
 from k3perf.config.suite import Suite, load_suite
-from k3perf.errors import UsageError
+from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.planning import (
     UNRECORDED_SESSION_S,
     UNRECORDED_START_S,
@@ -262,6 +262,26 @@ def test_recorded_costs_come_from_sessions_that_ended(tmp_path: Path) -> None:
     assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
     costs = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
     assert (costs.runs, costs.session_s) == (("r",), {"alpha-tuned-chat": 10})
+    earlier = RecordedCosts(runs=("a",), engine_start_s={"beta/default": 7}, session_s={"beta-default-chat": 3, "alpha-tuned-chat": 99})
+    (tmp_path / "costs.json").write_text(earlier.model_dump_json())
+    assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
+    both = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
+    assert (both.runs, both.session_s) == (("a", "r"), {"alpha-tuned-chat": 10, "beta-default-chat": 3})
+    assert both.engine_start_s["beta/default"] == 7
+
+
+def test_a_torn_file_of_costs_is_told_and_kept(tmp_path: Path) -> None:
+    from k3perf.store.results import ResultWriter
+
+    whole = session("a", "tuned", Arm.CANDIDATE, 60, ((100, 110),))
+    with ResultWriter(tmp_path / "run" / "results.jsonl", run_id="r") as writer:
+        writer.session(whole)
+        writer.round(whole.session_id, whole.rounds[0])
+        writer.session_end(whole.session_id, ())
+    (tmp_path / "costs.json").write_text("{")
+    with pytest.raises(ConfigFileError, match=r"costs\.json"):
+        record_costs_of(tmp_path, tmp_path / "costs.json")
+    assert (tmp_path / "costs.json").read_text() == "{"
 
 
 def test_nothing_to_record_costs_from_is_a_usage_error(tmp_path: Path) -> None:
