@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -52,7 +53,10 @@ def test_a_frozen_engine_takes_no_step_and_goes_on_after(bench: Bench) -> None:
     with start_engine(bench.launch(), work_directory=bench.work) as engine:
         pids = engine.pids()
         engine.freeze()
-        assert {state(pid) for pid in pids} == {"T"}
+        end_s = time.monotonic() + 5
+        while {state(pid) for pid in pids} != {"T"}:  # a process on the other core takes its signal a moment later
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
         engine.thaw()
         assert "T" not in {state(pid) for pid in pids}
         assert engine.alive()
