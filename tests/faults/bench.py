@@ -11,7 +11,7 @@ from pathlib import Path
 
 from k3perf.config.models import StageDeadlines
 from k3perf.engine.launch import EngineLaunch
-from k3perf.engine.port import listener_inodes
+from k3perf.engine.port import listeners
 from k3perf.engine.process_tree import process_list
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -77,7 +77,7 @@ class Bench:
     def leftovers(self, *, ports: tuple[int, ...] = (), lock_directory: bool = False) -> list[str]:
         """Whatever is left: processes, guardians of this process, listening ports, temporary directories, shared memory."""
         found = [f"process {pid}: {text[:200]}" for pid, text in self.processes().items()]
-        found += [f"port {port}" for port in ports if listener_inodes(port)]
+        found += [f"port {port}" for port in ports if listeners(port)]
         locks = self.temporary / "k3perf-locks"  # where whole suites keep them; the empty directory stays
         found += [f"lock {path}" for path in (locks.iterdir() if locks.exists() else ())]
         found += [f"temporary {path}" for path in self.temporary.iterdir() if not (lock_directory and path == locks)]

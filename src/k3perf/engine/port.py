@@ -74,13 +74,9 @@ def somebody_listens(host: str, port: int) -> bool:
     return False
 
 
-def listener_inodes(port: int) -> frozenset[int]:
-    """Socket inodes that listen on the port, of any address and of both IP versions."""
-    return frozenset(inode for _, inode in _listeners(port))
-
-
-def _listeners(port: int) -> list[tuple[str, int]]:
-    """Address as the socket tables write it (hexadecimal, network order by 32-bit words of this machine) and inode of every listener."""
+def listeners(port: int) -> list[tuple[str, int]]:
+    """Address as the socket tables write it (hexadecimal, network order by 32-bit words of this machine) and inode of every listener, of any
+    address and of both IP versions."""
     found: list[tuple[str, int]] = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
@@ -116,7 +112,7 @@ def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
 def who_listens(host: str, port: int, own_pids: Iterable[int]) -> Listener:
     """Who takes connections to ``host``: listeners of that very address, else those of every address. Reads the machine's socket tables:
     milliseconds. Listeners of other addresses with the same port number are nobody's concern."""
-    found = _listeners(port)
+    found = listeners(port)
     addresses = _written_addresses(host)
     listening = {inode for address, inode in found if address in addresses} or {inode for address, inode in found if not int(address, 16)}
     if not listening:

@@ -32,6 +32,7 @@ CANDIDATE_SESSIONS: Final = 3
 """The fewest of each that a replay needs. Of a longer recording the candidate gets up to four and the baseline the rest: a recording has
 few cells to pool, so that it needs more sessions of each than a suite does."""
 
+NEEDED_SESSIONS: Final = BASELINE_SESSIONS + CANDIDATE_SESSIONS
 MOST_CANDIDATE_SESSIONS: Final = 4
 MINIMUM_ROUNDS: Final = 4
 NOISE_SHARE: Final = 0.25
@@ -85,20 +86,19 @@ def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple
     A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class, mode and vLLM
     release. Its noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
     """
-    needed = BASELINE_SESSIONS + CANDIDATE_SESSIONS
     alone: dict[str, list[CellMeasurement]] = {name: [] for name in files}
     short: dict[tuple[str, ...], list[tuple[str, CellMeasurement]]] = {}
     for name, cells in files.items():
         for cell in cells:
-            if cell.mode == "baseline" and len(usable_sessions(cell)) < needed:
-                key = (cell.target, cell.config, cell.workload, cell.hardware_class, cell.plan_digest, _release(cell))
+            if cell.mode == "baseline" and len(usable_sessions(cell)) < NEEDED_SESSIONS:
+                key = (cell.target, cell.config, cell.workload, cell.hardware_class, cell.plan_digest, cell.vllm_release)
                 short.setdefault(key, []).append((name, cell))
             else:
                 alone[name].append(cell)
     few: dict[str, list[str]] = {}
     for (target, config, workload, hardware_class, *_), parts in short.items():
         sessions = _joined_sessions(parts)
-        if len(sessions) < needed:
+        if len(sessions) < NEEDED_SESSIONS:
             few.setdefault(f"{target} on {hardware_class}", []).append(f"{config}/{workload} {len(sessions)}")
         else:
             names = ", ".join(dict.fromkeys(name for name, _ in sessions))
@@ -110,13 +110,10 @@ def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple
         found += recordings
         left_out += objections
     left_out += [
-        f"{place} in baseline mode: too few usable sessions ({', '.join(cells)}), a replay needs {needed}" for place, cells in few.items()
+        f"{place} in baseline mode: too few usable sessions ({', '.join(cells)}), a replay needs {NEEDED_SESSIONS}"
+        for place, cells in few.items()
     ]
     return found, left_out
-
-
-def _release(cell: CellMeasurement) -> str:
-    return next((str(session.resolved_config.get("version.vllm", "")) for session in cell.sessions), "")
 
 
 def _joined_sessions(parts: Iterable[tuple[str, CellMeasurement]]) -> list[tuple[str, SessionMetrics]]:
@@ -128,7 +125,7 @@ def _joined_sessions(parts: Iterable[tuple[str, CellMeasurement]]) -> list[tuple
     counts = {key: len(_paired_rounds(session, None)) for key, (_, session) in found.items()}
     usual = sorted(counts.values())[len(counts) // 2] if counts else 0
     whole = [found[key] for key, count in counts.items() if count >= usual]
-    if len(whole) >= BASELINE_SESSIONS + CANDIDATE_SESSIONS:
+    if len(whole) >= NEEDED_SESSIONS:
         return whole
     return [found[key] for key, count in counts.items() if count >= SHORT_SHARE * usual]
 
@@ -152,9 +149,8 @@ def _objection(cell: CellMeasurement) -> str:
     if cell.mode == "ab":
         return "an ab run has no baseline to be split off"
     usable = usable_sessions(cell)
-    needed = BASELINE_SESSIONS + CANDIDATE_SESSIONS
-    if len(usable) < needed:
-        return f"{len(usable)} usable sessions, a replay needs {needed}"
+    if len(usable) < NEEDED_SESSIONS:
+        return f"{len(usable)} usable sessions, a replay needs {NEEDED_SESSIONS}"
     rounds = min(len(_paired_rounds(*pair)) for pair in usable)
     if rounds < MINIMUM_ROUNDS:
         return f"a session of {rounds} usable rounds, a replay needs {MINIMUM_ROUNDS}"

@@ -82,10 +82,9 @@ class ScalingBase:
         """A measured cell, from its valid candidate sessions whatever they were compared with."""
         readings = read_cell(replace(measurement, mode="baseline"))
         series = read_metric(readings, METRICS[RATE], _SCALE)
-        release = next((_release(unit.session.resolved_config) for unit in readings.units), "")
         missing = "" if series.sessions else "no valid session of this cell has a throughput"
         reading = self._empty(measurement.config, measurement.workload, missing)
-        return self._against(reading, series.sessions, measurement.plan_digest, release)
+        return self._against(reading, series.sessions, measurement.plan_digest, measurement.vllm_release)
 
     def of_baseline(self, baseline: Baseline | None, config: str, workload: str) -> ScalingReading:
         """A cell as its target's own baseline has it; None: nothing is committed."""

@@ -61,6 +61,12 @@ class CellMeasurement:
     sessions: tuple[SessionMetrics, ...]
     invalid_reasons: tuple[InvalidReason, ...] = ()
 
+    @property
+    def vllm_release(self) -> str:
+        """What the candidate served with, as its first session that tells has it; empty when none does."""
+        told = (session.resolved_config.get("version.vllm") for session in self.arm(Arm.CANDIDATE))
+        return next((str(release) for release in told if release is not None), "")
+
     def arm(self, arm: Arm) -> tuple[SessionMetrics, ...]:
         """The sessions of one arm, in order of time."""
         return tuple(session for session in self.sessions if session.arm is arm)

@@ -15,17 +15,8 @@ from k3perf.gate.verdict import CellVerdict
 from k3perf.metrics.definitions import METRICS, Comparison
 from k3perf.metrics.values import CellMeasurement
 from k3perf.run.settings import RunSettings
-from k3perf.samples import Arm
 from k3perf.store.baselines import read_baseline, read_target_baselines
 from k3perf.store.waivers import read_waivers
-
-
-def _build(measurement: CellMeasurement) -> str:
-    """The vLLM version that the candidate served with, which is what a waiver names."""
-    for session in measurement.arm(Arm.CANDIDATE):
-        if "version.vllm" in session.resolved_config:
-            return str(session.resolved_config["version.vllm"])
-    return ""
 
 
 class GateKeeper:
@@ -69,7 +60,7 @@ class GateKeeper:
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""
         baseline = None if measurement.mode == "ab" else self._baseline(cell)
-        return compare(baseline, measurement, replace(self.policy(cell), build=_build(measurement) or self._settings.build))
+        return compare(baseline, measurement, replace(self.policy(cell), build=measurement.vllm_release or self._settings.build))
 
     def policy(self, cell: Cell) -> Policy:
         """The target's policy in this run. Raises UnknownNameError for a tolerance of an unknown metric."""
