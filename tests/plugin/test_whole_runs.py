@@ -273,6 +273,10 @@ def test_killed_recording_is_recovered(site):
     assert recovered.returncode == ExitStatus.OK, recovered.stdout + recovered.stderr
     assert "tiny-fp8_kv-quick: 6 sessions" in recovered.stdout
     lines = (site.root / "rec" / "results.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    started = [record["content"]["started_at_utc"] for record in records if record["kind"] == "session"]
+    told = json.loads((site.root / "rec" / "measurements.json").read_text())["created_at_utc"]
+    assert told == max(started)  # when it was measured, not when it was recovered
     (site.root / "rec" / "results.jsonl").write_text("\n".join(line for line in lines if '"session_end"' not in line) + "\n")
     unended = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
     assert unended.returncode == ExitStatus.USAGE, unended.stdout

@@ -8,7 +8,6 @@ from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.values import CellMeasurement
-from k3perf.run.live import utc_now
 from k3perf.samples import Arm, EngineIdentity, RoundKind, SessionRecord
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import read_results
@@ -37,7 +36,7 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
         output_path,
         run_id=results.run_id,
         commit=commit,
-        created_at_utc=utc_now(),
+        created_at_utc=max(record.started_at_utc for record in usable),  # when it was measured: histories are put in order by it
         identity=versions(identity),
         cells=measurements,
     )
