@@ -31,6 +31,8 @@ _WORKER = ("model_runner", "device", "rank", "vllm_config", "execute_model", "sa
 
 RELIED_ON: tuple[Relied, ...] = (
     Relied("vllm.v1.worker.gpu_worker", "Worker", _WORKER, "every reading and the injected slow-down on a GPU"),
+    Relied("vllm.config", "VllmConfig", ("parallel_config",), "which of all data-parallel ranks answers"),
+    Relied("vllm.config", "ParallelConfig", ("data_parallel_index", "world_size"), "which of all data-parallel ranks answers"),
     Relied("vllm.v1.worker.gpu_worker", "Worker", ("peak_activation_memory",), "peak_activation_bytes"),
     Relied("vllm.v1.worker.gpu_worker", "Worker", ("cudagraph_memory_estimate",), "graph_pool_estimate_bytes"),
     Relied("vllm.v1.worker.cpu_worker", "CPUWorker", _WORKER, "every reading and the injected slow-down on a CPU"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from k3perf_probe import memory
+from k3perf_probe.answers import rank_of
 
 KINDS = ("weights", "device", "host")
 _BUFFER_PREFIX = "k3perf_held_"
 
 
-def hold_bytes(worker: Any, kind: str, size_bytes: int) -> dict[str, Any]:
+def hold_bytes(worker: Any, kind: str, size_bytes: int, only_rank: int | None = None) -> dict[str, Any]:
     """Hold ``size_bytes`` more of ``kind``; 0 releases everything of that kind. Returns what is held now, by kind.
+
+    Nothing changes on a rank other than ``only_rank``, where that is given.
 
     ``weights``: a buffer registered on the served model, on its device; ``device``: a tensor nobody registers; ``host``: touched pages.
     """
@@ -19,17 +22,13 @@ def hold_bytes(worker: Any, kind: str, size_bytes: int) -> dict[str, Any]:
         raise ValueError(f"kind {kind!r} is unknown; use one of {', '.join(KINDS)}")
     if size_bytes < 0:
         raise ValueError(f"size_bytes is {size_bytes}; it must be 0 or more")
-    held = _held(worker)
-    if size_bytes == 0:
-        _release(worker, kind, held)
-    elif kind == "host":
-        held[kind].append(bytearray(b"\x01") * size_bytes)  # a repeated non-zero byte touches every page
-    else:
-        block = _tensor(worker, size_bytes)
-        held[kind].append(block)
-        if kind == "weights":
-            memory.find_model(worker).register_buffer(f"{_BUFFER_PREFIX}{len(held[kind])}", block, persistent=False)
-    return {"rank": int(getattr(worker, "rank", -1)), "held": {name: sum(map(_size, blocks)) for name, blocks in held.items()}}
+    held, rank = _held(worker), rank_of(worker)
+    if only_rank in (None, rank):
+        if size_bytes == 0:
+            _release(worker, kind, held)
+        else:
+            _hold(worker, kind, size_bytes, held)
+    return {"rank": rank, "held": {name: sum(map(_size, blocks)) for name, blocks in held.items()}}
 
 
 def _held(worker: Any) -> dict[str, list[Any]]:
@@ -37,6 +36,16 @@ def _held(worker: Any) -> dict[str, list[Any]]:
         worker.k3perf_held = {kind: [] for kind in KINDS}
     held: dict[str, list[Any]] = worker.k3perf_held
     return held
+
+
+def _hold(worker: Any, kind: str, size_bytes: int, held: dict[str, list[Any]]) -> None:
+    if kind == "host":
+        held[kind].append(bytearray(b"\x01") * size_bytes)  # a repeated non-zero byte touches every page
+        return
+    block = _tensor(worker, size_bytes)
+    held[kind].append(block)
+    if kind == "weights":
+        memory.find_model(worker).register_buffer(f"{_BUFFER_PREFIX}{len(held[kind])}", block, persistent=False)
 
 
 def _release(worker: Any, kind: str, held: dict[str, list[Any]]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from k3perf_probe.answers import rank_of
+
 MEMORY_FIELDS = (
     "weights_bytes",
     "kv_cache_bytes",
@@ -42,7 +44,7 @@ def read_memory(worker: Any) -> dict[str, Any]:
         "peak_resident_bytes": lambda _: _process_status_bytes("VmHWM"),
         "device_used_bytes": _device_used_bytes,
     }
-    reading: dict[str, Any] = {"rank": int(getattr(worker, "rank", -1))}
+    reading: dict[str, Any] = {"rank": rank_of(worker)}
     why: dict[str, str] = {}
     for name in MEMORY_FIELDS:
         try:
@@ -93,7 +95,7 @@ def reset_peaks(worker: Any) -> dict[str, Any]:
             done.append(name)
         except Exception as problem:  # as above: a part that cannot be reset is named, the other is still reset
             why[name] = f"{type(problem).__name__}: {problem}"
-    return {"rank": int(getattr(worker, "rank", -1)), "reset": done, "why": why}
+    return {"rank": rank_of(worker), "reset": done, "why": why}
 
 
 def find_model(worker: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from k3perf_probe import memory
+from k3perf_probe.answers import rank_of
 
 STEP_METHODS = ("execute_model", "sample_tokens")
 _SHORTEST_SLEEP_NS = 80_000  # a shorter sleep overshoots by its own length; it is carried to the next part instead
@@ -65,7 +66,7 @@ def slow_down(worker: Any, percent: float) -> dict[str, Any]:
     how = "off"
     if percent > 0:
         how = _install(worker, percent / 100.0)
-    return {"rank": int(getattr(worker, "rank", -1)), "percent": percent, "how": how}
+    return {"rank": rank_of(worker), "percent": percent, "how": how}
 
 
 def _install(worker: Any, ratio: float) -> str:

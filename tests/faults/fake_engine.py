@@ -158,7 +158,14 @@ SERVER_INFO = {
     "system_env": {"vllm_version": "0.0-fake"},
 }
 RPC = {
-    "k3perf_identity": {"vllm_version": "0.0-fake", "python_version": "3", "torch_version": "0", "device_names": [], "host": "fake"},
+    "k3perf_identity": {
+        "rank": 0,
+        "vllm_version": "0.0-fake",
+        "python_version": "3",
+        "torch_version": "0",
+        "device_names": [],
+        "host": "fake",
+    },
     "k3perf_memory": {"rank": 0, "weights_bytes": 1 << 20, "kv_cache_bytes": 1 << 20},
 }
 

@@ -77,7 +77,7 @@ def test_efficiency_ranks_and_clocks_of_valid_candidate_sessions(tmp_path: Path)
 def test_a_data_parallel_engine_answers_for_its_first_rank_alone(tmp_path: Path) -> None:
     record = a_session("s1", EVEN[:1], (1500, 1400))
     _, _, ranks, _ = notes_of(CELLS["h200-k3-dp2-default-serve_1k"], record, baselines=tmp_path)
-    assert ranks == "memory of 1 of 2 ranks: the others did not answer, and theirs is not judged"
+    assert ranks == "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
 
 
 @pytest.mark.parametrize("cell", ["h200-k3-default-serve_1k", "cpu-hybrid-default-chat"])

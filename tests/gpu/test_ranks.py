@@ -74,12 +74,15 @@ def test_the_note_names_ranks_that_do_not_tell_or_do_not_answer() -> None:
     two_silent = (*one_silent, RankMemory(2))
     assert memory_note([two_silent], 3) == "memory of 3 ranks: weights_bytes not told by ranks 1, 2, so no worst"
     first_engine_alone = (RankMemory(0, weights_bytes=1),)
-    assert memory_note([first_engine_alone], 2) == "memory of 1 of 2 ranks: the others did not answer, and theirs is not judged"
+    assert memory_note([first_engine_alone], 2) == "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
     half = (RankMemory(0, weights_bytes=1), RankMemory(1, weights_bytes=1))
     assert memory_note([(*half, RankMemory(2, weights_bytes=1)), half], 3).startswith(
         "memory of 2 of 3 ranks: equal in weights_bytes; the others"
     )
-    assert memory_note([half], 4) == "memory of 2 of 4 ranks: equal in weights_bytes; the others did not answer, and theirs is not judged"
+    assert (
+        memory_note([half], 4)
+        == "memory of 2 of 4 ranks: equal in weights_bytes; the others' readings did not arrive, and theirs is not judged"
+    )
     assert memory_note([(RankMemory(0), RankMemory(1))], 2) == "memory of 2 ranks: no rank tells any"
 
 

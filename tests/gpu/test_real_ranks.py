@@ -21,7 +21,9 @@ from k3perf.engine.process_tree import command_of
 from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
-from k3perf.metrics.ranks import rank_report
+from k3perf.metrics.ranks import memory_note, rank_report
+from k3perf.metrics.session_values import session_values
+from k3perf.samples import Arm, EngineIdentity, RankMemory, SessionRecord
 from k3perf.telemetry.server import ServerProbe
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -76,7 +78,7 @@ def launch(python: Path, model: str, *words: str) -> EngineLaunch:
 
 
 def tokens_of(engine: Engine) -> int:
-    body = json.dumps({"model": "m", "prompt": [5, 6, 7], "max_tokens": 8, "ignore_eos": True}).encode()
+    body = json.dumps({"model": engine.model_name, "prompt": [5, 6, 7], "max_tokens": 8, "ignore_eos": True}).encode()
     request = urllib.request.Request(f"{engine.base_url}/v1/completions", body, {"Content-Type": "application/json"})  # noqa: S310
     with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         return int(json.load(answer)["usage"]["completion_tokens"])
@@ -101,6 +103,82 @@ def test_two_ranks_in_one_host(
         assert tokens_of(engine) == 8
     report = engine.stop()
     assert report.clean, report.text
+
+
+# Engines of a MoE know of each other, those of a dense model do not, and vLLM numbers them differently. It goes by the configuration's
+# ``num_experts``, so the dense model with that key left in has a MoE's engines (as K3 has) and no tokens to exchange.
+WITHOUT_EXPERTS: dict[str, Any] = {key: value for key, value in DENSE.items() if "expert" not in key}
+
+
+@pytest.mark.parametrize("config", [DENSE, WITHOUT_EXPERTS], ids=["moe-engines", "dense-engines"])
+def test_memory_of_both_data_parallel_ranks_is_judged(config: dict[str, Any], engine_python: Path, tmp_path: Path) -> None:
+    """vLLM returns the first engine's answers alone; the second's reading comes all the same, and it is judged where it is the worst."""
+    spec = TargetSpec.model_validate(
+        {
+            "schema_version": 1,
+            "name": "two-engines",
+            "description": "two data-parallel engines behind one server",
+            "hardware": {"kind": "cpu", "hardware_class": "cpu", "device_count": 2},
+            "model": {"directory": "models/tiny"},
+            "parallelism": {"data": 2},
+            "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+            "stage_deadlines": {"import_s": 180, "load_s": 180, "stop_s": 10},
+            "workloads": ["chat"],
+            "measurement": {"mode": "reference"},
+            "provenance": {"kind": "experiment", "source": "test", "date": "2026-11-29"},
+        }
+    )
+    arguments = {"enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 4, "dtype": "bfloat16", "data_parallel_size": 2}
+    measured = measured_launch(
+        spec,
+        arguments,
+        model=made(config, tmp_path),
+        engine_python=engine_python,
+        python_path=str(Path(__file__).parents[2] / "src"),
+        cache_directory=tmp_path / "compiled",
+    )
+    with start_target(spec, measured, work_directory=tmp_path / "work") as engine:
+        probe = ServerProbe(engine.base_url, timeout_s=60, scratch=engine.scratch)
+        assert [answer["rank"] for answer in probe.call("k3perf_memory")] == [0]  # else this test shows nothing
+        before = probe.rank_memory()
+        assert [rank.rank for rank in before] == [0, 1]
+        first, second = before
+        assert first.resident_bytes != second.resident_bytes  # two processes told, not one twice
+        assert memory_note([before], 2).startswith("memory of 2 ranks: equal in weights_bytes, kv_cache_bytes; worst ")
+
+        probe.call("k3perf_hold_bytes", "weights", HELD_BYTES, 1)
+        grown = probe.rank_memory()
+        assert [rank.weights_bytes for rank in grown] == [first.weights_bytes, (second.weights_bytes or 0) + HELD_BYTES]
+        assert worst_weights_bytes(grown) == (second.weights_bytes or 0) + HELD_BYTES
+        assert rank_report(grown).spreads["weights_bytes"].worst_rank == 1
+        print(memory_note([grown], 2))
+
+        probe.call("k3perf_hold_bytes", "host", 8 * HELD_BYTES, 1)
+        probe.call("k3perf_hold_bytes", "host", 0)
+        assert peak_over_now_bytes(probe.rank_memory()[1]) > 7 * HELD_BYTES
+        probe.reset_peaks()
+        assert peak_over_now_bytes(probe.rank_memory()[1]) < HELD_BYTES  # the second engine's peak was restarted too
+
+        assert probe.identity()["rank"] == 0
+        assert tokens_of(engine) == 8
+        scratch = engine.scratch
+        assert list(scratch.glob("answers-*")) == []
+    report = engine.stop()
+    assert report.clean, report.text
+    assert not scratch.exists()
+
+
+HELD_BYTES = 8 << 20
+
+
+def worst_weights_bytes(memory: tuple[RankMemory, ...]) -> float | None:
+    identity = EngineIdentity("0.32.0", "3.12", "2.11", "cpu", (), None, "host")
+    record = SessionRecord("s", "t", "c", "w", "p", Arm.CANDIDATE, "2026-11-29T00:00:00Z", identity, {}, (), memory, ())
+    return session_values(record)["weights_bytes"].value
+
+
+def peak_over_now_bytes(rank: RankMemory) -> int:
+    return (rank.peak_resident_bytes or 0) - (rank.resident_bytes or 0)
 
 
 def test_a_measured_multi_node_target_reports_every_rank(engine_python: Path, tmp_path: Path) -> None:
@@ -137,7 +215,7 @@ def test_a_measured_multi_node_target_reports_every_rank(engine_python: Path, tm
         cache_directory=tmp_path / "compiled",
     )
     with start_target(spec, measured, work_directory=tmp_path / "work") as engine:
-        probe = ServerProbe(engine.base_url)
+        probe = ServerProbe(engine.base_url, scratch=engine.scratch)
         memory = probe.rank_memory()
         assert sorted(rank.rank for rank in memory) == [0, 1]
         spread = rank_report(memory).spreads["weights_bytes"]

@@ -156,6 +156,11 @@ class EngineGroup:
         return self.head.log
 
     @property
+    def scratch(self) -> Path:
+        """The head's temporary directory. Followers on this machine can write into it, those on other hosts cannot."""
+        return self.head.scratch
+
+    @property
     def log_path(self) -> Path:
         """Where the head's output goes."""
         return self.head.log_path

@@ -143,6 +143,11 @@ class Engine:
         return self._parts.log
 
     @property
+    def scratch(self) -> Path:
+        """Its temporary directory: removed when it is stopped, by the guardian when the harness is killed."""
+        return self._parts.scratch
+
+    @property
     def log_path(self) -> Path:
         """Where its output goes."""
         return self._parts.log_path

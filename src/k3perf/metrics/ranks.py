@@ -67,7 +67,7 @@ def rank_report(memory: tuple[RankMemory, ...]) -> RankReport:
 
 def memory_note(sessions: Sequence[tuple[RankMemory, ...]], rank_count: int) -> str:
     """A cell's ranks in a sentence: which parts are equal, the worst rank and the spread of the others, parts that some rank does not tell,
-    and how many of its ``rank_count`` ranks did not answer at all (vLLM lets the first data-parallel engine answer for all).
+    and how many of its ``rank_count`` ranks were not read at all (those of data-parallel engines on another host: ``ServerProbe.every_rank``).
 
     Of several sessions the one in which a part spreads most speaks for it. Empty for engines of one rank and where nothing was read.
     """
@@ -77,7 +77,7 @@ def memory_note(sessions: Sequence[tuple[RankMemory, ...]], rank_count: int) -> 
     seen_count = min(map(len, answered))
     told = _told([rank_report(memory) for memory in answered]) if seen_count > 1 else []
     if seen_count < rank_count:
-        told.append("the others did not answer, and theirs is not judged")
+        told.append("the others' readings did not arrive, and theirs is not judged")
         return f"memory of {seen_count} of {rank_count} ranks: {'; '.join(told)}"
     return f"memory of {rank_count} ranks: {'; '.join(told) or 'no rank tells any'}"
 

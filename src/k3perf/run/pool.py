@@ -285,7 +285,7 @@ class EnginePool:
             raise
 
     def _probe(self, item: Wanted, session_id: str, engine: Any) -> LiveEngine:
-        probe = ServerProbe(engine.base_url)
+        probe = ServerProbe(engine.base_url, scratch=engine.scratch)
         live = LiveEngine(
             session_id=session_id,
             arm=item.arm,

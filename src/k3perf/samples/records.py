@@ -135,7 +135,10 @@ class StageTiming:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Memory parts of one worker rank in bytes. None: this vLLM release or platform does not offer it."""
+    """Memory parts of one worker rank in bytes. None: this vLLM release or platform does not offer it.
+
+    ``rank`` counts over all data-parallel engines: engine's index x ranks of an engine + rank in the engine.
+    """
 
     rank: int
     weights_bytes: int | None = None

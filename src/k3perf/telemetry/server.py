@@ -1,5 +1,9 @@
 """A running server's own readings over loopback HTTP: counters, resolved configuration, memory of every rank, versions.
 
+vLLM calls a method in every data-parallel engine (``call_utility_all_async``: so the peaks restart and injected faults act in all of them), and
+answers when all are done, but with the first engine's answers alone. What the ranks of the others read is therefore left as files in
+a directory of that one call, and gathered from there (``every_rank``).
+
 Synchronous and used between rounds only, never inside a measured window. Needs the server in dev mode and started with the worker
 extension of ``k3perf_probe``. Every failure is an EngineError that names the route and what came back.
 """
@@ -7,11 +11,14 @@ extension of ``k3perf_probe``. Every failure is an EngineError that names the ro
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from k3perf.errors import EngineError
@@ -21,19 +28,26 @@ from k3perf.telemetry.counters import CounterTextError, parse_counters
 from k3perf.units import s_to_ns
 
 _POLL_S = 0.02
+# Of what is installed beside vLLM; drivers and CUDA may differ between hosts of one engine while they are upgraded in turn.
+_SAME_ON_EVERY_RANK: Final = ("vllm_version", "torch_version", "triton_version", "flashinfer_version", "transformers_version")
 _MEMORY_FIELDS = tuple(field.name for field in fields(RankMemory) if field.name not in {"rank", "absent"})
 
 
 class ServerProbe:
-    """Readings of the server at ``base_url`` (``http://127.0.0.1:PORT``); each call opens and closes one connection."""
+    """Readings of the server at ``base_url`` (``http://127.0.0.1:PORT``); each call opens and closes one connection.
 
-    def __init__(self, base_url: str, *, timeout_s: float = 30.0) -> None:
+    The directory of each gathered call is made in ``scratch``, which is the engine's (``Engine.scratch``): it goes with the engine, even when the
+    harness is killed between the making and the removing. Without one it is made in the system's temporary directory.
+    """
+
+    def __init__(self, base_url: str, *, timeout_s: float = 30.0, scratch: Path | None = None) -> None:
         parts = urlsplit(base_url)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
             raise EngineError(f"base URL {base_url!r} is not http://HOST:PORT; pass the address that the engine listens on")
         self._host = parts.hostname
         self._port = parts.port
         self._timeout_s = timeout_s
+        self._scratch = scratch
         self._info: dict[str, Any] | None = None
 
     def counters(self) -> dict[str, float]:
@@ -70,19 +84,41 @@ class ServerProbe:
             raise EngineError(str(problem)) from None
 
     def rank_memory(self) -> tuple[RankMemory, ...]:
-        """Memory parts of every rank, in rank order. A part not offered is None and named in ``absent``."""
-        readings = [rank_memory(answer) for answer in self.call("k3perf_memory")]
-        return tuple(sorted(readings, key=lambda reading: reading.rank))
+        """Memory parts of every rank that answered, in rank order. A part not offered is None and named in ``absent``."""
+        return tuple(rank_memory(answer) for answer in self.every_rank("k3perf_memory"))
 
     def identity(self) -> dict[str, Any]:
-        """Versions, device names and host of the first rank."""
-        answer = self.call("k3perf_identity")
-        if not answer or not isinstance(answer[0], dict):
-            raise EngineError(f"k3perf_identity answered {answer!r}, not one dict a rank")
-        return dict(answer[0])
+        """Versions, device names and host of the first rank. EngineError when another rank's host has another release of what serves."""
+        answers = self.every_rank("k3perf_identity")
+        if not answers:
+            raise EngineError("k3perf_identity was answered by no rank")
+        for name, other in itertools.product(_SAME_ON_EVERY_RANK, answers[1:]):
+            if other.get(name) != answers[0].get(name):
+                told = " and ".join(f"{one.get(name)} on rank {one['rank']} (host {one.get('host')})" for one in (answers[0], other))
+                raise EngineError(f"one engine's ranks have different releases: {name} is {told}; install the same on every host")
+        return answers[0]
+
+    def every_rank(self, method: str) -> list[dict[str, Any]]:
+        """Call a reading of the worker extension; the answers of all ranks of all data-parallel engines, in rank order.
+
+        A rank that is neither in the first engine nor able to write into this machine's temporary directory (another host's) is missing from the
+        list: how many answered is for the caller to compare with how many there are. No answer of an earlier call can be among
+        them: the directory is new, and the ranks have written when the server answers.
+        """
+        try:
+            with tempfile.TemporaryDirectory(prefix="answers-", dir=self._scratch, ignore_cleanup_errors=True) as directory:
+                returned = self.call(method, directory)
+                left = [path.read_text(encoding="utf-8") for path in Path(directory).glob("*.json")]
+        except OSError as problem:
+            raise EngineError(
+                f"{method}: the ranks' answers cannot be gathered in {self._scratch or tempfile.gettempdir()}: {problem}"
+            ) from None
+        answers = [_numbered(method, answer) for answer in (*map(json.loads, left), *returned)]
+        by_rank = {int(answer["rank"]): answer for answer in answers}  # the same answer comes both ways; what was returned counts
+        return [by_rank[rank] for rank in sorted(by_rank)]
 
     def call(self, method: str, *arguments: object) -> list[Any]:
-        """Call a method of the worker extension in every rank; one answer a rank, in the executor's order."""
+        """Call a method of the worker extension in every rank of every engine; one answer a rank of the first engine, in the executor's order."""
         body = {"method": method, "args": list(arguments), "timeout": self._timeout_s}
         answer = self._json("POST", "/collective_rpc", body, hint="start the server with VLLM_SERVER_DEV_MODE=1 and the worker extension")
         results = answer.get("results")
@@ -147,11 +183,15 @@ class ServerProbe:
 
 def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
     """One rank's answer of ``k3perf_memory`` as a record; a field that the answer lacks is None and absent."""
-    if not isinstance(answer, Mapping) or "rank" not in answer:
-        raise EngineError(f"k3perf_memory answered {str(answer)[:200]!r}, not one dict a rank")
     values: dict[str, int | None] = {}
     for name in _MEMORY_FIELDS:
         value = answer.get(name)
         values[name] = None if value is None else int(value)
     absent = tuple(sorted(name for name, value in values.items() if value is None))
     return RankMemory(rank=int(answer["rank"]), absent=absent, **values)
+
+
+def _numbered(method: str, answer: object) -> dict[str, Any]:
+    if not isinstance(answer, dict) or not isinstance(answer.get("rank"), int):
+        raise EngineError(f"{method} answered {str(answer)[:200]!r}, not one dict a rank with the rank's number")
+    return answer

@@ -3,7 +3,8 @@
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
 the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
 ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of
-every remote call). It answers for as many ranks as tensor parallelism asks for.
+every remote call), ``absent_engines`` (data-parallel engines that cannot write into the harness's directory). It has as many ranks as tensor and
+data parallelism ask for, and like vLLM returns the answers of the first data-parallel engine alone.
 """
 
 import argparse
@@ -38,8 +39,12 @@ class State:
         self.lock = threading.Lock()
 
     @property
-    def rank_count(self):
+    def engine_rank_count(self):
         return int(self.config.get("tensor-parallel-size", 1))
+
+    @property
+    def rank_count(self):
+        return self.engine_rank_count * int(self.config.get("data-parallel-size", 1))
 
     def memory(self, rank):
         kv_bytes = 1 << 20 if self.config.get("kv-cache-dtype") == "fp8" else 2 << 20
@@ -53,12 +58,12 @@ class State:
         }
 
     def call(self, method, arguments):
-        """One answer a rank; what changes the engine is done once."""
+        """One answer a rank of the first engine; what changes the engine is done once."""
         if "call_log" in BEHAVIOUR:
             with Path(BEHAVIOUR["call_log"]).open("a") as log:
                 log.write(f"{method}\n")
         if method == "k3perf_memory":
-            return [self.memory(rank) for rank in range(self.rank_count)]
+            return self.answers(arguments, [self.memory(rank) for rank in range(self.rank_count)])
         if method == "k3perf_identity":
             identity = {
                 "vllm_version": "0.32.0",
@@ -67,13 +72,20 @@ class State:
                 "host": "here",
                 "device_names": ["stand-in"],
             }
-            return [identity] * self.rank_count
+            return self.answers(arguments, [{"rank": rank, **identity} for rank in range(self.rank_count)])
         if method == "k3perf_slow_down":
             self.slow_ratio = float(arguments[0]) / 100
         if method == "k3perf_hold_bytes":
             self.held[arguments[0]] += int(arguments[1])
             self.ballast = bytearray(os.urandom(1)) * int(arguments[1])
-        return [None] * self.rank_count
+        return [None] * self.engine_rank_count
+
+    def answers(self, arguments, of_every_rank):
+        """Left by every rank in the directory named, returned for the first engine."""
+        for answer in of_every_rank:
+            if answer["rank"] // self.engine_rank_count not in BEHAVIOUR.get("absent_engines", ()):
+                (Path(arguments[0]) / f"{answer['rank']}.json").write_text(json.dumps(answer))
+        return of_every_rank[: self.engine_rank_count]
 
     def server_info(self):
         info = json.loads(json.dumps(SERVER_INFO))

@@ -109,6 +109,14 @@ def test_held_weights_and_host_pages_are_real(monkeypatch: pytest.MonkeyPatch) -
     assert worker.k3perf_memory()["weights_bytes"] == 100
 
 
+def test_memory_can_be_held_on_one_rank_alone() -> None:
+    worker = FakeWorker()
+    assert worker.k3perf_hold_bytes("host", 100, "2")["held"]["host"] == 0
+    assert worker.k3perf_hold_bytes("host", 100, "3")["held"]["host"] == 100
+    assert worker.k3perf_hold_bytes("host", 0, 2)["held"]["host"] == 100
+    assert worker.k3perf_hold_bytes("host", 0, 3)["held"]["host"] == 0
+
+
 @pytest.mark.parametrize(("kind", "size_bytes", "message"), [("gpu", 1, "kind 'gpu' is unknown"), ("host", -1, "size_bytes is -1")])
 def test_bad_holds_are_refused(kind: str, size_bytes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):

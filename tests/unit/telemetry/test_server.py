@@ -101,7 +101,7 @@ def test_calls_carry_method_and_arguments(fake: FakeServer) -> None:
 
 
 def test_capacity_and_resolved_configuration(fake: FakeServer) -> None:
-    fake.rpc["k3perf_identity"] = [{"vllm_version": "0.32.0", "triton_version": "3.9.0"}]
+    fake.rpc["k3perf_identity"] = [{"rank": 0, "vllm_version": "0.32.0", "triton_version": "3.9.0"}]
     probe = ServerProbe(fake.url)
     assert (probe.kv_capacity_tokens, probe.max_concurrency, probe.block_size_tokens) == (516096, 126.0, 640)
     resolved = probe.resolved_config()
@@ -149,10 +149,23 @@ def test_a_refused_cache_reset_is_an_error(fake: FakeServer) -> None:
     ],
 )
 def test_unusable_answers_name_route_and_content(fake: FakeServer, path: str, answer: tuple[int, str], message: str) -> None:
-    fake.rpc["k3perf_identity"] = [{}]
+    fake.rpc["k3perf_identity"] = [{"rank": 0}]
     fake.answers[path] = answer
     with pytest.raises(EngineError, match=message):
         ServerProbe(fake.url).resolved_config()
+
+
+@pytest.mark.parametrize("answer", [None, "x", {}, {"rank": "first"}])
+def test_an_answer_without_the_ranks_number_is_an_engine_error(fake: FakeServer, answer: object) -> None:
+    fake.rpc["k3perf_memory"] = [answer]
+    with pytest.raises(EngineError, match=r"k3perf_memory answered .*, not one dict a rank"):
+        ServerProbe(fake.url).rank_memory()
+
+
+def test_no_answer_at_all_is_an_engine_error(fake: FakeServer) -> None:
+    fake.rpc["k3perf_identity"] = []
+    with pytest.raises(EngineError, match="answered by no rank"):
+        ServerProbe(fake.url).identity()
 
 
 def test_text_that_is_no_exposition_is_an_engine_error(fake: FakeServer) -> None:
