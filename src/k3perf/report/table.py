@@ -102,6 +102,8 @@ def change_text(metric: MetricVerdict) -> str:
             return "-"
         difference = metric.now_value - metric.baseline_value
         return "=" if difference == 0 else f"{difference:+,.0f}"
+    if metric.loss_ratio == 0 and metric.now_value == metric.baseline_value:
+        return "="
     text = f"{_sign(metric.loss_ratio)} {abs(metric.loss_ratio):.1%}"
     if metric.loss_lower_bound_ratio is None or metric.loss_upper_bound_ratio is None:
         return text
