@@ -92,7 +92,9 @@ def value_text(value: float | None, unit: str) -> str:
         return format_bytes(value)
     if unit == "tokens":
         return f"{value:,.0f}"
-    return f"{value:,.4g} {unit}" if unit != "ratio" else f"{value:.4f}"
+    if unit == "ratio":
+        return f"{value:.4f}"
+    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
 
 
 def change_text(metric: MetricVerdict) -> str:

@@ -56,6 +56,8 @@ def test_what_is_equal_is_neither_better_nor_worse():
 
 def test_absent_values_are_dashes_not_zeros():
     assert value_text(None, "bytes") == "-"
+    assert value_text(10290.4, "tokens/s") == "10,290 tokens/s"
+    assert value_text(12.4901, "ms") == "12.49 ms"
     row = cell_table(replace(CELL, metrics=(replace(WEIGHTS, now_value=None, outcome=Outcome.INVALID),)))
     assert " 0" not in row.splitlines()[3]
 
