@@ -85,7 +85,7 @@ harness_environment() {
     fi
 }
 
-# The CPU engine's environment, unless another engine Python is named. On a GPU host that is what one wants (docs/runner.md).
+# The CPU engine's environment, unless another engine Python is named. On a GPU host that is what one wants (README.md, "Using it").
 engine_environment() {
     [ -n "${K3PERF_ENGINE_PYTHON:-}" ] && return 0
     if command -v nvidia-smi >/dev/null; then

@@ -62,15 +62,14 @@ class ConfigFileError(UsageError):
 
 
 class UnknownNameError(UsageError):
-    """A name that was asked for is not declared; lists the nearest declared ones."""
+    """A name that was asked for is not declared. The message lists those that are, then ``next_step``."""
 
     def __init__(self, kind: str, name: str, known: tuple[str, ...], next_step: str = "") -> None:
         self.kind = kind
         self.name = name
         self.known = known
-        listed = ", ".join(known) or "none"
-        step = next_step or f"Use one of: {listed}."
-        super().__init__(f"unknown {kind} {name!r}. {step}")
+        listed = f"Use one of: {', '.join(known)}." if known else "There is none."
+        super().__init__(f"unknown {kind} {name!r}. {listed} {next_step}".rstrip())
 
 
 class MeasurementInvalid(K3PerfError):

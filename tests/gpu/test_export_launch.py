@@ -92,6 +92,8 @@ def test_a_stand_in_is_told_to_have_no_weights(tmp_path: Path, monkeypatch: pyte
     assert export("fp8_kv", "--target", "h200-k2", "--launch", "single", "--output", str(tmp_path / "job")) == 0
     launched = yaml.safe_load((tmp_path / "job" / "config.yaml").read_text())
     assert printed["load-format"] == "dummy"
+    assert export("fp8_kv", "--target", "h200-k2") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("# h200-k2 serves a model with dummy weights; give --model")
     assert {**printed, "model": ""} == {**launched, "model": ""}
 
 

@@ -153,3 +153,33 @@ def test_a_cells_file_names_workloads_on_request(repository, tmp_path):
     (tmp_path / "cells.json").write_text('["cpu-gqa-default-poisson"]')
     run = collect(repository, "--k3-target", "cpu-gqa", "--k3-cells", str(tmp_path / "cells.json"))
     assert collected_workloads(run) == {"poisson"}, run.stdout + run.stderr
+
+
+CPU = ("--k3-target", "cpu-hybrid")
+
+
+def test_inject_runs_the_suite_in_the_repository(repository):
+    """As the README has it: this repository makes warnings errors, and pytest warns of plugins that were imported before it."""
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "k3perf.cli.main",
+            "inject",
+            "--slow-step-percent",
+            "15",
+            "--",
+            "-k",
+            "fp8_kv",
+            "--collect-only",
+            "-q",
+            *CPU,
+        ],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert "test_throughput[cpu-hybrid-fp8_kv-chat]" in run.stdout

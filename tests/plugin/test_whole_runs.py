@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -271,7 +273,7 @@ def test_killed_recording_is_recovered(site):
     (site.root / "rec" / "measurements.json").unlink()
     recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
     assert recovered.returncode == ExitStatus.OK, recovered.stdout + recovered.stderr
-    assert "tiny-fp8_kv-quick: 6 sessions" in recovered.stdout
+    assert "tiny-fp8_kv-quick: 3 sessions and 3 of the reference" in recovered.stdout
     lines = (site.root / "rec" / "results.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     started = [record["content"]["started_at_utc"] for record in records if record["kind"] == "session"]
@@ -280,6 +282,28 @@ def test_killed_recording_is_recovered(site):
     (site.root / "rec" / "results.jsonl").write_text("\n".join(line for line in lines if '"session_end"' not in line) + "\n")
     unended = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
     assert unended.returncode == ExitStatus.USAGE, unended.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "told"), [("--k3-record", "k3perf recover "), ("--k3-strict", "the same command with --k3-resume --k3-results ")]
+)
+def test_a_run_interrupted_in_its_first_cell_says_what_is_left(site, option, told):
+    command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", "-k", "fp8_kv", "--k3-results", "out"]
+    out = site.root / "out" / "results.jsonl"
+    with subprocess.Popen(
+        [*command, option], cwd=site.root, env=site.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        deadline = time.monotonic() + 60
+        while not (out.is_file() and '"kind":"round"' in out.read_text()):
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGTERM)
+        said, _ = run.communicate(timeout=60)
+    assert run.returncode == ExitStatus.INTERRUPTED, said
+    assert f"no cell was finished; what was measured is in {out}" in said
+    assert told in said
+    assert not site.engines_left()
 
 
 def test_memory_is_read_once_when_a_session_begins_and_once_when_it_ends(site):

@@ -92,7 +92,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
             groups.setdefault((cell.target, cell.config), []).append(cell)
     if not groups:
         raise UsageError("nothing to propose: the given files hold no measured cell.")
-    chosen = _chosen(arguments.only, tuple(f"{target}/{config}" for target, config in groups), "recording", "The files hold others.")
+    chosen = _chosen(arguments.only, tuple(f"{target}/{config}" for target, config in groups), "recording", "The files hold no other.")
     wanted = {key: cells for key, cells in sorted(groups.items()) if "/".join(key) in chosen}
     if not arguments.across_commits:
         for target, config in wanted:
@@ -150,7 +150,7 @@ def run_show(arguments: argparse.Namespace) -> int:
             f"{name} on {baseline.hardware_class}, accepted by {acceptance.accepted_by} at {acceptance.accepted_at_utc} "
             f"({acceptance.reason}), commit {acceptance.commit}, runs {', '.join(acceptance.run_ids)}\n"
         )
-        sys.stdout.write(_table(changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)))
+        sys.stdout.write(_committed_table(changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)))
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
@@ -263,15 +263,33 @@ def _chosen(names: Sequence[str], known: tuple[str, ...], kind: str, next_step: 
 
 
 def _table(rows: Sequence[Change]) -> str:
-    lines = [f"  {'workload':<14} {'metric':<26} {'old':>14} {'new':>14} {'loss':>8} {'anchor':>8} {'n':>3}  unit"]
+    """A proposal's rows: what was committed, what is proposed, the loss of the one against the other and of both against the anchor."""
+    lines = [f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8} {'n':>3}  unit"]
     for row in rows:
-        old = "-" if row.old_value is None else f"{row.old_value:.6g}"
         lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26} {old:>14} {row.new_value:>14.6g} {_percent(row.loss_ratio):>8} "
+            f"  {row.workload or '(all)':<14} {row.metric:<26} {_value(row.old_value, row.unit):>16} {_value(row.new_value, row.unit):>16} "
+            f"{_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8} {row.session_count:>3}  {row.unit}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _committed_table(rows: Sequence[Change]) -> str:
+    """A committed baseline's rows: its values, and their loss against the anchor."""
+    lines = [f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8} {'n':>3}  unit"]
+    for row in rows:
+        lines.append(
+            f"  {row.workload or '(all)':<14} {row.metric:<26} {_value(row.new_value, row.unit):>16} "
             f"{_percent(row.cumulative_loss_ratio):>8} {row.session_count:>3}  {row.unit}"
         )
     return "\n".join(lines) + "\n"
 
 
+def _value(value: float | None, unit: str) -> str:
+    """Bytes and tokens to the last one, since one is a difference; all else to six digits."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if unit in ("bytes", "tokens") else f"{value:.6g}"
+
+
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:+.2%}"
+    return "-" if ratio is None else f"{round(ratio, 4) + 0.0:+.2%}"  # the sum makes -0 a 0

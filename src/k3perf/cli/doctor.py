@@ -17,7 +17,7 @@ from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
 from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
-from k3perf.errors import ExitStatus, UnknownNameError
+from k3perf.errors import ExitStatus, UsageError
 from k3perf.run.readiness import find
 from k3perf.telemetry.visible import device_keys
 
@@ -42,8 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     suite = suite_of(arguments)
     python = Path(arguments.engine_python or os.environ.get("K3PERF_ENGINE_PYTHON") or ".venv-engine/bin/python").absolute()
     targets = [suite.target(name) for name in arguments.target] or _targets_here(tuple(suite.targets.values()))
-    if not targets:
-        raise UnknownNameError("target for this hardware", "", tuple(suite.targets), "Name one with --target to see what it would need.")
     installed, left = installed_vllm(python), _leftovers()
     found = {
         target.name: (*_target_findings(target, python, Path(arguments.results)), _engine_version(target, installed, python), left)
@@ -59,10 +57,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _targets_here(targets: Iterable[TargetSpec]) -> list[TargetSpec]:
+    """Those that can run on this machine. Raises UsageError, with what each lacks, when none can."""
     from k3perf.telemetry.hardware import detect_hardware
 
     hardware = detect_hardware()
-    return [target for target in targets if not hardware.lacks(target.hardware)]
+    lacks = {target.name: hardware.lacks(target.hardware) for target in targets}
+    if all(lacks.values()):
+        listed = "".join(f"  {name}: {lack}\n" for name, lack in lacks.items())
+        raise UsageError(f"no target can run on this machine:\n{listed}Name one with --target to see all that it would need.")
+    return [target for target in targets if not lacks[target.name]]
 
 
 def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[Finding, ...]:

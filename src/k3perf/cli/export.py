@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")
+    if target.model.weights == "dummy":
+        sys.stdout.write(f"# {target.name} serves a model with dummy weights; give --model to deploy one that has weights\n")
     return 0
 
 

@@ -73,6 +73,10 @@ def run_selftest(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.recorded) if arguments.recorded else recordings_folder(Path.cwd())
     if arguments.recorded and folder is not None and not folder.is_dir():
         raise UsageError(f"--recorded {folder}: there is no such folder. Give one that holds measurement files.")
+    if folder is None and arguments.recorded_only:
+        raise UsageError(
+            f"there is no {RECORDINGS.as_posix()} around the current folder; go to the repository, or name one with --recorded."
+        )
     parts = [_recorded_text(folder, arguments)]
     if not arguments.recorded_only:
         parts += list(_simulated_parts(arguments))

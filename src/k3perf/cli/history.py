@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from k3perf.errors import ConfigFileError, ExitStatus
-from k3perf.gate.history import HistoryEntry, Slide, entries_of, series_of, slides, unmeasured
+from k3perf.gate.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 
 _NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
 
@@ -64,7 +64,8 @@ def run_append(arguments: argparse.Namespace) -> int:
 
     known = {(entry.run_id, entry.target, entry.config, entry.workload, entry.metric) for entry in read_history(arguments.history)}
     fresh: list[HistoryEntry] = []
-    for measured in map(read_measurement_file, _measurement_files(arguments.results)):
+    files = _measurement_files(arguments.results)
+    for measured in map(read_measurement_file, files):
         fresh += entries_of(
             measured.measurements(),
             run_id=measured.run_id,
@@ -76,7 +77,7 @@ def run_append(arguments: argparse.Namespace) -> int:
     arguments.history.parent.mkdir(parents=True, exist_ok=True)
     with arguments.history.open("a", encoding="utf-8") as stream:
         stream.writelines(entry.model_dump_json() + "\n" for entry in fresh)
-    print(f"{len(fresh)} entries added to {arguments.history}")
+    print(f"{len(fresh)} entries of {len(files)} measurements.json added to {arguments.history}")
     return ExitStatus.OK
 
 
@@ -103,14 +104,22 @@ def run_changes(arguments: argparse.Namespace) -> int:
     """Status 0 with and without slides: an old loss is news for a person, and no failure of tonight's run."""
     from k3perf.report.history_page import issue
 
-    found = slides(series_of(read_history(arguments.history)))
+    all_series = series_of(_existing_history(arguments.history))
+    found = slides(all_series)
     if found and arguments.issue:
         arguments.issue.write_text(issue(found), encoding="utf-8")
     if arguments.github_output:
         with arguments.github_output.open("a", encoding="utf-8") as output:
             output.write(f"slides={json.dumps(bool(found))}\n")
-    sys.stdout.write(json.dumps([_plain(slide) for slide in found], indent=1) + "\n" if arguments.json else _lines(found))
+    sys.stdout.write(json.dumps([_plain(slide) for slide in found], indent=1) + "\n" if arguments.json else _lines(found, all_series))
     return ExitStatus.OK
+
+
+def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
+    """As ``read_history``, but a file that is not there is a mistake: nothing may be said of nights that nobody looked at."""
+    if not path.is_file():
+        raise ConfigFileError(path, "", None, "there is no such file", "Take history.jsonl from the perf-history branch.")
+    return read_history(path)
 
 
 def _plain(slide: Slide) -> dict[str, object]:
@@ -130,9 +139,10 @@ def _plain(slide: Slide) -> dict[str, object]:
     }
 
 
-def _lines(found: tuple[Slide, ...]) -> str:
+def _lines(found: tuple[Slide, ...], all_series: tuple[Series, ...]) -> str:
     if not found:
-        return "no confirmed slide\n"
+        longest = max((len(series.values) for series in all_series), default=0)
+        return f"no confirmed slide in {len(all_series)} series, the longest of {longest} nights\n"
     return "".join(
         f"{slide.series.target}-{slide.series.config}-{slide.series.workload} {slide.series.metric}: {slide.loss_ratio:+.1%} since "
         f"{slide.first.created_at_utc} ({slide.nights_since} nights, p {slide.p_value:.1e})\n"
@@ -144,7 +154,8 @@ def run_page(arguments: argparse.Namespace) -> int:
     """Writes the page, and its folder where there is none."""
     from k3perf.report.history_page import page
 
-    all_series = series_of(read_history(arguments.history))
+    all_series = series_of(_existing_history(arguments.history))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(page(all_series, slides(all_series)), encoding="utf-8")
+    print(f"wrote {arguments.output}")
     return ExitStatus.OK

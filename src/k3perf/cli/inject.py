@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from typing import NoReturn
 
 from k3perf.errors import UsageError
 
@@ -22,12 +25,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Call pytest in this process with --k3-inject set; its exit status is the command's."""
+def run(arguments: argparse.Namespace) -> NoReturn:
+    """Become `pytest perf_tests` with --k3-inject set, in this very process, so that signals and the exit status are pytest's own.
+
+    A new program and not a call: pytest warns of plugins that were imported before it, and the repository makes warnings errors.
+    """
     kinds = ("slow_step_percent", "hold_device_bytes", "hold_host_bytes", "hold_weights_bytes")
     injected = [f"--k3-inject={kind}={getattr(arguments, kind)}" for kind in kinds if getattr(arguments, kind) is not None]
     if not injected:
         raise UsageError("k3perf inject: give at least one fault, e.g. --slow-step-percent 15")
-    import pytest
-
-    return int(pytest.main(["perf_tests", *injected, *arguments.pytest_arguments]))
+    sys.stdout.flush()
+    words = [sys.executable, "-m", "pytest", "perf_tests", *injected, *arguments.pytest_arguments]
+    os.execv(sys.executable, words)  # noqa: S606 - this Python, and the words that the user gave for pytest

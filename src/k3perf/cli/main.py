@@ -37,8 +37,11 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def error(self, message: str) -> NoReturn:
-        """The usage of this command and the message on stderr; raises SystemExit."""
+        """The usage of this command and the message on stderr, with the commands to choose from where one is missing; raises SystemExit."""
         self.print_usage(sys.stderr)
+        commands = next((action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
+        if commands and "required" in message:
+            message += f" (one of {', '.join(commands)})"
         self.exit(ExitStatus.USAGE, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -36,7 +36,7 @@ class PlanInputs:
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``memory plan`` to the command line."""
     memory = subparsers.add_parser("memory", help="predict memory before any device is rented")
-    commands = memory.add_subparsers(dest="memory_command", required=True)
+    commands = memory.add_subparsers(dest="memory_command", metavar="COMMAND", required=True)
     plan = commands.add_parser("plan", help="weights, KV cache, capacity and fit from config.json and the arguments alone")
     plan.add_argument("--config", help="approved config, with --target")
     plan.add_argument("--target", help="declared target, with --config")

@@ -12,7 +12,7 @@ from k3perf.cli.suite_option import add_suite_option, suite_of
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser("recover", help="make a measurement file of an interrupted recording's results.jsonl")
-    parser.add_argument("results", metavar="RESULTS", help="results.jsonl of the interrupted run")
+    parser.add_argument("results", metavar="RESULTS", help="results.jsonl of the interrupted run, or the run's folder")
     parser.add_argument("--commit", required=True, help="the commit that was measured")
     parser.add_argument("--output", metavar="FILE", help="where to write (default: measurements.json beside it)")
     add_suite_option(parser)
@@ -22,10 +22,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and say what is in it."""
     from k3perf.run.recover import recover
+    from k3perf.samples import Arm
 
-    results = Path(arguments.results)
+    given = Path(arguments.results)
+    results = given / "results.jsonl" if given.is_dir() else given
     output = Path(arguments.output) if arguments.output else results.with_name("measurements.json")
     for cell in recover(results, output, suite_of(arguments), commit=arguments.commit):
-        sys.stdout.write(f"{cell.target}-{cell.config}-{cell.workload}: {len(cell.sessions)} sessions\n")
+        candidates, references = cell.arm(Arm.CANDIDATE), cell.arm(Arm.REFERENCE)
+        beside = f" and {len(references)} of the reference" if references else ""
+        sys.stdout.write(f"{cell.target}-{cell.config}-{cell.workload}: {len(candidates)} sessions{beside}\n")
     sys.stdout.write(f"wrote {output}\n")
     return 0

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay below it
 
+NO_SUITE = (
+    "A suite has configs/, targets/, workloads/ and tolerances.yaml. Go to the repository's root, or name the suite's folder with --suite "
+    "(pytest: --k3-suite)."
+)
+
 Named = TypeVar("Named", ConfigSpec, TargetSpec, "WorkloadSpec", KnownRefusal)
 
 
@@ -240,7 +245,7 @@ def _in_order(configs: dict[str, ConfigSpec]) -> dict[str, ConfigSpec]:
 
 def _load_folder(model: type[Named], folder: Path) -> dict[str, tuple[Named, Path]]:
     if not folder.is_dir():
-        raise ConfigFileError(folder, "", None, "no such folder", "A suite has configs/, targets/, workloads/ and tolerances.yaml.")
+        raise ConfigFileError(folder, "", None, "no such folder", NO_SUITE)
     found: dict[str, tuple[Named, Path]] = {}
     for path in sorted(folder.glob("*.y*ml")):
         spec = load_document(model, path)

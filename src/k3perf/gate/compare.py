@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from k3perf.config.models import Tolerance
@@ -78,7 +79,11 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
 def _nothing_valid(measurement: CellMeasurement, readings: Readings) -> tuple[InvalidReason, ...]:
     if readings.units:
         return ()
-    broken = tuple(reason for session in measurement.sessions for reason in session.invalid_reasons)
+    broken = tuple(
+        replace(reason, text=f"{session.arm} session: {reason.text}")
+        for session in measurement.sessions
+        for reason in session.invalid_reasons
+    )
     if broken:
         return broken
     if readings.unpaired_session_count:

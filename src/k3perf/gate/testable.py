@@ -31,12 +31,16 @@ SESSIONS_CONSIDERED: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Untestable:
-    """A tolerance that the noise cannot test, with the smallest remedies found (None: none within 30 sessions)."""
+    """A tolerance that the noise cannot test, with the smallest remedies found (None: none within 30 sessions).
+
+    ``detectable_ratio`` is the smallest loss that the plan sees (None: none at all), ``needed_ratio`` the one that it would have to see.
+    """
 
     workload: str
     metric: str
     tolerance_ratio: float | None
     detectable_ratio: float | None
+    needed_ratio: float | None
     sessions_that_do: int | None
     baseline_sessions_that_do: int | None
     tolerance_that_does: float | None
@@ -52,6 +56,8 @@ class Untestable:
             remedies.append(f"a tolerance of {self.tolerance_that_does:.3g}")
         could = "no loss at all" if self.detectable_ratio is None else f"a loss of {self.detectable_ratio:.1%} at best"
         tolerance = "its tolerance" if self.tolerance_ratio is None else f"a tolerance of {self.tolerance_ratio:.1%}"
+        if self.needed_ratio is not None:
+            tolerance += f", for which {self.needed_ratio:.1%} must be seen"
         advice = " or ".join(remedies) or "quieter measuring (more rounds, pinning, reference mode)"
         return (
             f"{self.metric} of {self.workload}: the planned sessions see {could}, too little to test {tolerance}; what would do: {advice}."
@@ -95,6 +101,7 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
         metric=entry.metric,
         tolerance_ratio=tolerance.loss_ratio,
         detectable_ratio=None if detectable is None else scale.loss_ratio(detectable, scale.value(level.mean)),
+        needed_ratio=scale.loss_ratio(CATCH_FACTOR * limits.tolerance, scale.value(level.mean)),
         sessions_that_do=_first(lambda count: _with_sessions(subject, reference, limits, policy, count), policy.plan.maximum_sessions + 1),
         baseline_sessions_that_do=_first(
             lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]), len(entry.sessions) + 1

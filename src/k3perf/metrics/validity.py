@@ -213,6 +213,8 @@ SESSION_RULES: Final[dict[str, float]] = {
     "valid_rounds_count": 1,
     "spread_over_noise_ratio": 3.0,
 }
+READINGS_TOLD: Final = 3
+"""Of so many broken rules the last reading is told where a session has too few valid rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +259,9 @@ def judge_session(record: SessionRecord, rules: ValidityRules, *, recorded_noise
     reasons = []
     needed = rules.session_limits["valid_rounds_count"]
     if len(valid) < needed:
-        broken = sorted({reason.rule for entry in measured for reason in entry.invalid_reasons})
-        why = f" (broken: {', '.join(broken)})" if broken else ""
+        last = {reason.rule: reason.text for entry in measured for reason in entry.invalid_reasons}
+        told = "; ".join(last[rule] for rule in sorted(last)[:READINGS_TOLD])
+        why = f" (broken: {', '.join(sorted(last))}); last: {told}" if last else ""
         text = f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g} needed{why}"
         reasons.append(InvalidReason("valid_rounds_count", text, float(len(valid)), needed))
     rates = [rate for entry in valid if (rate := _throughput_per_s(entry)) is not None]

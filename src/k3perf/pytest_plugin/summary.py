@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from k3perf.errors import ExitStatus
 from k3perf.gate.outcome import exit_status, join
 from k3perf.pytest_plugin.state import PluginState
+
+if TYPE_CHECKING:
+    from k3perf.run.settings import RunSettings
 
 
 def header(state: PluginState, *, verbose: bool) -> list[str]:
@@ -35,7 +40,10 @@ def finish(state: PluginState, session: pytest.Session, status: int) -> int:
 
 def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None:
     """Every measured cell's table and where the files are."""
-    if state.run is None or not state.run.results():
+    if state.run is None:
+        return
+    if not state.run.results():
+        _write_what_is_left(reporter, state.run.settings)
         return
     from k3perf.report.table import lines_below, suite_summary
 
@@ -53,3 +61,18 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
     reporter.write_line(f"results: {settings.results_directory}")
     if settings.record:
         reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")
+
+
+def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings) -> None:
+    """Of a run that was interrupted in its first cell: where its rounds are, and the command that makes use of them."""
+    from k3perf.run.suite_run import RESULTS_FILE
+
+    left = settings.results_directory / RESULTS_FILE
+    if not left.is_file():
+        return
+    reporter.section("k3perf", sep="=")
+    reporter.write_line(f"no cell was finished; what was measured is in {left}")
+    if settings.record:
+        reporter.write_line(f"next: k3perf recover {left} --commit {settings.commit} keeps the sessions that ended")
+    else:
+        reporter.write_line(f"next: the same command with --k3-resume --k3-results {settings.results_directory} goes on there")

@@ -92,7 +92,9 @@ def value_text(value: float | None, unit: str) -> str:
         return format_bytes(value)
     if unit == "tokens":
         return f"{value:,.0f}"
-    return f"{value:,.4g} {unit}" if unit != "ratio" else f"{value:.4f}"
+    if unit == "ratio":
+        return f"{value:.4f}"
+    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
 
 
 def change_text(metric: MetricVerdict) -> str:
@@ -102,6 +104,8 @@ def change_text(metric: MetricVerdict) -> str:
             return "-"
         difference = metric.now_value - metric.baseline_value
         return "=" if difference == 0 else f"{difference:+,.0f}"
+    if metric.loss_ratio == 0 and metric.now_value == metric.baseline_value:
+        return "="
     text = f"{_sign(metric.loss_ratio)} {abs(metric.loss_ratio):.1%}"
     if metric.loss_lower_bound_ratio is None or metric.loss_upper_bound_ratio is None:
         return text

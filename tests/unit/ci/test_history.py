@@ -198,8 +198,21 @@ def test_commands_append_once_and_tell_a_slide(tmp_path: Path, capsys: pytest.Ca
     assert "+7.1 %" in text.read_text()
     assert run("page", "--history", str(history), "--output", str(tmp_path / "site" / "index.html")) == 0
     assert "tpot_mean_ms" in (tmp_path / "site" / "index.html").read_text()
-    assert run("changes", "--history", str(tmp_path / "none.jsonl")) == 0
-    assert "no confirmed slide" in capsys.readouterr().out
+    short = tmp_path / "short.jsonl"
+    short.write_text("".join(f"{line}\n" for line in lines[:8]))
+    assert run("changes", "--history", str(short)) == 0
+    assert "no confirmed slide in 2 series, the longest of 4 nights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [("changes",), ("page", "--output", "page.html")])
+def test_nothing_is_said_of_a_history_that_is_not_there(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigFileError, match="there is no such file"):
+        run(*command, "--history", str(tmp_path / "none.jsonl"))
+
+
+def test_a_folder_without_measurements_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("append", str(tmp_path), "--history", str(tmp_path / "history.jsonl")) == 0
+    assert "0 entries of 0 measurements.json added" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line", ["{", "{}", "[]", '{"schema_version": 2}', ""])

@@ -10,9 +10,10 @@ import pytest
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
+from k3perf.gate.testable import testable
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.samples import Arm
-from k3perf.store.baselines import read_baseline
+from k3perf.store.baselines import read_baseline, read_target_baselines
 from k3perf.store.measurements import write_measurement_file
 
 SUITE = Path(__file__).resolve().parents[3] / "perf_tests"
@@ -86,7 +87,9 @@ def test_only_accept_writes_a_baseline(tmp_path: Path, run: Run, capsys: pytest.
     assert read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down") is not None
     capsys.readouterr()
     assert run("show", "cpu-gqa/default") == 0
-    assert "accepted by ann" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "accepted by ann" in shown
+    assert shown.splitlines()[1].split() == ["workload", "metric", "value", "anchor", "n", "unit"]
 
 
 def test_an_untestable_tolerance_is_refused_and_nothing_is_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,5 +170,15 @@ def test_a_config_that_is_not_ready_can_be_left_for_later(tmp_path: Path, run: R
     with pytest.raises(UsageError, match="seqs_down"):
         run("propose", recorded)
     assert run("propose", "--only", "cpu-gqa/default", recorded) == 0
-    with pytest.raises(UnknownNameError, match="gone"):
+    with pytest.raises(UnknownNameError, match=r"gone.*Use one of: cpu-gqa/default, cpu-gqa/seqs_down"):
         run("propose", "--only", "cpu-gqa/gone", recorded)
+
+
+def test_every_committed_baseline_would_be_accepted_under_todays_plans_and_tolerances() -> None:
+    suite, root = load_suite(SUITE), SUITE.parent / "baselines"
+    problems = []
+    for target in suite.targets:
+        committed = read_target_baselines(root, target)
+        policy = command._policy(suite, target, committed)
+        problems += [f"{target}/{baseline.config}: {problem.text()}" for baseline in committed for problem in testable(baseline, policy)]
+    assert problems == []

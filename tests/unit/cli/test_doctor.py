@@ -14,7 +14,8 @@ from k3perf.cli import doctor
 from k3perf.cli.main import build_parser
 from k3perf.engine.lock import device_lock
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
-from k3perf.errors import ExitStatus, UnknownNameError
+from k3perf.errors import ExitStatus, UnknownNameError, UsageError
+from k3perf.telemetry.hardware import DetectedHardware
 
 
 def run(*arguments: str) -> int:
@@ -64,6 +65,14 @@ def test_a_failed_check_is_status_10(suite_copy: Path, tmp_path: Path, capsys: p
 def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:
     with pytest.raises(UnknownNameError, match="nope"):
         run("--suite", str(suite_copy), "--target", "nope")
+
+
+def test_a_machine_that_no_target_fits_is_told_what_each_lacks(suite_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = DetectedHardware((), (), None, frozenset({"sse2"}), problem="NVML Shared Library Not Found")
+    monkeypatch.setattr("k3perf.telemetry.hardware.detect_hardware", lambda: bare)
+    with pytest.raises(UsageError, match=r"(?s)no target can run.*cpu-gqa: this processor has no AVX-512.*--target") as told:
+        run("--suite", str(suite_copy))
+    assert "no NVIDIA device here" in str(told.value)
 
 
 def test_a_held_lock_is_told_with_its_holder(free_lock: Path) -> None:

@@ -12,7 +12,9 @@ from k3perf.errors import ExitStatus
     ("words", "usage", "message"),
     [
         ("nosuch", "usage: k3perf [", "invalid choice: 'nosuch'"),
-        ("", "usage: k3perf [", "required: COMMAND"),
+        ("", "usage: k3perf [", "required: COMMAND (one of export, inject, memory, "),
+        ("baseline", "usage: k3perf baseline ", "required: ACTION (one of propose, accept, show)"),
+        ("memory", "usage: k3perf memory ", "required: COMMAND (one of plan)"),
         ("--nosuch scaling", "usage: k3perf [", "unrecognized arguments: --nosuch"),
         ("export default", "usage: k3perf export ", "required: --target"),
         ("scaling --nosuch", "usage: k3perf scaling ", "unrecognized arguments: --nosuch"),

@@ -195,7 +195,9 @@ def test_python_tags_are_not_executed(suite_copy):
 
 
 def test_missing_folder(tmp_path):
-    assert "no such folder" in str(problem_of(tmp_path))
+    told = str(problem_of(tmp_path))
+    assert "no such folder" in told
+    assert "--suite" in told, "somebody in another folder is told how to go on"
 
 
 def test_unknown_names_list_the_known(repository):

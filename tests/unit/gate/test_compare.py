@@ -418,7 +418,8 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     assert f"3 rounds left out as invalid: 3 by {build.reason.rule}, first {build.reason.text}" in verdict.notes
     lost = replace(good, session_id="x", invalid_reasons=(build.reason,))
     assert "1 sessions left out as invalid" in compare(baseline, build.cell([lost, good]), policy).notes
-    assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (build.reason,)
+    said = replace(build.reason, text=f"candidate session: {build.reason.text}")
+    assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (said,), "whose session it was is told"
     cell = build.cell([good], invalid_reasons=(InvalidReason("preflight", "dirty"),))
     assert compare(baseline, cell, policy).outcome is Outcome.INVALID
     unpaired = compare(baseline, build.cell([good], "reference"), policy)

@@ -151,7 +151,8 @@ def test_a_tolerance_that_the_noise_cannot_test_is_refused_with_what_would_do(bu
     loud = build.baseline(noisy(build, 4.5), policy)
     alone = testable(loud, policy)[0]
     assert alone.tolerance_that_does > 0.05
-    assert "too little to test a tolerance of 5.0%" in alone.text()
+    assert alone.detectable_ratio > alone.needed_ratio > 0.07
+    assert f"too little to test a tolerance of 5.0%, for which {alone.needed_ratio:.1%} must be seen" in alone.text()
     pooled = replace(policy, noise=pool_noise([loud] * 10, policy.tolerances))
     found = testable(loud, pooled)
     assert len(found) == 1

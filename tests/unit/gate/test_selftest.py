@@ -474,6 +474,8 @@ def test_the_command_simulates_the_shapes_asked_for(
     assert "two level noise, reference mode" in said
     assert "Wald" in said
     assert "there is no perf_tests/recordings around" in said
+    with pytest.raises(UsageError, match=r"no perf_tests/recordings around.*--recorded"):
+        run("--recorded-only")
 
 
 def test_misuse_is_told(tmp_path: Path, run: Callable[..., int]) -> None:

@@ -133,7 +133,7 @@ def measured(*last_ms, **fields):
     return tuple(record(sample(chunks=((10, 1), (ms, 2))), **fields) for ms in last_ms)
 
 
-SPOILED = (InvalidReason("preemptions", "x"),)
+SPOILED = (InvalidReason("preemptions", "requests were preempted: 3"),)
 
 
 def test_a_session_needs_valid_measured_rounds():
@@ -143,6 +143,7 @@ def test_a_session_needs_valid_measured_rounds():
     assert (reason.rule, reason.reading, reason.limit) == ("valid_rounds_count", 0.0, 1)
     assert "0 of 1 measured" in reason.text
     assert "broken: preemptions" in reason.text
+    assert reason.text.endswith("; last: requests were preempted: 3"), "the reading is told, not the rule alone"
     (empty,) = judge_session(session(rounds=()), DEFAULT)
     assert "broken" not in empty.text
     assert judge_session(session(rounds=measured(40)), DEFAULT) == ()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
-from k3perf.report.table import cell_table, suite_summary, value_text
+from k3perf.report.table import cell_table, change_text, suite_summary, value_text
 from k3perf.samples import InvalidReason
 
 SLOW = MetricVerdict(
@@ -49,8 +49,15 @@ def test_cell_table_golden(repository):
     assert cell_table(CELL) + "\n" == expected
 
 
+def test_what_is_equal_is_neither_better_nor_worse():
+    assert change_text(replace(WEIGHTS, loss_ratio=0.0)) == change_text(WEIGHTS) == "="
+    assert change_text(replace(WEIGHTS, loss_ratio=1e-6, now_value=float((1 << 20) + 1))) == "worse 0.0%"
+
+
 def test_absent_values_are_dashes_not_zeros():
     assert value_text(None, "bytes") == "-"
+    assert value_text(10290.4, "tokens/s") == "10,290 tokens/s"
+    assert value_text(12.4901, "ms") == "12.49 ms"
     row = cell_table(replace(CELL, metrics=(replace(WEIGHTS, now_value=None, outcome=Outcome.INVALID),)))
     assert " 0" not in row.splitlines()[3]
 
