@@ -105,6 +105,15 @@ def test_pooled_noise_holds_for_few_cells_and_for_cells_that_differ(cells: int, 
     assert red <= 1
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_config_that_pools_its_noise_apart_raises_no_false_alarm(shape: str) -> None:
+    """A cell of 15 % noise between sessions, four of them recorded, with nobody to share: what a config's own tolerance makes of it."""
+    source = simulated_source(dict.fromkeys(GATED, Noise(shape, 0.15, 0.08)), 6, paired=False)
+    alone = plan(baseline_sessions=4, maximum_rounds=6)
+    setting = Setting((source,), dict.fromkeys(GATED, Tolerance(loss_ratio=0.4)), alone, repeats=SUITE_METRICS // len(GATED))
+    assert at(setting, 0.0, 40).red_runs == 0
+
+
 @pytest.mark.parametrize("recorded", [2, 6, 12])
 def test_few_recorded_sessions_do_not_raise_false_alarms(recorded: int) -> None:
     result = at(simulated_setting("normal", plan=plan(baseline_sessions=recorded)), 0.0, 30)

@@ -159,6 +159,28 @@ def test_injected_slow_down_regresses(site):
     assert failed == {"test_throughput", "test_latency"}
 
 
+def test_a_config_is_judged_by_its_own_tolerances(site):
+    own = {"output_tokens_per_s": {"loss_ratio": 0.9}, "tpot_mean_ms": None}
+    (site.root / "perf_tests" / "tolerances.yaml").write_text(yaml.safe_dump({**TOLERANCES, "configs": {"tiny": {"fp8_kv": own}}}))
+    run = site.pytest("-k", "fp8_kv", "-rs", "--k3-inject", "slow_step_percent=250", "--k3-results", "out")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert "no latency metric has a tolerance for tiny-fp8_kv-quick: reported, not judged" in run.stdout
+    verdict = json.loads((site.root / "out" / "verdict.json").read_text())
+    metrics = {metric["metric"]: metric for metric in verdict["cells"][0]["metrics"]}
+    assert "tpot_mean_ms" not in metrics
+    assert metrics["output_tokens_per_s"]["tolerance_ratio"] == 0.9
+    assert metrics["output_tokens_per_s"]["loss_ratio"] > 0.4
+    assert verdict["gated_metric_count"] == 1
+
+
+def test_a_tolerance_of_no_metric_is_a_usage_error(site):
+    own = {"tpot": {"loss_ratio": 0.9}}
+    (site.root / "perf_tests" / "tolerances.yaml").write_text(yaml.safe_dump({**TOLERANCES, "configs": {"tiny": {"default": own}}}))
+    run = site.pytest("-k", "fp8_kv")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "tolerances.yaml at 'configs.tiny.default.tpot': no metric has this name" in run.stdout + run.stderr
+
+
 def test_injected_memory_regresses_memory_alone(site):
     run = site.pytest("-k", "fp8_kv", "--k3-inject", "hold_weights_bytes=1", "--k3-inject", "hold_host_bytes=60000000")
     assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr

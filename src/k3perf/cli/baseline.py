@@ -6,7 +6,6 @@ import argparse
 import getpass
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.baseline import Acceptance, Baseline
-from k3perf.gate.noise import pool_noise
-from k3perf.gate.policy import Policy
+from k3perf.gate.gated import statistical_metric_count
+from k3perf.gate.policy import Policy, target_policy
 from k3perf.gate.propose import Change, beyond_cap, changes, propose
 from k3perf.gate.testable import testable
-from k3perf.metrics.definitions import METRICS, Comparison
 from k3perf.metrics.values import CellMeasurement
 from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
 from k3perf.store.measurements import MeasurementFile, read_measurement_file
@@ -206,23 +204,9 @@ def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: 
 
 def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
     """The policy of a run of all cells of the suite that share hardware with the target: the strictest budget that may be asked for."""
-    statistical = sum(
-        1
-        for cell in suite.cells((target,))
-        for name in suite.tolerances.for_cell(target, cell.workload.name)
-        if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
-    )
-    policy = Policy(
-        tolerances=suite.tolerances.for_target(target),
-        workload_tolerances=suite.tolerances.workloads,
-        plan=suite.target(target).measurement,
-        gated_metric_count=max(statistical, 1),
-        today=datetime.now(UTC).date(),
-        false_alarm_budget=suite.tolerances.false_alarm_budget,
-        missed_loss_budget=suite.tolerances.missed_loss_budget,
-        cumulative_loss_cap_ratio=suite.tolerances.cumulative_loss_cap_ratio,
-    )
-    return replace(policy, noise=pool_noise(baselines, policy.known_tolerances))
+    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
+    policy = target_policy(suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date())
+    return policy.with_noise_of(baselines)
 
 
 def _target_baselines(root: Path, target: str, proposed: Iterable[Baseline]) -> tuple[Baseline, ...]:

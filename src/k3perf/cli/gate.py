@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.load import load_document
+from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
 from k3perf.gate.location_trial import location_table
-from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, recordings_of_files, testable_tolerances
+from k3perf.gate.recordings import LARGEST_TRIED, Recording, recorded_metrics, recorded_setting, recordings_of_files, testable_tolerances
 from k3perf.gate.replay import metric_loss
 from k3perf.gate.selftest import (
     GATED,
@@ -34,6 +35,7 @@ from k3perf.store.measurements import read_measurement_file
 BEGIN: Final = "<!-- selftest:begin (written by k3perf gate selftest --write) -->"
 END: Final = "<!-- selftest:end -->"
 RECORDINGS: Final = Path("perf_tests") / "recordings"
+TOLERANCES: Final = "tolerances.yaml"
 MARKER_STEP: Final = "Give a file that holds both selftest markers, such as docs/gate.md."
 MODES: Final = ("baseline", "reference")
 
@@ -68,8 +70,8 @@ def run_selftest(arguments: argparse.Namespace) -> int:
     """Run all trials; 0 unless the arguments are wrong: the tables are for reading, the calibration tests hold the gate to its promises."""
     if arguments.runs < 1:
         raise UsageError(f"--runs is {arguments.runs}; at least one run is needed.")
-    if arguments.tolerance is not None and not 0 < arguments.tolerance < 1:
-        raise UsageError(f"--tolerance is {arguments.tolerance}; it is a ratio between 0 and 1, 0.1 being 10 %.")
+    if arguments.tolerance is not None and not 0 < arguments.tolerance <= LARGEST_TRIED:
+        raise UsageError(f"--tolerance is {arguments.tolerance}; it is a ratio above 0 and up to {LARGEST_TRIED}, 0.1 being 10 %.")
     folder = Path(arguments.recorded) if arguments.recorded else recordings_folder(Path.cwd())
     if arguments.recorded and folder is not None and not folder.is_dir():
         raise UsageError(f"--recorded {folder}: there is no such folder. Give one that holds measurement files.")
@@ -93,7 +95,8 @@ def recordings_folder(start: Path) -> Path | None:
 
 
 def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
-    """Every replayable recording in a folder's ``*.json`` files, and why others are left out."""
+    """Every replayable recording in a folder's ``*.json`` files, and why others are left out. The ``tolerances.yaml`` beside the folder, if
+    there is one, says what configs are replayed apart."""
     files: dict[str, tuple[CellMeasurement, ...]] = {}
     unread: list[str] = []
     for path in sorted(folder.glob("*.json")):
@@ -106,7 +109,8 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
             unread.append(f"{path.name}: a fault was put into its candidate on purpose ({document.injected})")
         else:
             files[path.stem] = document.measurements()
-    found, left_out = recordings_of_files(files)
+    tolerances = folder.parent / TOLERANCES
+    found, left_out = recordings_of_files(files, load_document(ToleranceFile, tolerances) if tolerances.is_file() else None)
     return found, [*unread, *left_out]
 
 
@@ -118,7 +122,9 @@ def _recorded_text(folder: Path | None, arguments: argparse.Namespace) -> str:
     for recording in recordings:
         tolerances = _tolerances(recording, arguments.tolerance)
         if not tolerances:
-            left_out.append(f"{recording.name}: {recording.target} in {recording.mode} mode: no tolerance up to 100 % could be tested")
+            left_out.append(
+                f"{recording.name}: {recording.target} in {recording.mode} mode: no tolerance up to {LARGEST_TRIED:.0%} could be tested"
+            )
             continue
         trials.append(_recorded_trial(recording, tolerances, arguments))
     parts = [render(trials) if trials else "No recording is long enough to be replayed.\n"]

@@ -6,6 +6,7 @@ into one message with file, key, value and next step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -245,8 +246,10 @@ class Tolerance(Declared):
 class ToleranceFile(Declared):
     """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, and the error budgets.
 
-    ``targets`` and then ``workloads`` overlay the defaults: a metric that says something of some workloads only, such as the hit ratio of
-    those that share prefixes, is gated there alone. null means not gated.
+    From general to special: ``defaults``, ``targets``, ``workloads``, ``configs``; the last that names a metric holds, and null means not
+    gated. ``workloads``: a metric that says something of some workloads only, such as the hit ratio of those that share prefixes, is gated
+    there alone. ``configs``, by target and then by config: one config of one target that is far noisier or quieter than its siblings. The
+    noise of the metrics that it names is pooled apart from theirs (docs/gate.md).
     """
 
     schema_version: Literal[1]
@@ -256,26 +259,29 @@ class ToleranceFile(Declared):
     defaults: dict[str, Tolerance] = Field(min_length=1)
     targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
     workloads: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
+    configs: dict[Name, dict[ConfigName, dict[str, Tolerance | None]]] = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _one_kind_each(self) -> ToleranceFile:
-        """A workload's metric is a ratio or an amount wherever it is gated, because its noise is pooled over the target's workloads."""
-        kinds: dict[str, bool] = {}
-        everywhere: list[dict[str, Tolerance | None]] = [*self.workloads.values(), {**self.defaults}, *self.targets.values()]
-        for tolerances in everywhere:
-            for name, tolerance in tolerances.items():
-                if tolerance is None or not any(name in own for own in self.workloads.values()):
-                    continue
-                if kinds.setdefault(name, tolerance.loss_ratio is None) != (tolerance.loss_ratio is None):
-                    raise ValueError(f"{name} has a loss_ratio in one place and a loss_absolute in another; use one kind")
-        return self
+    def places(self) -> Iterator[tuple[str, Mapping[str, Tolerance | None]]]:
+        """Every mapping of metrics to tolerances with its key in the file, from general to special."""
+        yield "defaults", self.defaults
+        for target, own in self.targets.items():
+            yield f"targets.{target}", own
+        for workload, own in self.workloads.items():
+            yield f"workloads.{workload}", own
+        for target, configs in self.configs.items():
+            for config, own in configs.items():
+                yield f"configs.{target}.{config}", own
 
     def for_target(self, target: str) -> dict[str, Tolerance]:
         """Metric name to tolerance for every workload of one target: the defaults overlaid with the target's own."""
         overlaid = {**self.defaults, **self.targets.get(target, {})}
         return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
 
-    def for_cell(self, target: str, workload: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for one workload of one target: what holds for the target, overlaid with the workload's own."""
-        overlaid = {**self.for_target(target), **self.workloads.get(workload, {})}
+    def own(self, target: str) -> dict[ConfigName, dict[str, Tolerance | None]]:
+        """What single configs of the target say of metrics themselves; None: not gated there."""
+        return self.configs.get(target, {})
+
+    def for_cell(self, target: str, config: str, workload: str) -> dict[str, Tolerance]:
+        """Metric name to tolerance for one cell: what holds for the target, overlaid with the workload's own and then the config's own."""
+        overlaid = {**self.for_target(target), **self.workloads.get(workload, {}), **self.own(target).get(config, {})}
         return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}

@@ -13,6 +13,7 @@ from k3perf.config.arguments import check_arguments
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
+from k3perf.config.tolerances import check_tolerances
 from k3perf.errors import ConfigFileError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def load_suite(root: Path) -> Suite:
     _check_configs(suite, paths)
     for target, path in targets.values():
         _check_target(suite, target, path)
-    _check_tolerances(suite, tolerances_path)
+    check_tolerances(suite, tolerances_path)
     return suite
 
 
@@ -366,13 +367,3 @@ def _model_text(target: TargetSpec) -> str:
 
 def _device_text(target: TargetSpec) -> str:
     return target.hardware.device_name or target.hardware.kind
-
-
-def _check_tolerances(suite: Suite, path: Path) -> None:
-    for name in suite.tolerances.targets:
-        if name not in suite.targets:
-            raise ConfigFileError(path, f"targets.{name}", None, "no target has this name", f"Use one of: {', '.join(suite.targets)}.")
-    for name in suite.tolerances.workloads:
-        if name not in suite.workloads:
-            known = ", ".join(suite.workloads)
-            raise ConfigFileError(path, f"workloads.{name}", None, "no workload has this name", f"Use one of: {known}.")

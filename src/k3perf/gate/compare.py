@@ -40,7 +40,7 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     Call it after ``minimum_rounds`` rounds of ``minimum_sessions`` sessions, then again after what ``buy`` asked for; calling it more
     often does no harm, since only planned looks count. ``baseline`` may be None: NO_BASELINE, except in ``ab`` mode, which needs none.
     """
-    policy = policy.for_workload(measurement.workload)
+    policy = policy.for_cell(measurement.config, measurement.workload)
     verdict = partial(CellVerdict, measurement.target, measurement.config, measurement.workload, measurement.mode)
     readings = read_cell(measurement)
     invalid = measurement.invalid_reasons or _nothing_valid(measurement, readings)

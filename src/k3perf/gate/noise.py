@@ -3,7 +3,7 @@ differ out. Pure.
 
 Six sessions of one cell leave five degrees of freedom, and Student's t with five of them is useless at a suite-wide error budget. Cells
 of one target share the machine and its noise, so their variances are pooled; ``k3perf.stats.pooling`` says how, and how cells that
-differ are kept apart.
+differ are moderated. A config with a tolerance of its own is known to differ: its noise of that metric is pooled apart.
 
 A session of four rounds is compared with the first four rounds of the recorded sessions, and the variance is theirs too: whatever
 rounds do (scatter, slide, stand out) is in the figure, and nothing about it is assumed.
@@ -12,7 +12,7 @@ rounds do (scatter, slide, stand out) is in the figure, and nothing about it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -32,6 +32,9 @@ from k3perf.stats.skewness import pooled_skewness
 
 Sessions = tuple[tuple[float, ...], ...]
 """The sessions of one cell: each its rounds' losses in order of time, or its one value."""
+
+OwnTolerances = Mapping[str, Mapping[str, Tolerance | None]]
+"""By config: what it says of metrics itself; None: not gated there."""
 
 ENOUGH_FACTOR: Final = 1.3
 """Rounds are enough when sessions of that many differ at most this many times as much (variance) as sessions of all rounds, taken the
@@ -176,16 +179,48 @@ class MetricNoise:
 NO_NOISE: Final = MetricNoise()
 
 
-def pool_noise(baselines: Iterable[Baseline], tolerances: Mapping[str, Tolerance]) -> dict[tuple[str, str], MetricNoise]:
-    """Noise of every gated statistical metric over one target's baselines, keyed by (metric, basis)."""
-    groups: dict[tuple[str, str], list[tuple[MetricBaseline, Scale]]] = {}
+NO_OWN: Final[OwnTolerances] = {}
+
+NoiseKey = tuple[str, str]
+"""Metric and basis."""
+
+
+def pool_noise(
+    baselines: Iterable[Baseline], tolerances: Mapping[str, Tolerance], own: OwnTolerances = NO_OWN
+) -> dict[NoiseKey, MetricNoise]:
+    """Noise of every gated statistical metric over one target's baselines, but for the metrics that a config has its ``own`` word on."""
+    groups: dict[NoiseKey, list[tuple[MetricBaseline, Scale]]] = {}
     for baseline in baselines:
-        for workload in baseline.workloads:
-            for entry in workload.metrics:
-                tolerance, metric = tolerances.get(entry.metric), METRICS.get(entry.metric)
-                if tolerance is not None and metric is not None:
-                    groups.setdefault((entry.metric, entry.basis), []).append((entry, scale_for(metric, tolerance)))
+        apart = own.get(baseline.config, {})
+        for key, entry, scale in _entries(baseline, {name: given for name, given in tolerances.items() if name not in apart}):
+            groups.setdefault(key, []).append((entry, scale))
     return {key: _pool(entries) for key, entries in groups.items()}
+
+
+def pool_own_noise(baselines: Iterable[Baseline], own: OwnTolerances) -> dict[str, dict[NoiseKey, MetricNoise]]:
+    """The same, by config, of the metrics that a config has its own tolerance for. Configs with the same one share their noise: the
+    team's word that they are alike."""
+    groups: dict[tuple[NoiseKey, Tolerance], list[tuple[MetricBaseline, Scale]]] = {}
+    holders: dict[tuple[NoiseKey, Tolerance], set[str]] = {}
+    for baseline in baselines:
+        given = {name: tolerance for name, tolerance in own.get(baseline.config, {}).items() if tolerance is not None}
+        for key, entry, scale in _entries(baseline, given):
+            groups.setdefault((key, given[entry.metric]), []).append((entry, scale))
+            holders.setdefault((key, given[entry.metric]), set()).add(baseline.config)
+    found: dict[str, dict[NoiseKey, MetricNoise]] = {}
+    for pool, entries in groups.items():
+        noise = _pool(entries)
+        for config in holders[pool]:
+            found.setdefault(config, {})[pool[0]] = noise
+    return found
+
+
+def _entries(baseline: Baseline, tolerances: Mapping[str, Tolerance]) -> Iterator[tuple[NoiseKey, MetricBaseline, Scale]]:
+    for workload in baseline.workloads:
+        for entry in workload.metrics:
+            tolerance, metric = tolerances.get(entry.metric), METRICS.get(entry.metric)
+            if tolerance is not None and metric is not None:
+                yield (entry.metric, entry.basis), entry, scale_for(metric, tolerance)
 
 
 def recorded_losses(entry: MetricBaseline, scale: Scale) -> Sessions:

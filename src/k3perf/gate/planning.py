@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.config.suite import Cell, Suite
+from k3perf.gate.gated import check_metric_names, statistical_metric_count
 from k3perf.gate.selection import Priority, SelectedCell
-from k3perf.metrics.definitions import METRICS, Comparison
 from k3perf.samples import Arm, SessionRecord
 from k3perf.units import ns_to_s
 
@@ -256,14 +256,10 @@ def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
 
 
 def gated_metric_count(suite: Suite, groups: Iterable[EngineGroup]) -> int:
-    """Gated statistical metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them."""
-    return sum(
-        1
-        for group in groups
-        for selected in group.cells
-        for name in suite.tolerances.for_cell(group.target, selected.cell.workload.name)
-        if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
-    )
+    """Gated statistical metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them. Raises
+    ConfigFileError for a tolerance of no metric."""
+    check_metric_names(suite)
+    return statistical_metric_count(suite, (selected.cell for group in groups for selected in group.cells))
 
 
 def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGroup]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
-from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
+from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.baseline import Waiver
-from k3perf.gate.noise import NO_NOISE, MetricNoise
+from k3perf.gate.baseline import Baseline, Waiver
+from k3perf.gate.gated import check_metric_names
+from k3perf.gate.noise import NO_NOISE, MetricNoise, NoiseKey, OwnTolerances, pool_noise, pool_own_noise
 from k3perf.metrics.definitions import METRICS
 
 
@@ -18,10 +20,10 @@ class Policy:
     """How one target's cells are judged.
 
     ``tolerances`` maps metric name to tolerance; a metric without one is not gated. ``workload_tolerances`` overlay them for single
-    workloads (None: not gated there); ``for_workload`` applies them. ``gated_metric_count`` is the number of gated
-    metrics of the WHOLE run, over which the budgets are spent in equal parts (Bonferroni: valid under any dependence between metrics,
-    and it lets a cell be judged before the others are measured). ``noise`` comes from ``gate.noise.pool_noise`` over the target's
-    baselines.
+    workloads and ``config_tolerances`` both for single configs (None: not gated there); ``for_cell`` applies them. ``gated_metric_count``
+    is the number of gated metrics of the WHOLE run, over which the budgets are spent in equal parts (Bonferroni: valid under any dependence
+    between metrics, and it lets a cell be judged before the others are measured). ``noise`` is that of the target's baselines,
+    ``config_noise`` by config that of the metrics in its ``config_tolerances``; ``with_noise_of`` pools both.
 
     ``false_alarm_budget``: probability that a run in which nothing changed has any REGRESSED metric.
     ``half_tolerance_budget``: the same when every metric truly lost half of its tolerance.
@@ -38,30 +40,45 @@ class Policy:
     half_tolerance_budget: float = 0.02
     missed_loss_budget: float = 0.05
     cumulative_loss_cap_ratio: float = 0.1
-    noise: Mapping[tuple[str, str], MetricNoise] = field(default_factory=dict)
+    noise: Mapping[NoiseKey, MetricNoise] = field(default_factory=dict)
     waivers: tuple[Waiver, ...] = ()
     workload_tolerances: Mapping[str, Mapping[str, Tolerance | None]] = field(default_factory=dict)
+    config_tolerances: OwnTolerances = field(default_factory=dict)
+    config_noise: Mapping[str, Mapping[NoiseKey, MetricNoise]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.gated_metric_count < 1:
             raise UsageError(f"gated_metric_count is {self.gated_metric_count}; a run gates at least one metric.")
-        for tolerances in (self.tolerances, *self.workload_tolerances.values()):
+        for tolerances in (self.tolerances, *self.workload_tolerances.values(), *self.config_tolerances.values()):
             for name in tolerances:
                 if name not in METRICS:
                     raise UnknownNameError("metric", name, tuple(METRICS))
 
-    def for_workload(self, workload: str) -> Policy:
-        """The policy of one workload's cells: ``tolerances`` are all that hold there."""
-        own = self.workload_tolerances.get(workload)
-        if not own:
+    def for_cell(self, config: str, workload: str) -> Policy:
+        """The policy of one cell: ``tolerances`` are all that hold there, ``noise`` is what its metrics are judged by."""
+        by_workload, own = self.workload_tolerances.get(workload), self.config_tolerances.get(config)
+        if not by_workload and not own:
             return self
-        overlaid = {**self.tolerances, **own}
-        return replace(self, tolerances={name: tolerance for name, tolerance in overlaid.items() if tolerance is not None})
+        overlaid = {**self.tolerances, **(by_workload or {}), **(own or {})}
+        tolerances = {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
+        if not own:
+            return replace(self, tolerances=tolerances)
+        siblings = {key: noise for key, noise in self.noise.items() if key[0] not in own}
+        return replace(self, tolerances=tolerances, noise={**siblings, **self.config_noise.get(config, {})})
+
+    def with_noise_of(self, baselines: Sequence[Baseline]) -> Policy:
+        """This policy with the noise of the target's recorded sessions, that of configs with tolerances of their own apart."""
+        return replace(
+            self,
+            noise=pool_noise(baselines, self.known_tolerances, self.config_tolerances),
+            config_noise=pool_own_noise(baselines, self.config_tolerances),
+        )
 
     @property
     def known_tolerances(self) -> dict[str, Tolerance]:
-        """A tolerance for every metric that is gated in any workload; they are of one kind in all (``ToleranceFile``)."""
-        overlaid = [item for own in self.workload_tolerances.values() for item in own.items()]
+        """A tolerance for every metric that is gated in any cell; they are of one kind in all (``config.tolerances``)."""
+        overlays = (*self.config_tolerances.values(), *self.workload_tolerances.values())
+        overlaid = [item for own in overlays for item in own.items()]
         return {**{name: tolerance for name, tolerance in overlaid if tolerance is not None}, **self.tolerances}
 
     @property
@@ -75,5 +92,26 @@ class Policy:
         return self.half_tolerance_budget / self.gated_metric_count
 
     def noise_of(self, metric: str, basis: str) -> MetricNoise:
-        """The target's recorded noise of a metric; nothing known if there is none."""
+        """The recorded noise of a metric; nothing known if there is none."""
         return self.noise.get((metric, basis), NO_NOISE)
+
+
+def target_policy(
+    suite: Suite, target: TargetSpec, *, gated_metric_count: int, today: date, build: str = "", waivers: tuple[Waiver, ...] = ()
+) -> Policy:
+    """What the suite declares for one target's cells, no noise known yet. Raises ConfigFileError for a tolerance of no metric."""
+    check_metric_names(suite)
+    declared = suite.tolerances
+    return Policy(
+        tolerances=declared.for_target(target.name),
+        workload_tolerances=declared.workloads,
+        config_tolerances=declared.own(target.name),
+        plan=target.measurement,
+        gated_metric_count=gated_metric_count,
+        today=today,
+        build=build,
+        false_alarm_budget=declared.false_alarm_budget,
+        missed_loss_budget=declared.missed_loss_budget,
+        cumulative_loss_cap_ratio=declared.cumulative_loss_cap_ratio,
+        waivers=waivers,
+    )

@@ -154,7 +154,7 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
 def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
     """Entries of every gated metric that was measured, over all cells of one workload."""
     entries = []
-    for name, tolerance in policy.for_workload(cells[0].workload).tolerances.items():
+    for name, tolerance in policy.for_cell(cells[0].config, cells[0].workload).tolerances.items():
         metric = METRICS[name]
         scale = scale_for(metric, tolerance)
         exact = metric.comparison is Comparison.EXACT

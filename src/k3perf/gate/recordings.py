@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
 from k3perf.gate.noise import MetricNoise
 from k3perf.gate.reference import Level, Subject, cell_reference, with_level
 from k3perf.gate.replay import CellSource, Session, Setting
@@ -40,6 +40,9 @@ NOISE_SHARE: Final = 0.25
 
 UNLUCKY_SHARE: Final = 0.1
 """``accept`` would refuse the tolerance on at most this share of the splits."""
+
+LARGEST_TRIED: Final = 0.66
+"""The largest tolerance that a replay tries: a loss of one and a half of it is injected, and nothing can lose more than everything."""
 
 SHORT_SHARE: Final = 2 / 3
 """A session with less than this share of the cell's usual rounds was cut short by invalid ones; it is left out."""
@@ -80,8 +83,12 @@ class Recording:
         )
 
 
-def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple[list[Recording], list[str]]:
+def recordings_of_files(
+    files: Mapping[str, Sequence[CellMeasurement]], declared: ToleranceFile | None = None
+) -> tuple[list[Recording], list[str]]:
     """Every file's recordings, then what several files hold together; and sentences for what cannot be replayed.
+
+    ``declared``: the suite's tolerances, which say what configs pool their noise apart from their siblings'; None: none does.
 
     A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class, mode and vLLM
     release. Its noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
@@ -106,7 +113,7 @@ def recordings_of_files(files: Mapping[str, Sequence[CellMeasurement]]) -> tuple
     found: list[Recording] = []
     left_out: list[str] = []
     for name, kept in alone.items():
-        recordings, objections = recordings_of(name, kept)
+        recordings, objections = recordings_of(name, kept, declared)
         found += recordings
         left_out += objections
     left_out += [
@@ -130,9 +137,12 @@ def _joined_sessions(parts: Iterable[tuple[str, CellMeasurement]]) -> list[tuple
     return [found[key] for key, count in counts.items() if count >= SHORT_SHARE * usual]
 
 
-def recordings_of(name: str, cells: Iterable[CellMeasurement]) -> tuple[list[Recording], list[str]]:
-    """A file's cells by target and mode, and one sentence for each cell that cannot be replayed."""
-    kept: dict[tuple[str, str, str], list[CellMeasurement]] = {}
+def recordings_of(name: str, cells: Iterable[CellMeasurement], declared: ToleranceFile | None = None) -> tuple[list[Recording], list[str]]:
+    """A file's cells by target, mode and whose noise they share, and one sentence for each cell that cannot be replayed.
+
+    A replay tries one tolerance a metric on all its cells and pools their noise, so configs with tolerances of their own are replayed apart.
+    """
+    kept: dict[tuple[str, str, str], dict[str, list[CellMeasurement]]] = {}
     left_out: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
         key = (cell.target, cell.mode, cell.hardware_class)
@@ -140,9 +150,19 @@ def recordings_of(name: str, cells: Iterable[CellMeasurement]) -> tuple[list[Rec
         if problem:
             left_out.setdefault(key, []).append(f"{name}: {cell.target}/{cell.config}/{cell.workload} in {cell.mode} mode: {problem}")
         else:
-            kept.setdefault(key, []).append(cell)
-    found = [Recording(name, *key, tuple(members), tuple(left_out.get(key, ()))) for key, members in sorted(kept.items())]
+            kept.setdefault(key, {}).setdefault(_pool_of(cell, declared), []).append(cell)
+    found = [
+        Recording(name, *key, tuple(members), tuple(left_out.get(key, ())))
+        for key, pools in sorted(kept.items())
+        for _, members in sorted(pools.items())
+    ]
     return found, [text for texts in left_out.values() for text in texts]
+
+
+def _pool_of(cell: CellMeasurement, declared: ToleranceFile | None) -> str:
+    """Equal for cells that share their noise: empty for those without tolerances of their own, else what these are."""
+    own = {} if declared is None else declared.own(cell.target).get(cell.config, {})
+    return "; ".join(f"{name} {tolerance!r}" for name, tolerance in sorted(own.items()))
 
 
 def _objection(cell: CellMeasurement) -> str:
@@ -235,7 +255,7 @@ def recorded_setting(recording: Recording, tolerances: Mapping[str, Tolerance], 
 
 
 def testable_tolerances(recording: Recording, metrics: Sequence[str], *, suite_metrics: int) -> dict[str, Tolerance]:
-    """Per metric the smallest whole percentage that the promises speak of.
+    """Per metric the smallest whole percentage that the promises speak of, up to ``LARGEST_TRIED``.
 
     ``baseline accept`` would take it in nine of ten splits of this recording, in a suite of that many metrics, and it is at least four times
     the standard deviation between sessions of the noisiest cell. A metric for which none does is left out.
@@ -244,7 +264,7 @@ def testable_tolerances(recording: Recording, metrics: Sequence[str], *, suite_m
     found = {}
     for name in metrics:
         tolerance = _smallest(recording, name, plan, suite_metrics)
-        if tolerance is not None:
+        if tolerance is not None and math.ceil(100 * tolerance) <= 100 * LARGEST_TRIED:
             found[name] = Tolerance(loss_ratio=math.ceil(100 * tolerance) / 100)
     return found
 

@@ -9,7 +9,7 @@ judges several losses on one draw.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
@@ -20,7 +20,7 @@ from k3perf.gate.baseline import Acceptance, Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, Limits, judge, next_purchase
 from k3perf.gate.looks import Look
-from k3perf.gate.noise import MetricNoise, pool_noise
+from k3perf.gate.noise import MetricNoise
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.propose import propose
@@ -104,7 +104,7 @@ def _documents_run(setting: Setting, tolerances: float, rng: np.random.Generator
     for index, sessions in enumerate(drawn):
         recorded = cell_of(f"cell{index}", _sessions(sessions[: plan.baseline_sessions], "b"), mode=setting.mode)
         baselines.append(propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE))
-    policy = replace(policy, noise=pool_noise(baselines, policy.tolerances))
+    policy = policy.with_noise_of(baselines)
     for baseline, sessions in zip(baselines, drawn, strict=True):
         candidates = tuple(_with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :])
         yield _replay_documents(baseline, tuple(sessions[: plan.baseline_sessions]), candidates, policy)

@@ -76,7 +76,8 @@ class ScalingBase:
         self._target = target
         self._base = base
         self._baselines = {baseline.config: baseline for baseline in baselines}
-        self._noise = pool_noise(baselines, {RATE: _AS_RATIO}).get((RATE, "absolute"), NO_NOISE)
+        self._own = suite.tolerances.own(base.name)
+        self._noise = pool_noise(baselines, {RATE: _AS_RATIO}, self._own).get((RATE, "absolute"), NO_NOISE)
 
     def of_measurement(self, measurement: CellMeasurement) -> ScalingReading:
         """A measured cell, from its valid candidate sessions whatever they were compared with."""
@@ -111,7 +112,10 @@ class ScalingBase:
             return replace(reading, tokens_per_s=_typical(own, Taken(Location.MEDIAN, max(map(len, own), default=0))), missing=missing)
         plan = self._base.measurement
         recorded = recorded_losses(entry, _SCALE)
-        reference = cell_reference(recorded, self._noise, entry.round_count, (plan.minimum_rounds, plan.maximum_rounds))
+        noise = (
+            NO_NOISE if RATE in self._own.get(reading.config, {}) else self._noise
+        )  # a config apart is taken as its own sessions ask for
+        reference = cell_reference(recorded, noise, entry.round_count, (plan.minimum_rounds, plan.maximum_rounds))
         taken = Taken(reference.taken.location, min([reference.taken.rounds, *map(len, own)]))
         return replace(
             reading,

@@ -6,8 +6,9 @@ A tolerance counts as testable when the plan's last look calls a true loss of on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from k3perf.config.models import Tolerance
@@ -28,12 +29,17 @@ CATCH_MISS: Final = 0.03
 
 SESSIONS_CONSIDERED: Final = 30
 
+LARGEST_RATIO: Final = Tolerance(loss_ratio=0.99)
+"""No larger one is worth naming: a loss of everything is no tolerance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Untestable:
     """A tolerance that the noise cannot test, with the smallest remedies found (None: none within 30 sessions).
 
     ``detectable_ratio`` is the smallest loss that the plan sees (None: none at all), ``needed_ratio`` the one that it would have to see.
+    ``own``: the config has its own tolerance and pools its noise apart. Where it does not, ``own_tolerance_that_does`` is the one that it
+    would need for that, judged by its own recorded sessions alone.
     """
 
     workload: str
@@ -44,6 +50,8 @@ class Untestable:
     sessions_that_do: int | None
     baseline_sessions_that_do: int | None
     tolerance_that_does: float | None
+    own: bool = False
+    own_tolerance_that_does: float | None = None
 
     def text(self) -> str:
         """One sentence: what cannot be tested, and what would do."""
@@ -51,9 +59,12 @@ class Untestable:
         if self.sessions_that_do is not None:
             remedies.append(f"maximum_sessions: {self.sessions_that_do} in the target's plan")
         if self.baseline_sessions_that_do is not None:
-            remedies.append(f"baseline_sessions: {self.baseline_sessions_that_do} recorded in every cell")
+            whose = "of the same tolerance" if self.own else "of the target"
+            remedies.append(f"baseline_sessions: {self.baseline_sessions_that_do} recorded in every cell {whose}")
         if self.tolerance_that_does is not None:
-            remedies.append(f"a tolerance of {self.tolerance_that_does:.3g}")
+            remedies.append(f"a tolerance of {self.tolerance_that_does:.3g}{'' if self.own else ' for the target'}")
+        if self.own_tolerance_that_does is not None:
+            remedies.append(f"one of {self.own_tolerance_that_does:.3g} for this config alone (configs in tolerances.yaml)")
         could = "no loss at all" if self.detectable_ratio is None else f"a loss of {self.detectable_ratio:.1%} at best"
         tolerance = "its tolerance" if self.tolerance_ratio is None else f"a tolerance of {self.tolerance_ratio:.1%}"
         if self.needed_ratio is not None:
@@ -69,12 +80,13 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
     itself."""
     found = []
     for workload in baseline.workloads:
-        tolerances = policy.for_workload(workload.workload).tolerances
+        own = policy.for_cell(baseline.config, workload.workload)
         for entry in workload.metrics:
-            tolerance = tolerances.get(entry.metric)
+            tolerance = own.tolerances.get(entry.metric)
             if tolerance is None or METRICS[entry.metric].comparison is Comparison.EXACT:
                 continue
-            problem = _judge(workload.workload, entry, tolerance, policy)
+            apart = entry.metric in policy.config_tolerances.get(baseline.config, {})
+            problem = _judge(workload.workload, entry, tolerance, own, apart=apart)
             if problem is not None:
                 found.append(problem)
     return tuple(found)
@@ -83,7 +95,7 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
 testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
 
 
-def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: Policy) -> Untestable | None:
+def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: Policy, *, apart: bool) -> Untestable | None:
     metric = METRICS[entry.metric]
     scale = scale_for(metric, tolerance)
     subject = Subject(metric, tolerance, scale, entry.basis)
@@ -107,7 +119,15 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
             lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]), len(entry.sessions) + 1
         ),
         tolerance_that_does=smallest_tolerance(subject, reference, limits, looks[-1]),
+        own=apart,
+        own_tolerance_that_does=None if apart else _own_tolerance(subject, entry, limits, policy),
     )
+
+
+def _own_tolerance(subject: Subject, entry: MetricBaseline, limits: Limits, policy: Policy) -> float | None:
+    """What would do if the cell's noise were pooled with nobody's."""
+    alone = recorded_reference(subject, entry, replace(policy, noise={}), alternating=True)
+    return smallest_tolerance(subject, alone, limits, looks_of(subject, alone, policy.plan)[-1])
 
 
 def _first(does: Callable[[int], bool], start: int) -> int | None:
@@ -136,13 +156,15 @@ def _recorded_more(reference: Reference, policy: Policy, entry: MetricBaseline, 
 
 
 def smallest_tolerance(subject: Subject, reference: Reference, limits: Limits, look: Look) -> float | None:
-    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or amount like the one given. None: none does."""
+    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or amount like the one given. None: none does, or no
+    ratio that could be declared."""
     if reference.at(look.rounds).df < 1:
         return None
     low, high = limits.tolerance, max(limits.tolerance, 1e-6)
+    most = subject.scale.tolerance(LARGEST_RATIO) if subject.scale.logarithmic else math.inf
     while not _sees(reference, limits._replace(tolerance=high), look):
-        low, high = high, 2 * high
-        if subject.scale.logarithmic and high > 1:
+        low, high = high, min(2 * high, most)
+        if low >= most:
             return None
     for _ in range(40):
         middle = (low + high) / 2

@@ -32,7 +32,7 @@ class SuiteJudge:
         if benchmark is not None and clock is not None:
             carry(benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics)
         if not part.metrics and part.outcome is Outcome.PASS and not self._state.config.getoption("--k3-record"):
-            pytest.skip(f"no {' or '.join(families)} metric has a tolerance for {cell.target.name}: reported, not judged")
+            pytest.skip(f"no {' or '.join(families)} metric has a tolerance for {cell.cell_id}: reported, not judged")
         self._conclude(part)
 
     def _measure(self, cell: Cell) -> CellResult:

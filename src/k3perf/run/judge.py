@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from k3perf.config.suite import Cell
 from k3perf.gate.baseline import Baseline, how_to_record
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import pool_noise
-from k3perf.gate.policy import Policy
+from k3perf.gate.gated import statistical_metric_count
+from k3perf.gate.policy import Policy, target_policy
 from k3perf.gate.verdict import CellVerdict
-from k3perf.metrics.definitions import METRICS, Comparison
 from k3perf.metrics.values import CellMeasurement
 from k3perf.run.settings import RunSettings
 from k3perf.store.baselines import read_baseline, read_target_baselines
@@ -33,13 +32,7 @@ class GateKeeper:
         """Gated statistical metrics of all selected cells, or of the whole plan that they are a shard of: the parts that the false-alarm
         budget is divided into (at least 1).
         """
-        tolerances = self._settings.suite.tolerances
-        count = sum(
-            1
-            for cell in self._cells
-            for name in tolerances.for_cell(cell.target.name, cell.workload.name)
-            if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
-        )
+        count = statistical_metric_count(self._settings.suite, self._cells)
         return max(count, self._settings.planned_gated_metric_count or 1)
 
     def check_inputs(self, cell: Cell) -> None:
@@ -63,24 +56,18 @@ class GateKeeper:
         return compare(baseline, measurement, replace(self.policy(cell), build=measurement.vllm_release or self._settings.build))
 
     def policy(self, cell: Cell) -> Policy:
-        """The target's policy in this run. Raises UnknownNameError for a tolerance of an unknown metric."""
+        """The target's policy in this run. Raises ConfigFileError for a tolerance of an unknown metric."""
         name = cell.target.name
         if name not in self._policies:
-            tolerances = self._settings.suite.tolerances
-            policy = Policy(
-                tolerances=tolerances.for_target(name),
-                workload_tolerances=tolerances.workloads,
-                plan=cell.target.measurement,
+            policy = target_policy(
+                self._settings.suite,
+                cell.target,
                 gated_metric_count=self.gated_metric_count,
                 today=datetime.now(UTC).date(),
                 build=self._settings.build,
-                false_alarm_budget=tolerances.false_alarm_budget,
-                missed_loss_budget=tolerances.missed_loss_budget,
-                cumulative_loss_cap_ratio=tolerances.cumulative_loss_cap_ratio,
                 waivers=read_waivers(self._settings.baselines_directory / "waivers.yaml"),
             )
-            noise = pool_noise(read_target_baselines(self._settings.baselines_directory, name), policy.known_tolerances)
-            self._policies[name] = replace(policy, noise=noise)
+            self._policies[name] = policy.with_noise_of(read_target_baselines(self._settings.baselines_directory, name))
         return self._policies[name]
 
     def _baseline(self, cell: Cell) -> Baseline | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
@@ -47,11 +48,12 @@ def cell(config: str, level: float, count: int = 6, spread: float = 1.0) -> Cell
 def run(tmp_path: Path) -> Run:
     parser = argparse.ArgumentParser()
     command.register(parser.add_subparsers())
-    folders = ["--suite", str(SUITE), "--baselines", str(tmp_path / "baselines")]
+    folders = ["--baselines", str(tmp_path / "baselines")]
 
     def call(action: str, *words: str) -> int:
         waiting = [] if action == "show" else ["--proposals", str(tmp_path / "waiting")]
-        arguments = parser.parse_args(["baseline", action, *words, *folders, *waiting])
+        suite = [] if "--suite" in words else ["--suite", str(SUITE)]
+        arguments = parser.parse_args(["baseline", action, *words, *suite, *folders, *waiting])
         return int(arguments.run(arguments))
 
     return call
@@ -98,6 +100,37 @@ def test_an_untestable_tolerance_is_refused_and_nothing_is_written(tmp_path: Pat
     with pytest.raises(UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*what would do"):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
+
+
+def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_theirs(
+    tmp_path: Path, suite_copy: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=20.0))
+    suite = ("--suite", str(suite_copy))
+    run("propose", recorded, *suite)
+    with pytest.raises(UsageError, match=r"seqs_down: output_tokens_per_s of chat: .* too little to test a tolerance of 10.0%"):
+        run("accept", "--reason", "first numbers of this target", *suite)
+    declare(suite_copy, {"output_tokens_per_s": {"loss_ratio": 0.15}})
+    run("propose", recorded, *suite)
+    with pytest.raises(UsageError, match=r"too little to test a tolerance of 15.0%"):
+        run("accept", "--reason", "first numbers of this target", *suite)
+    declare(suite_copy, {"output_tokens_per_s": {"loss_ratio": 0.6}})
+    capsys.readouterr()
+    run("propose", recorded, *suite)
+    assert "cannot be accepted" not in capsys.readouterr().out
+    assert run("accept", "--reason", "first numbers of this target", *suite) == 0
+    declare(suite_copy, {"output_tokens_per_s": None})
+    run("propose", recorded, *suite)
+    assert run("accept", "cpu-gqa/seqs_down", "--reason", "reported only, too loud to judge", *suite) == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down")
+    assert written is not None
+    assert [entry.metric for entry in written.workloads[0].metrics] == ["ttft_mean_ms"]
+
+
+def declare(suite: Path, own: dict[str, object]) -> None:
+    """What seqs_down of cpu-gqa has of its own."""
+    path = suite / "tolerances.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "configs": {"cpu-gqa": {"seqs_down": own}}}))
 
 
 def test_a_slide_beyond_the_cap_needs_a_reasoned_anchor(tmp_path: Path, run: Run) -> None:

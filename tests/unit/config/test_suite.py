@@ -230,8 +230,8 @@ def test_a_workloads_tolerances_overlay_the_targets(suite_copy):
         workloads={"prefix": {"prefix_hit_ratio": {"loss_absolute": 0.01}, "ttft_mean_ms": None}},
     )
     tolerances = load_suite(suite_copy).tolerances
-    assert tolerances.for_cell("cpu-gqa", "chat") == tolerances.for_target("cpu-gqa")
-    own = tolerances.for_cell("cpu-gqa", "prefix")
+    assert tolerances.for_cell("cpu-gqa", "default", "chat") == tolerances.for_target("cpu-gqa")
+    own = tolerances.for_cell("cpu-gqa", "default", "prefix")
     assert own["prefix_hit_ratio"].loss_absolute == 0.01
     assert "ttft_mean_ms" not in own
     assert own["output_tokens_per_s"].loss_ratio == 0.10
@@ -248,6 +248,72 @@ def test_a_workloads_tolerances_overlay_the_targets(suite_copy):
 def test_a_workloads_tolerance_that_cannot_be_meant(suite_copy, workloads, needle):
     rewrite(suite_copy / "tolerances.yaml", workloads=workloads)
     assert needle in str(problem_of(suite_copy))
+
+
+def test_a_configs_tolerances_overlay_all_others_on_its_target_alone(suite_copy):
+    rewrite(
+        suite_copy / "tolerances.yaml",
+        workloads={"chat": {"output_tokens_per_s": {"loss_ratio": 0.2}, "tpot_mean_ms": {"loss_ratio": 0.3}}},
+        configs={"cpu-gqa": {"seqs_down": {"output_tokens_per_s": {"loss_ratio": 0.4}, "ttft_mean_ms": None}}},
+    )
+    tolerances = load_suite(suite_copy).tolerances
+    sibling = tolerances.for_cell("cpu-gqa", "default", "chat")
+    own = tolerances.for_cell("cpu-gqa", "seqs_down", "chat")
+    assert [sibling[name].loss_ratio for name in ("output_tokens_per_s", "tpot_mean_ms", "ttft_mean_ms")] == [0.2, 0.3, 0.2]
+    assert [own[name].loss_ratio for name in ("output_tokens_per_s", "tpot_mean_ms")] == [0.4, 0.3]
+    assert "ttft_mean_ms" not in own
+    assert tolerances.for_cell("cpu-hybrid", "seqs_down", "chat") == tolerances.for_cell("cpu-hybrid", "default", "chat")
+
+
+@pytest.mark.parametrize(
+    ("configs", "key", "problem", "next_step"),
+    [
+        ({"h200": {"default": {}}}, "configs.h200", "no target has this name", "Use one of: b200-k3, "),
+        ({"cpu-gqa": {"nothing": {}}}, "configs.cpu-gqa.nothing", "no config has this name", "Use one of: default, "),
+        (
+            {"h200-k3": {"chunked_prefill_off": {}}},
+            "configs.h200-k3.chunked_prefill_off",
+            "h200-k3 does not measure this config: h200-k3 does not declare chunked_prefill_off",
+            "Remove it, or use one of: default, ",
+        ),
+        (
+            {"h200-k3": {"batched_tokens_up": {}}},
+            "configs.h200-k3.batched_tokens_up",
+            "h200-k3 does not measure this config: this target serves with 8192 already",
+            "Remove it, or use one of: default, ",
+        ),
+        (
+            {"h200-k3": {"block_size_64": {}}},
+            "configs.h200-k3.block_size_64",
+            "h200-k3 does not measure this config: resolves to the same engine as default",
+            "Remove it, or use one of: default, ",
+        ),
+        (
+            {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"loss_absolute": 1.5}}}},
+            "configs.h200-k3.seqs_down.tpot_mean_ms",
+            "has a loss_absolute, but a loss_ratio in defaults; use one kind of tolerance for a metric (value: {'loss_absolute': 1.5})",
+            "Give a loss_ratio here, or change defaults.tpot_mean_ms.",
+        ),
+        (
+            {"h200-k3": {"seqs_down": {"goodput_requests_per_s": {"loss_ratio": 0.5}}}},
+            "configs.h200-k3.seqs_down.goodput_requests_per_s",
+            "has a loss_ratio, but a loss_absolute in workloads.bursty",
+            "Give a loss_absolute here, or change workloads.bursty.goodput_requests_per_s.",
+        ),
+        (
+            {"h200-k3": {"seqs_down": {"tpot_mean_ms": 0.4}}},
+            "configs.h200-k3.seqs_down.tpot_mean_ms",
+            "",
+            "docs/configs.md lists every key",
+        ),
+    ],
+)
+def test_a_configs_tolerance_that_cannot_be_meant(suite_copy, configs, key, problem, next_step):
+    rewrite(suite_copy / "tolerances.yaml", configs=configs)
+    found = problem_of(suite_copy)
+    assert (found.path.name, found.key) == ("tolerances.yaml", key)
+    assert problem in str(found)
+    assert next_step in found.next_step
 
 
 @pytest.mark.parametrize(

@@ -538,3 +538,64 @@ def test_every_metric_that_is_gated_anywhere_is_known(build: Build) -> None:
 def test_an_unknown_metric_among_a_workloads_tolerances_is_refused(build: Build) -> None:
     with pytest.raises(UnknownNameError, match="hit_rate"):
         build.policy(workload_tolerances={"sharing": {"hit_rate": Tolerance(loss_absolute=0.01)}})
+
+
+def test_a_configs_own_tolerance_is_the_one_its_verdict_is_given_by(build: Build) -> None:
+    policy = build.policy(config_tolerances={"loud": {RATE: Tolerance(loss_ratio=0.2)}, "untold": {RATE: None}})
+
+    def judged(config: str):
+        baseline = build.baseline(build.cell(build.sessions(1000.0, 6), config=config), policy)
+        return compare(baseline, build.cell(build.sessions(900.0, 4), config=config), policy.with_noise_of([baseline]))
+
+    strict, wide = judged("default"), judged("loud")
+    assert (strict.outcome, only(strict).tolerance_ratio) == (Outcome.REGRESSED, 0.05)
+    assert (wide.outcome, only(wide).tolerance_ratio) == (Outcome.PASS, 0.2)
+    unjudged = compare(build.baseline(), build.cell(build.sessions(900.0, 4), config="untold"), policy)
+    assert unjudged.metrics == ()
+
+
+def test_a_config_overlays_a_workloads_tolerance_and_other_cells_keep_theirs(build: Build) -> None:
+    wide, strict, widest = (Tolerance(loss_ratio=ratio) for ratio in (0.1, 0.05, 0.4))
+    policy = build.policy(
+        tolerances={RATE: strict, "tpot_mean_ms": strict},
+        workload_tolerances={"chat": {RATE: wide}},
+        config_tolerances={"loud": {RATE: widest, "tpot_mean_ms": None, "energy_per_output_token_j": wide}},
+    )
+    assert policy.for_cell("loud", "chat").tolerances == {RATE: widest, "energy_per_output_token_j": wide}
+    assert policy.for_cell("loud", "chat").for_cell("loud", "chat") == policy.for_cell("loud", "chat")
+    assert policy.for_cell("default", "chat").tolerances == {RATE: wide, "tpot_mean_ms": strict}
+    assert policy.for_cell("default", "burst") is policy
+    assert policy.known_tolerances == {RATE: strict, "tpot_mean_ms": strict, "energy_per_output_token_j": wide}
+    with pytest.raises(UnknownNameError, match="hit_rate"):
+        build.policy(config_tolerances={"loud": {"hit_rate": wide}})
+
+
+def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> None:
+    import yaml
+
+    from k3perf.config.suite import load_suite
+    from k3perf.errors import ConfigFileError
+    from k3perf.gate.gated import statistical_metric_count
+    from k3perf.gate.policy import target_policy
+
+    path = suite_copy / "tolerances.yaml"
+    declared = yaml.safe_load(path.read_text())
+    before = load_suite(suite_copy)
+    own = {"output_tokens_per_s": {"loss_ratio": 0.4}, "tpot_mean_ms": None}
+    path.write_text(yaml.safe_dump({**declared, "configs": {"h200-k3": {"batched_tokens_down": own}}}))
+    suite = load_suite(suite_copy)
+    target = suite.target("h200-k3")
+    policy = target_policy(suite, target, gated_metric_count=1, today=date(2026, 1, 1))
+    assert policy.for_cell("batched_tokens_down", "serve_1k").tolerances["output_tokens_per_s"].loss_ratio == 0.4
+    assert "tpot_mean_ms" not in policy.for_cell("batched_tokens_down", "serve_1k").tolerances
+    cells = suite.cells(("h200-k3",))
+    lost = statistical_metric_count(before, cells) - statistical_metric_count(suite, cells)
+    assert lost == len(target.workloads), "a metric that is not gated in a cell takes no share of the budget there"
+
+    path.write_text(yaml.safe_dump({**declared, "configs": {"h200-k3": {"batched_tokens_down": {"tpot_mean": {"loss_ratio": 0.4}}}}}))
+    with pytest.raises(ConfigFileError) as caught:
+        target_policy(load_suite(suite_copy), target, gated_metric_count=1, today=date(2026, 1, 1))
+    assert (caught.value.path, caught.value.key) == (path, "configs.h200-k3.batched_tokens_down.tpot_mean")
+    assert str(caught.value).endswith(
+        "no metric has this name (value: {'loss_ratio': 0.4}). Use a name of docs/metrics.md, such as tpot_mean_ms."
+    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from k3perf.config.models import Hardware, TargetSpec, Tolerance
@@ -199,6 +200,27 @@ def test_from_committed_baselines_alone() -> None:
     ratios = tuple(entry.model_copy(update={"basis": "ratio"}) for entry in workload.metrics)
     only_ratios = wide.model_copy(update={"workloads": (workload.model_copy(update={"metrics": ratios}),)})
     assert "h200-k3-tp2/default holds no output_tokens_per_s" in base.of_baseline(only_ratios, "default", "serve_1k").missing
+
+
+def test_a_config_that_is_apart_has_no_say_in_how_its_siblings_sessions_are_taken() -> None:
+    slow = recorded("batched_tokens_down", 1400.0)
+    workload = slow.workloads[0]
+    slow_round = np.random.default_rng(1).random((18, 12)) < 0.2
+    jumping = tuple(
+        session.model_copy(
+            update={"round_values": tuple(value / (1 + late) for value, late in zip(session.round_values, row, strict=True))}
+        )
+        for session, row in zip(workload.metrics[0].sessions * 3, slow_round.tolist(), strict=True)
+    )  # more sessions than all siblings have, and taken best by a quartile of many rounds
+    entry = workload.metrics[0].model_copy(update={"sessions": jumping})
+    loud = slow.model_copy(update={"workloads": (workload.model_copy(update={"metrics": (entry,)}),)})
+    wide = {"h200-k3": {"batched_tokens_down": {RATE: Tolerance(loss_ratio=0.4)}}}
+    suite = replace(SUITE, tolerances=SUITE.tolerances.model_copy(update={"configs": wide}))
+    alone = against(*RECORDED).of_measurement(measured()).base_tokens_per_s
+    assert against(*RECORDED, loud, suite=suite).of_measurement(measured()).base_tokens_per_s == alone
+    assert against(*RECORDED, loud).of_measurement(measured()).base_tokens_per_s != alone
+    own = against(*RECORDED, loud, suite=suite).of_measurement(measured(baseline=loud, config="batched_tokens_down"))
+    assert own.efficiency_ratio == pytest.approx(0.75, abs=1e-12)
 
 
 def test_small_figures_keep_their_digits() -> None:

@@ -1,0 +1,66 @@
+"""Cross-checks of ``tolerances.yaml`` against the suite's targets, configs and workloads: names, and one kind of tolerance for a metric.
+
+Metric names are checked by ``k3perf.gate.gated``: this layer does not know the metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k3perf.config.models import Tolerance, ToleranceFile
+from k3perf.errors import ConfigFileError
+
+if TYPE_CHECKING:
+    from k3perf.config.suite import Suite
+
+
+def check_tolerances(suite: Suite, path: Path) -> None:
+    """Raises ConfigFileError for a name that nobody declared, a config that its target does not measure, and a tolerance of another kind
+    than the same metric has elsewhere."""
+    declared = suite.tolerances
+    _check_names(path, "targets", declared.targets, "target", suite.targets)
+    _check_names(path, "workloads", declared.workloads, "workload", suite.workloads)
+    _check_names(path, "configs", declared.configs, "target", suite.targets)
+    for target, own in declared.configs.items():
+        _check_names(path, f"configs.{target}", own, "config", suite.configs)
+        for config in own:
+            _check_measured(suite, path, target, config)
+    _check_kinds(declared, path)
+
+
+def _check_names(path: Path, place: str, names: Iterable[str], kind: str, known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigFileError(path, f"{place}.{name}", None, f"no {kind} has this name", f"Use one of: {', '.join(known)}.")
+
+
+def _check_measured(suite: Suite, path: Path, target: str, config: str) -> None:
+    """A tolerance of a cell that does not exist would be read by nobody."""
+    reason = suite.not_collected(suite.target(target), suite.config(config))
+    if reason:
+        measured = dict.fromkeys(cell.config.name for cell in suite.cells((target,)))
+        problem = f"{target} does not measure this config: {reason}"
+        raise ConfigFileError(path, f"configs.{target}.{config}", None, problem, f"Remove it, or use one of: {', '.join(measured)}.")
+
+
+def _check_kinds(declared: ToleranceFile, path: Path) -> None:
+    """A metric that a workload or a config overlays is a ratio or an amount wherever it is gated: the kind decides the scale, on which a
+    target's cells share their noise."""
+    overlays = (*declared.workloads.values(), *(own for configs in declared.configs.values() for own in configs.values()))
+    overlaid = {name for own in overlays for name in own}
+    first: dict[str, tuple[str, str]] = {}
+    for place, tolerances in declared.places():
+        for name, tolerance in tolerances.items():
+            if tolerance is None or name not in overlaid:
+                continue
+            where, kind = first.setdefault(name, (place, _kind(tolerance)))
+            if _kind(tolerance) != kind:
+                problem = f"has a {_kind(tolerance)}, but a {kind} in {where}; use one kind of tolerance for a metric"
+                value = tolerance.model_dump(exclude_none=True)
+                raise ConfigFileError(path, f"{place}.{name}", value, problem, f"Give a {kind} here, or change {where}.{name}.")
+
+
+def _kind(tolerance: Tolerance) -> str:
+    return "loss_ratio" if tolerance.loss_absolute is None else "loss_absolute"
