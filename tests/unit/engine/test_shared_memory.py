@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_a_semaphore_and_a_block_are_seen_in_their_maker(maker: Maker) -> None:
     assert {str(path) for path in maker.files} <= set(files_present().values())
 
 
-def test_a_file_that_is_open_and_not_mapped_is_seen(tmp_path: Path) -> None:
+def test_a_file_that_is_open_and_not_mapped_is_seen() -> None:
     path = Path(f"/dev/shm/k3perf-test-{os.getpid()}")
     try:
         with path.open("wb"):
@@ -86,6 +87,14 @@ def test_a_file_that_is_open_and_not_mapped_is_seen(tmp_path: Path) -> None:
         assert path.stat().st_ino not in inodes_used_by([os.getpid()])
     finally:
         path.unlink()
+
+
+def test_a_file_elsewhere_is_nobodys_shared_memory(tmp_path: Path) -> None:
+    """Another file system counts its inodes on its own: the same number would be another file."""
+    path = tmp_path / "model"
+    path.write_bytes(b"x")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ):
+        assert path.stat().st_ino not in inodes_used_by([os.getpid()])
 
 
 def test_what_was_seen_is_removed_when_its_maker_is_gone(record: SharedMemoryRecord, maker: Maker) -> None:
