@@ -50,8 +50,10 @@ def test_a_missing_executable(bench: Bench) -> None:
     expect_failure(bench, ROW["no_executable"], argv=("/nonexistent/python", "--port", "{port}"))
 
 
-def test_a_stolen_port_is_left_to_the_thief(bench: Bench, steal: Callable[[int], list[int]]) -> None:
-    ports = steal(1)
+@pytest.mark.parametrize("same_model", [False, True])
+def test_a_stolen_port_is_left_to_the_thief(bench: Bench, steal: Callable[..., list[int]], same_model: bool) -> None:
+    """Also to one that serves the same model: its answers would be measured as the engine's."""
+    ports = steal(1, bench.model if same_model else "")
     with start_engine(bench.launch(), work_directory=bench.work) as engine:
         assert len(ports) == 2
         assert engine.port == ports[1]

@@ -136,7 +136,6 @@ def test_only_valid_candidate_sessions_count_whatever_they_were_compared_with() 
     assert nothing.efficiency_ratio is None
     assert nothing.base_tokens_per_s == pytest.approx(3400, rel=0.01)
     assert nothing.text == "no scaling efficiency against h200-k3: no valid session of this cell has a throughput"
-    assert nothing.remark == ""  # nothing was measured with any release
 
 
 def test_eight_devices_against_four() -> None:
@@ -241,6 +240,7 @@ def test_from_committed_baselines_alone() -> None:
         reading = base.of_baseline(nothing, "default", "serve_1k")
         assert reading.text == "no scaling efficiency against h200-k3: no baseline of h200-k3-tp2/default has the workload serve_1k"
         assert (reading.tokens_per_s, reading.base_tokens_per_s) == (None, pytest.approx(3400, rel=0.01))
+        assert reading.remark == ""  # of no release: there is nothing that was measured with one
     ratios = tuple(entry.model_copy(update={"basis": "ratio"}) for entry in workload.metrics)
     only_ratios = wide.model_copy(update={"workloads": (workload.model_copy(update={"metrics": ratios}),)})
     assert "h200-k3-tp2/default holds no output_tokens_per_s" in base.of_baseline(only_ratios, "default", "serve_1k").missing
