@@ -10,7 +10,7 @@ import pytest
 
 from k3perf.config.models import Hardware, TargetSpec, Tolerance
 from k3perf.config.suite import Suite, load_suite
-from k3perf.gate.baseline import Baseline
+from k3perf.gate.baseline import Baseline, MetricBaseline
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.scaling import RATE, ScalingBase, ScalingReading
@@ -104,8 +104,9 @@ def test_the_noise_of_all_the_base_s_cells_says_how_a_session_is_taken() -> None
 def test_the_rate_is_found_among_other_metrics() -> None:
     workload = DEFAULT.workload("serve_1k")
     assert workload is not None
-    other = tuple(entry.model_copy(update={"metric": "request_rate_per_s", "sessions": entry.sessions[:1]}) for entry in workload.metrics)
-    among = workload_changed(metrics=(*other, *workload.metrics))
+    (entry,) = workload.metrics
+    other = MetricBaseline.model_validate({**entry.model_dump(), "metric": "ttft_p50_ms", "sessions": entry.model_dump()["sessions"][:1]})
+    among = workload_changed(metrics=(other, entry))
     assert against(among).of_measurement(measured()).source.startswith("baselines/h200-k3/default.json: 6 sessions")
 
 
