@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from k3perf.engine import supervisor
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
 from tests.faults.bench import PATIENT, Bench
@@ -65,6 +66,14 @@ def test_ports_that_are_always_stolen_end_the_start(bench: Bench, steal: Callabl
     with pytest.raises(EngineError, match=ROW["port_stolen_always"].shows):
         start_engine(bench.launch(), work_directory=bench.work)
     assert len(ports) == 3
+    bench.assert_nothing_left()
+
+
+def test_what_leaves_the_tree_while_the_engine_starts_is_ended_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without session, mark and, once its parent has died, parent: it is known because the start looked at the tree meanwhile."""
+    monkeypatch.setattr(supervisor, "_LOOK_S", 0.05)
+    with pytest.raises(EngineError, match="injected death in worker at capture"):
+        start_engine(bench.launch("escape", "die:capture"), work_directory=bench.work)
     bench.assert_nothing_left()
 
 
