@@ -129,10 +129,11 @@ def test_sessions_of_fewer_rounds_are_compared_with_as_many_of_the_base() -> Non
 def test_only_valid_candidate_sessions_count_whatever_they_were_compared_with() -> None:
     good = measured(1.5)
     spoiled = tuple(replace(session, session_id="bad", invalid_reasons=(InvalidReason("x", "y"),)) for session in sessions_of(DEFAULT, 9.0))
-    reference = tuple(replace(session, arm=Arm.REFERENCE, pair_id="p") for session in sessions_of(DEFAULT, 9.0))
+    base_arm = {"arm": Arm.REFERENCE, "pair_id": "p", "resolved_config": {"version.vllm": "0.1"}}
+    reference = tuple(replace(session, **base_arm) for session in sessions_of(DEFAULT, 9.0))
     for mode in ("baseline", "reference", "ab"):
-        reading = against(*RECORDED).of_measurement(replace(good, mode=mode, sessions=(*spoiled, *reference, *good.sessions)))
-        assert reading.efficiency_ratio == pytest.approx(0.75, abs=1e-12)
+        reading = against(*RECORDED).of_measurement(replace(good, mode=mode, sessions=(*reference, *spoiled, *good.sessions)))
+        assert (reading.efficiency_ratio, reading.remark) == (pytest.approx(0.75, abs=1e-12), "")
     nothing = against(*RECORDED).of_measurement(replace(good, sessions=spoiled))
     assert nothing.efficiency_ratio is None
     assert nothing.base_tokens_per_s == pytest.approx(3400, rel=0.01)
