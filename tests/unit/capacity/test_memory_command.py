@@ -57,9 +57,7 @@ def test_what_the_target_does_not_serve_is_noted(
     assert all(line.startswith(note) for line in noted)
 
 
-@pytest.mark.parametrize(
-    ("below", "told"), [("9.0.0", "note: vLLM before 9.0.0 refuses this config: K3's FP8 KV cache"), ("0.33.0", "")]
-)
+@pytest.mark.parametrize(("below", "told"), [("9.0.0", "note: vLLM before 9.0.0 refuses this config: K3's FP8 KV cache"), ("0.33.0", "")])
 def test_a_refusal_of_some_releases_names_them(below: str, told: str, suite_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And is nobody's concern where the target takes none of them: h200-k3 begins with 0.33.0."""
     path = suite_copy / "targets" / "refusals" / "hopper-k3-fp8-kv.yaml"

@@ -262,7 +262,9 @@ def test_recorded_costs_come_from_sessions_that_ended(tmp_path: Path) -> None:
     assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
     costs = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
     assert (costs.runs, costs.session_s) == (("r",), {"alpha-tuned-chat": 10})
-    earlier = RecordedCosts(runs=("a",), engine_start_s={"beta/default": 7, "alpha/tuned": 999}, session_s={"beta-default-chat": 3, "alpha-tuned-chat": 99})
+    earlier = RecordedCosts(
+        runs=("a",), engine_start_s={"beta/default": 7, "alpha/tuned": 999}, session_s={"beta-default-chat": 3, "alpha-tuned-chat": 99}
+    )
     (tmp_path / "costs.json").write_text(earlier.model_dump_json())
     assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
     both = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
