@@ -166,6 +166,8 @@ def test_an_unwritable_output_names_its_option(tmp_path: Path) -> None:
     assert "cache" not in str(told.value)
     with pytest.raises(UsageError, match=r"/proc/x/config\.yaml cannot be written: .*--output"):
         export("default", "--target", "b300-k3", "--launch", "single", "--output", "/proc/x")
+    with pytest.raises(UsageError, match=r"--output /proc/x cannot be written: .*Name a file"):
+        export("default", "--target", "b300-k3", "--output", "/proc/x")
 
 
 def test_half_a_launch_file_does_not_stay(tmp_path: Path) -> None:
