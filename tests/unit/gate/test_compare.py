@@ -555,7 +555,9 @@ def test_a_workloads_own_tolerance_holds_for_its_cells_alone(build: Build) -> No
 
 def test_every_metric_that_is_gated_anywhere_is_known(build: Build) -> None:
     rate, hits = Tolerance(loss_ratio=0.05), Tolerance(loss_absolute=0.01)
-    policy = build.policy(tolerances={RATE: rate}, workload_tolerances={"sharing": {"prefix_hit_ratio": hits}, "chat": {RATE: None}})
+    policy = build.policy(
+        tolerances={RATE: rate}, workload_tolerances={"sharing": {"prefix_hit_ratio": hits}, "chat": {RATE: None, "ttft_p50_ms": None}}
+    )
     assert policy.known_tolerances == {RATE: rate, "prefix_hit_ratio": hits}
 
 
