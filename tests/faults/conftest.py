@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -75,8 +76,9 @@ def memory_cgroup() -> Iterator[Path]:
 
 
 @contextmanager
-def stranger_on(port: int) -> Iterator[None]:
-    """Another program that listens on the port; it answers /health like an engine would."""
+def stranger_on(port: int, model: str = "") -> Iterator[None]:
+    """Another program that listens on the port; it answers /health like an engine would, and serves the model where one is named."""
+    body = json.dumps({"data": [{"id": model}]}).encode() if model else b""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", port))
@@ -90,7 +92,7 @@ def stranger_on(port: int) -> Iterator[None]:
                     return
                 with connection:
                     connection.recv(4096)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -100,11 +102,11 @@ def stranger_on(port: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
-    """Let a stranger take the first N reserved ports; returns the list of ports that were reserved."""
+def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
+    """Let a stranger, one that serves ``model`` where it is named, take the first N reserved ports; returns the ports that were reserved."""
     with ExitStack() as strangers:
 
-        def arm(count: int) -> list[int]:
+        def arm(count: int, model: str = "") -> list[int]:
             ports: list[int] = []
 
             class Stolen(PortReservation):
@@ -112,7 +114,7 @@ def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]
                     super().__init__(host)
                     ports.append(self.port)
                     if len(ports) <= count:
-                        strangers.enter_context(stranger_on(self.port))
+                        strangers.enter_context(stranger_on(self.port, model))
 
             monkeypatch.setattr(supervisor, "PortReservation", Stolen)
             return ports

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from k3perf.engine import supervisor
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
 from tests.faults.bench import PATIENT, Bench
@@ -50,8 +51,10 @@ def test_a_missing_executable(bench: Bench) -> None:
     expect_failure(bench, ROW["no_executable"], argv=("/nonexistent/python", "--port", "{port}"))
 
 
-def test_a_stolen_port_is_left_to_the_thief(bench: Bench, steal: Callable[[int], list[int]]) -> None:
-    ports = steal(1)
+@pytest.mark.parametrize("same_model", [False, True])
+def test_a_stolen_port_is_left_to_the_thief(bench: Bench, steal: Callable[..., list[int]], same_model: bool) -> None:
+    """Also to one that serves the same model: its answers would be measured as the engine's."""
+    ports = steal(1, bench.model if same_model else "")
     with start_engine(bench.launch(), work_directory=bench.work) as engine:
         assert len(ports) == 2
         assert engine.port == ports[1]
@@ -63,6 +66,14 @@ def test_ports_that_are_always_stolen_end_the_start(bench: Bench, steal: Callabl
     with pytest.raises(EngineError, match=ROW["port_stolen_always"].shows):
         start_engine(bench.launch(), work_directory=bench.work)
     assert len(ports) == 3
+    bench.assert_nothing_left()
+
+
+def test_what_leaves_the_tree_while_the_engine_starts_is_ended_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without session, mark and, once its parent has died, parent: it is known because the start looked at the tree meanwhile."""
+    monkeypatch.setattr(supervisor, "_LOOK_S", 0.05)
+    with pytest.raises(EngineError, match="injected death in worker at capture"):
+        start_engine(bench.launch("escape", "die:capture"), work_directory=bench.work)
     bench.assert_nothing_left()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from k3perf.config.models import Parallelism
 from k3perf.config.suite import Cell, load_suite
 from k3perf.gate.verdict import CellVerdict
 from k3perf.metrics.compute import session_metrics
@@ -80,6 +81,13 @@ def test_a_data_parallel_engine_answers_for_its_first_rank_alone(tmp_path: Path)
     assert ranks == "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
 
 
+@pytest.mark.parametrize("ranks", [{"tensor": 2}, {"pipeline": 2}, {"data": 2}])
+def test_ranks_of_every_kind_are_expected_to_answer(ranks: dict[str, int], tmp_path: Path) -> None:
+    cell = CELLS["h200-k3-tp2-default-serve_1k"]
+    wide = replace(cell, target=cell.target.model_copy(update={"parallelism": Parallelism(**ranks)}))
+    assert "memory of 1 of 2 ranks: " in notes_of(wide, a_session("s1", EVEN[:1], (1500, 1400)), baselines=tmp_path)[2]
+
+
 @pytest.mark.parametrize("cell", ["h200-k3-default-serve_1k", "cpu-hybrid-default-chat"])
 def test_one_device_has_nothing_to_tell(cell: str, tmp_path: Path) -> None:
     """Whatever other devices the host has."""
@@ -89,3 +97,21 @@ def test_one_device_has_nothing_to_tell(cell: str, tmp_path: Path) -> None:
 def test_a_cell_without_a_valid_session_says_so(tmp_path: Path) -> None:
     notes = notes_of(CELLS["h200-k3-tp2-default-serve_1k"], baselines=tmp_path)
     assert notes == ("the gate's own", "no scaling efficiency against h200-k3: no valid session of this cell has a throughput")
+
+
+def test_every_target_of_a_run_has_its_own_base(tmp_path: Path) -> None:
+    notes = CellNotes(SUITE, tmp_path)
+    told = []
+    for cell in (CELLS[f"{target}-default-serve_1k"] for target in ("h200-k3-tp2", "h200-k3", "h200-k3-small-tp2")):
+        names = (cell.target.name, cell.config.name, cell.workload.name)
+        measurement = CellMeasurement(*names, "baseline", cell.target.hardware.hardware_class, "p", ())
+        told.append([note.partition(":")[0] for note in notes.add(cell, measurement, CellVerdict(*names, "baseline", ())).notes])
+    assert told == [["no scaling efficiency against h200-k3"], [], ["no scaling efficiency against h200-k3-small"]]
+
+
+def test_a_session_that_could_not_be_written_down_tells_nothing_of_its_ranks(tmp_path: Path) -> None:
+    cell, record = CELLS["h200-k3-tp2-default-serve_1k"], a_session("s1", EVEN, (1500, 1400))
+    names = (cell.target.name, cell.config.name, cell.workload.name)
+    measurement = CellMeasurement(*names, "baseline", cell.target.hardware.hardware_class, "p", (session_metrics(record),))
+    (scaling,) = CellNotes(SUITE, tmp_path).add(cell, measurement, CellVerdict(*names, "baseline", ())).notes
+    assert scaling.endswith(" (100 tokens/s on 2 devices)")

@@ -79,7 +79,9 @@ def test_a_given_model_is_served_with_its_own_weights(target: str, tmp_path: Pat
     assert export("default", "--target", target, "--model", "/srv/m", "--launch", "ray", "--output", str(tmp_path / "job")) == 0
     assert "must lie" not in capsys.readouterr().out
     assert export("default", "--target", target, "--model", "/srv/m") == 0
-    for config in (yaml.safe_load((tmp_path / "job" / "config.yaml").read_text()), printed_config(capsys)):
+    printed, launched = capsys.readouterr().out, (tmp_path / "job" / "config.yaml").read_text()
+    assert ("--trust-remote-code" in printed) == ("trust-remote-code: true" in launched) == (target == "b300-k3")  # the target's own word
+    for config in map(yaml.safe_load, (launched, printed)):
         assert config["model"] == "/srv/m"
         assert "load-format" not in config
     assert not (tmp_path / "job" / "model").exists()
@@ -97,12 +99,15 @@ def test_a_stand_in_is_told_to_have_no_weights(tmp_path: Path, monkeypatch: pyte
     assert {**printed, "model": ""} == {**launched, "model": ""}
 
 
-def test_where_the_target_says_its_hosts_have_the_model_nothing_is_written(suite_copy: Path, tmp_path: Path) -> None:
+def test_where_the_target_says_its_hosts_have_the_model_nothing_is_written(
+    suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = suite_copy / "targets" / "h200-k2.yaml"
     path.write_text(path.read_text() + "launch: {kind: single, options: {model: /models/k2}}\n")
     words = ("default", "--target", "h200-k2", "--launch", "single", "--output", str(tmp_path / "job"))
     for given, model in (((), "/models/k2"), (("--model", "/srv/m"), "/srv/m")):
         assert export(*words, *given, suite=suite_copy) == 0
+        assert "must lie" not in capsys.readouterr().out
         assert yaml.safe_load((tmp_path / "job" / "config.yaml").read_text())["model"] == model
     assert not (tmp_path / "job" / "model").exists()
 
@@ -163,6 +168,8 @@ def test_an_unwritable_output_names_its_option(tmp_path: Path) -> None:
     assert "cache" not in str(told.value)
     with pytest.raises(UsageError, match=r"/proc/x/config\.yaml cannot be written: .*--output"):
         export("default", "--target", "b300-k3", "--launch", "single", "--output", "/proc/x")
+    with pytest.raises(UsageError, match=r"--output /proc/x cannot be written: .*Name a file"):
+        export("default", "--target", "b300-k3", "--output", "/proc/x")
 
 
 def test_half_a_launch_file_does_not_stay(tmp_path: Path) -> None:

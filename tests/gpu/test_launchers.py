@@ -172,6 +172,17 @@ def test_ray_head_ends_what_it_started_when_the_server_ends(launched: Any) -> No
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_ray_head_forgets_the_waiter_that_has_ended(launched: Any, tmp_path: Path) -> None:
+    """Its number may be another process's by the time that the head ends what it started."""
+    (tmp_path / "bash-env").write_text('kill() { printf "%s\n" "$@" >> "$SEEN/killed"; builtin kill "$@"; }')
+    stand_in(launched.tools, "ray", 'echo $$ > "$SEEN/ray-pid"; exec sleep 60')
+    stand_in(launched.tools, "python", 'until [[ -s $SEEN/ray-pid ]]; do sleep 0.05; done; echo $$ > "$SEEN/waiter-pid"')
+    seen = launched("ray", "ray-head.sh", "10.0.0.1", BASH_ENV=str(tmp_path / "bash-env"))
+    killed = (seen / "killed").read_text().split()
+    assert (seen / "ray-pid").read_text().strip() in killed
+    assert (seen / "waiter-pid").read_text().strip() not in killed
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_ray_that_ends_while_the_hosts_are_waited_for_ends_the_waiting(
     launched: Any, status: int, capfd: pytest.CaptureFixture[str]

@@ -37,6 +37,12 @@ def test_every_committed_model_gets_a_tokenizer_of_its_vocabulary(model: Path, t
         assert vocabulary["</s>"] == text["eos_token_id"]
 
 
+def test_everybody_may_read_the_copy(tmp_path: Path) -> None:
+    """An exported one is served by whoever the deployment runs as."""
+    made = materialise(source(tmp_path / "tiny"), tmp_path / "cache")
+    assert made.stat().st_mode & 0o777 == 0o755
+
+
 def test_same_content_is_made_once_and_changed_content_elsewhere(tmp_path: Path) -> None:
     model = source(tmp_path / "model")
     first = materialise(model, tmp_path / "cache")

@@ -70,7 +70,8 @@ def test_the_note_names_equal_parts_and_the_worst_rank_of_the_session_that_sprea
 
 def test_the_note_names_ranks_that_do_not_tell_or_do_not_answer() -> None:
     one_silent = (RankMemory(0, weights_bytes=1), RankMemory(1))
-    assert memory_note([one_silent], 2) == "memory of 2 ranks: weights_bytes not told by rank 1, so no worst"
+    for sessions in ([one_silent], [one_silent, one_silent]):
+        assert memory_note(sessions, 2) == "memory of 2 ranks: weights_bytes not told by rank 1, so no worst"
     two_silent = (*one_silent, RankMemory(2))
     assert memory_note([two_silent], 3) == "memory of 3 ranks: weights_bytes not told by ranks 1, 2, so no worst"
     first_engine_alone = (RankMemory(0, weights_bytes=1),)

@@ -155,6 +155,7 @@ def test_injected_slow_down_regresses(site):
     assert "REGRESSED" in run.stdout
     (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
     assert "a fault was put into the candidate on purpose: slow_step_percent=250.0" in cell["notes"]
+    assert json.loads((site.root / "out" / "measurements.json").read_text())["injected"] == "slow_step_percent=250.0"
     failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
     assert failed == {"test_throughput", "test_latency"}
 
@@ -188,6 +189,15 @@ def test_injected_memory_regresses_memory_alone(site):
     assert failed == {"test_memory"}
     assert "weights_bytes" in run.stdout
     assert "engine_peak_rss_bytes" in run.stdout
+
+
+def test_a_waiver_holds_for_the_release_that_was_served(site):
+    names = {"target": "tiny", "config": "fp8_kv", "workload": "quick", "metric": "weights_bytes"}
+    waiver = {**names, "owner": "ann", "build": "0.32", "reason": "known and looked into", "expires_on": "2999-01-01"}
+    (site.root / "baselines" / "waivers.yaml").write_text(yaml.safe_dump([waiver]))
+    run = site.pytest("-k", "fp8_kv and test_memory", "--k3-inject", "hold_weights_bytes=1")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert "waived by ann" in run.stdout
 
 
 def test_missing_baseline_names_the_command(site):

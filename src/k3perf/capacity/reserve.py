@@ -48,7 +48,7 @@ def largest_step(given: Mapping[str, Any], device_memory_bytes: int | None, maxi
         if given.get("enable_chunked_prefill") is False:
             tokens = max(tokens, maximum_context_tokens)
         tokens = min(tokens, sequences * maximum_context_tokens)
-    return Step(tokens, sequences if given.get("max_num_seqs") else min(sequences, tokens))
+    return Step(tokens, min(sequences, tokens))  # vLLM refuses more sequences than tokens that were both asked for
 
 
 def context_tokens(shape: ModelShape, given: Mapping[str, Any]) -> int:

@@ -91,10 +91,10 @@ def marked_processes() -> dict[int, str]:
     """Every process on the machine that carries an engine's mark, with the identity (``pid-start_ticks``) of the harness that started it."""
     mark = f"{ENGINE_ID_VARIABLE}=".encode()
     found = {}
-    for pid, row in process_list().items():
-        with suppress(OSError):
+    for pid in process_list():
+        with suppress(OSError):  # one that has ended has no environment any more
             for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(mark) and row.running:
+                if entry.startswith(mark):
                     found[pid] = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
     return found
 

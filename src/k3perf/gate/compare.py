@@ -210,7 +210,7 @@ def _judge_statistical(
 
 def _left_out(readings: Readings) -> list[str]:
     counts = (
-        (readings.invalid_round_count, f"rounds left out as invalid{_by_rule(readings.invalid_round_reasons)}"),
+        (readings.invalid_round_count, f"rounds left out as invalid: {_by_rule(readings.invalid_round_reasons)}"),
         (readings.invalid_session_count, "sessions left out as invalid"),
         (readings.unpaired_session_count, "sessions left out for want of a valid reference session beside them"),
     )
@@ -221,8 +221,7 @@ def _by_rule(reasons: Sequence[InvalidReason]) -> str:
     """Each rule with how many rounds broke it and the reading of the first."""
     counts = Counter(reason.rule for reason in reasons)
     first = {reason.rule: reason.text for reason in reversed(reasons)}
-    told = [f"{count} by {rule}, first {first[rule]}" for rule, count in counts.most_common()]
-    return f": {'; '.join(told)}" if told else ""
+    return "; ".join(f"{count} by {rule}, first {first[rule]}" for rule, count in counts.most_common())
 
 
 def _purchase(judged: list[Judged], had: int, *, drifted: bool) -> tuple[Buy, int, int]:

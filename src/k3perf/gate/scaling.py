@@ -187,7 +187,7 @@ def _release(resolved_config: Mapping[str, object]) -> str:
 
 def _source(baseline: Baseline, session_count: int) -> str:
     accepted = baseline.acceptance.accepted_at_utc.partition("T")[0]
-    vllm = _release(baseline.resolved_config) or baseline.versions.get("vllm", "unknown")
+    vllm = _release(baseline.resolved_config) or "unknown"  # as in the remark on another release: one source, or they contradict each other
     return f"baselines/{baseline.target}/{baseline.config}.json: {session_count} sessions, vLLM {vllm}, accepted {accepted}"
 
 

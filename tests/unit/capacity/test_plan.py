@@ -202,6 +202,7 @@ def test_the_largest_step_follows_the_arguments(arguments: dict[str, Any], conte
         ("enable_chunked_prefill", "False"),
         ("enable_chunked_prefill", 0),
         ("enforce_eager", "yes"),
+        ("enable_prefix_caching", "no"),
         ("max_model_len", -1),
         ("max_model_len", "auto"),
         ("max_model_len", True),

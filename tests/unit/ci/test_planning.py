@@ -262,12 +262,16 @@ def test_recorded_costs_come_from_sessions_that_ended(tmp_path: Path) -> None:
     assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
     costs = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
     assert (costs.runs, costs.session_s) == (("r",), {"alpha-tuned-chat": 10})
-    earlier = RecordedCosts(runs=("a",), engine_start_s={"beta/default": 7}, session_s={"beta-default-chat": 3, "alpha-tuned-chat": 99})
+    earlier = RecordedCosts(
+        runs=("a",), engine_start_s={"beta/default": 7, "alpha/tuned": 999}, session_s={"beta-default-chat": 3, "alpha-tuned-chat": 99}
+    )
     (tmp_path / "costs.json").write_text(earlier.model_dump_json())
     assert record_costs_of(tmp_path, tmp_path / "costs.json") == 0
     both = RecordedCosts.model_validate_json((tmp_path / "costs.json").read_bytes())
     assert (both.runs, both.session_s) == (("a", "r"), {"alpha-tuned-chat": 10, "beta-default-chat": 3})
-    assert both.engine_start_s["beta/default"] == 7
+    assert both.engine_start_s == {**costs.engine_start_s, "beta/default": 7}
+    for recorded in (both.engine_start_s, both.session_s):
+        assert list(recorded) == sorted(recorded)  # a review shows what changed alone
 
 
 def test_a_torn_file_of_costs_is_told_and_kept(tmp_path: Path) -> None:

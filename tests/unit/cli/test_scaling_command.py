@@ -55,6 +55,10 @@ def test_one_row_a_cell_and_a_reason_for_each_without_an_efficiency(baselines: P
     assert "baselines/h200-k3/seqs_down.json does not exist" in told["h200-k3-tp2-seqs_down-serve_1k"]
     assert "no baseline of h200-k3-tp2/batched_tokens_16k has the workload serve_1k" in told["h200-k3-tp2-batched_tokens_16k-serve_1k"]
     assert len(rows) == len(told) == 8
+    assert len({line.index(" h200-k3 ") for line in lines[1 : lines.index("")]}) == 1  # words to the left of their column
+    assert {len(line) for line in lines[: lines.index("")]} == {len(lines[0])}  # figures to the right
+    assert run("--target", "h200-k3-tp2", "--target", "h200-k3-tp2", "--baselines", str(baselines)) == 0
+    assert capsys.readouterr().out.splitlines() == lines  # asked for twice, told once
 
 
 def test_json_holds_every_target_that_names_a_base(baselines: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -343,6 +343,16 @@ def test_a_scaling_base_on_other_devices(suite_copy):
     assert "runs on other devices (NVIDIA H100) than this target (NVIDIA H200)" in str(problem_of(suite_copy))
     rewrite(base, hardware={"kind": "cpu", "hardware_class": "any-cpu"})
     assert "runs on other devices (cpu) than this target (NVIDIA H200)" in str(problem_of(suite_copy))
+    wide = suite_copy / "targets" / "h200-k3-small-tp2.yaml"
+    rewrite(wide, hardware={**yaml.safe_load(wide.read_text())["hardware"], "device_name": ""})
+    assert "runs on other devices (cpu) than this target (nvidia)" in str(problem_of(suite_copy))
+
+
+def test_a_scaling_base_that_serves_a_checkpoint(suite_copy):
+    rewrite(suite_copy / "targets" / "h200-k3-small.yaml", model={"checkpoint": "moonshotai/K3", "weights": "checkpoint"})
+    assert "serves another model (moonshotai/K3, checkpoint weights) than this target (models/h200-k3-small, dummy" in str(
+        problem_of(suite_copy)
+    )
 
 
 def test_a_scaling_base_must_be_a_name(suite_copy):

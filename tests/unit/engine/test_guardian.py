@@ -122,6 +122,29 @@ def test_a_process_that_lost_its_first_thread_alone_is_ended_too() -> None:
             os.kill(session, signal.SIGKILL)
 
 
+NAMES_A_SESSION = """
+import sys
+from k3perf.engine.guardian import Guardian
+guardian = Guardian("mine-")
+guardian.add_session(int(sys.argv[1]))
+print(guardian.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_has_ended_and_that_nobody_collects_is_not_waited_for() -> None:
+    with subprocess.Popen(["true"], start_new_session=True) as ended:
+        wait(lambda: not runs(ended.pid))
+        command = [sys.executable, "-c", NAMES_A_SESSION, str(ended.pid)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        guardian = int(process.stdout.readline())
+        process.kill()
+        process.communicate()
+        wait(lambda: not runs(guardian))  # half of its deadline for those that do not end
+        assert read_row(ended.pid) is not None
+
+
 HOLDER = """
 import os, subprocess, sys
 from k3perf.engine.guardian import Guardian

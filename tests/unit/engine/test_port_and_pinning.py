@@ -44,7 +44,7 @@ def test_that_somebody_listens_is_seen_and_hinders_nobody(address: str) -> None:
             assert somebody_listens("127.0.0.1", reservation.port)
             with socket.create_connection(("127.0.0.1", reservation.port)):
                 assert somebody_listens("127.0.0.1", reservation.port)
-        assert not somebody_listens("127.0.0.1", reservation.port)  # a connection that waits for its end is no listener
+        assert not somebody_listens("127.0.0.1", reservation.port)
     finally:
         reservation.release()
 
@@ -79,15 +79,15 @@ with socket.socket({family}) as server:
 
 
 @pytest.mark.parametrize(
-    ("family", "address", "who"),
+    ("family", "address", "alone", "who"),
     [
-        ("socket.AF_INET", HOST, Listener.STRANGER),  # both listen: who answers is the kernel's choice
-        ("socket.AF_INET", "127.0.0.2", Listener.OWN),
-        ("socket.AF_INET6", "::1", Listener.OWN),
-        ("socket.AF_INET6", "::", Listener.OWN),
+        ("socket.AF_INET", HOST, Listener.STRANGER, Listener.STRANGER),  # both listen: who answers is the kernel's choice
+        ("socket.AF_INET", "127.0.0.2", Listener.NOBODY, Listener.OWN),
+        ("socket.AF_INET6", "::1", Listener.NOBODY, Listener.OWN),
+        ("socket.AF_INET6", "::", Listener.STRANGER, Listener.OWN),  # the tables do not say whether it takes IPv4 too
     ],
 )
-def test_who_listens_beside_a_stranger_with_the_same_number(family: str, address: str, who: Listener) -> None:
+def test_who_listens_beside_a_stranger_with_the_same_number(family: str, address: str, alone: Listener, who: Listener) -> None:
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         own.bind((HOST, 0))
@@ -97,9 +97,26 @@ def test_who_listens_beside_a_stranger_with_the_same_number(family: str, address
             assert stranger.stdout is not None
             assert stranger.stdin is not None
             stranger.stdout.readline()
+            assert who_listens(HOST, port, [os.getpid()]) is alone
             own.listen(1)
             assert who_listens(HOST, port, [os.getpid()]) is who
             stranger.stdin.close()
+
+
+def test_a_connection_that_waits_for_its_end_is_nobodys_listener() -> None:
+    """The kernel keeps it for a minute with the server's address and no inode: the next engine on that port would be a stranger's."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server does
+        server.bind((HOST, 0))
+        server.listen(1)
+        port = server.getsockname()[1]
+        with socket.create_connection((HOST, port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # first, so that its end waits
+            assert client.recv(1) == b""
+        assert who_listens(HOST, port, [os.getpid()]) is Listener.OWN
+    assert who_listens(HOST, port, [os.getpid()]) is Listener.NOBODY
+    assert not somebody_listens(HOST, port)
 
 
 def test_a_dual_stack_server_takes_the_hosts_connections() -> None:

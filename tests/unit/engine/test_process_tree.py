@@ -13,7 +13,7 @@ import pytest
 
 from k3perf.engine import process_tree
 from k3perf.engine.lock import LockHolder
-from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, process_list, read_row
+from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, marked_processes, process_list, read_row
 
 NO_SUCH_PID = 1 << 22
 # exit(2), which ends the calling thread alone, of the first thread; the other goes on until its standard input ends
@@ -113,6 +113,7 @@ def test_a_process_that_has_ended_and_was_not_collected_is_none_of_the_running(e
             time.sleep(0.01)
         assert not row.running
         assert ProcessTree(engine_id, ended.pid).pids() == ()
+        assert ended.pid not in marked_processes()
         assert not holder_of(ended).alive
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,7 @@ def test_a_semaphore_and_a_block_are_seen_in_their_maker(maker: Maker) -> None:
     assert {str(path) for path in maker.files} <= set(files_present().values())
 
 
-def test_a_file_that_is_open_and_not_mapped_is_seen(tmp_path: Path) -> None:
+def test_a_file_that_is_open_and_not_mapped_is_seen() -> None:
     path = Path(f"/dev/shm/k3perf-test-{os.getpid()}")
     try:
         with path.open("wb"):
@@ -86,6 +88,22 @@ def test_a_file_that_is_open_and_not_mapped_is_seen(tmp_path: Path) -> None:
         assert path.stat().st_ino not in inodes_used_by([os.getpid()])
     finally:
         path.unlink()
+
+
+def test_a_file_elsewhere_is_nobodys_shared_memory(tmp_path: Path) -> None:
+    """Another file system counts its inodes on its own: the same number would be another file."""
+    shared, elsewhere = Path(f"/dev/shm/k3perf-test-{os.getpid()}"), tmp_path / "model"
+    try:
+        with ExitStack() as mapped:
+            for path in (shared, elsewhere):
+                path.write_bytes(b"x")
+                file = mapped.enter_context(path.open("rb"))
+                mapped.enter_context(mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ))
+            used = inodes_used_by([os.getpid()])
+            assert shared.stat().st_ino in used
+            assert elsewhere.stat().st_ino not in used
+    finally:
+        shared.unlink()
 
 
 def test_what_was_seen_is_removed_when_its_maker_is_gone(record: SharedMemoryRecord, maker: Maker) -> None:

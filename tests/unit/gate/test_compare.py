@@ -327,6 +327,13 @@ def test_exact_metrics_see_one_byte(build: Build, now: float, tolerance: Toleran
     assert compare(baseline, build.cell([build.session("now", weights_bytes=now)]), policy).outcome is outcome
 
 
+@pytest.mark.parametrize(("now", "outcome"), [(995.0, Outcome.PASS), (990.0, Outcome.PASS), (989.0, Outcome.IMPROVED)])
+def test_an_exact_metric_improves_when_it_beats_the_best_recorded_value(build: Build, now: float, outcome: Outcome) -> None:
+    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0)})
+    baseline = build.baseline(build.cell([build.session(f"s{n}", weights_bytes=1000.0 - 2 * n) for n in range(6)]), policy)
+    assert compare(baseline, build.cell([build.session("now", weights_bytes=now)]), policy).outcome is outcome
+
+
 def test_one_token_less_capacity_is_seen_and_sessions_that_differ_are_named(build: Build) -> None:
     policy = build.policy(tolerances={"kv_capacity_tokens": Tolerance(loss_absolute=0)})
     baseline = build.baseline(build.cell([build.session(f"s{n}", kv_capacity_tokens=4096.0) for n in range(6)]), policy)
@@ -409,6 +416,22 @@ def test_a_reference_that_did_not_alternate_and_has_no_logarithm_is_invalid(buil
     assert compare(baseline, build.cell([candidate, silent], "reference"), policy).outcome is Outcome.INVALID
 
 
+@pytest.mark.parametrize("mode", ["baseline", "reference"])
+def test_rounds_left_out_are_told_by_rule_the_commonest_first(build: Build, mode: str) -> None:
+    lag = [InvalidReason("lag", "1 ms"), InvalidReason("lag", "2 ms")]
+    reasons = [
+        (InvalidReason("clock", "900 MHz"),),
+        (lag[0],),
+        (lag[1], InvalidReason("clock", "800 MHz")),
+        (InvalidReason("lag", "3 ms"),),
+    ]
+    paired = mode == "reference"
+    good, *rest = build.pairs(1000.0, 1000.0, 1) if paired else build.sessions(1000.0, 1)
+    bad = tuple(replace(build.round(99, {RATE: 100.0}), invalid_reasons=own) for own in reasons)
+    verdict = compare(build.baseline(), build.cell([replace(good, rounds=(*bad, *good.rounds)), *rest], mode), build.policy())
+    assert "4 rounds left out as invalid: 3 by lag, first 1 ms; 2 by clock, first 900 MHz" in verdict.notes
+
+
 def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> None:
     baseline, policy = build.baseline(), build.policy()
     good = build.sessions(1000.0, 1)[0]
@@ -416,8 +439,10 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     verdict = compare(baseline, build.cell([broken]), policy)
     assert verdict.outcome is Outcome.PASS
     assert f"3 rounds left out as invalid: 3 by {build.reason.rule}, first {build.reason.text}" in verdict.notes
-    lost = replace(good, session_id="x", invalid_reasons=(build.reason,))
-    assert "1 sessions left out as invalid" in compare(baseline, build.cell([lost, good]), policy).notes
+    lost = replace(broken, session_id="x", invalid_reasons=(build.reason,))
+    notes = compare(baseline, build.cell([lost, good]), policy).notes
+    assert "1 sessions left out as invalid" in notes
+    assert not any("rounds left out" in note for note in notes)  # they went with their session
     said = replace(build.reason, text=f"candidate session: {build.reason.text}")
     assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (said,), "whose session it was is told"
     cell = build.cell([good], invalid_reasons=(InvalidReason("preflight", "dirty"),))
@@ -531,7 +556,9 @@ def test_a_workloads_own_tolerance_holds_for_its_cells_alone(build: Build) -> No
 
 def test_every_metric_that_is_gated_anywhere_is_known(build: Build) -> None:
     rate, hits = Tolerance(loss_ratio=0.05), Tolerance(loss_absolute=0.01)
-    policy = build.policy(tolerances={RATE: rate}, workload_tolerances={"sharing": {"prefix_hit_ratio": hits}, "chat": {RATE: None}})
+    policy = build.policy(
+        tolerances={RATE: rate}, workload_tolerances={"sharing": {"prefix_hit_ratio": hits}, "chat": {RATE: None, "ttft_p50_ms": None}}
+    )
     assert policy.known_tolerances == {RATE: rate, "prefix_hit_ratio": hits}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from k3perf.config.models import Hardware, TargetSpec, Tolerance
 from k3perf.config.suite import Suite, load_suite
-from k3perf.gate.baseline import Baseline
+from k3perf.gate.baseline import Baseline, MetricBaseline
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.scaling import RATE, ScalingBase, ScalingReading
@@ -66,7 +66,9 @@ def against(
 
 
 def test_the_base_s_figure_is_the_one_that_its_own_candidates_are_compared_with(build: Build) -> None:
-    reading = against(*RECORDED).of_measurement(measured(1.5))
+    wide = SUITE.target("h200-k3-tp2")  # its own plan has no say
+    wide = wide.model_copy(update={"measurement": wide.measurement.model_copy(update={"minimum_rounds": 2, "maximum_rounds": 2})})
+    reading = against(*RECORDED, wide=wide).of_measurement(measured(1.5))
     tolerances = {RATE: Tolerance(loss_ratio=0.1)}
     policy = build.policy(
         tolerances=tolerances, plan=SUITE.target("h200-k3").measurement, noise=pool_noise(RECORDED, tolerances), gated_metric_count=2
@@ -77,6 +79,36 @@ def test_the_base_s_figure_is_the_one_that_its_own_candidates_are_compared_with(
     assert metric.baseline_value == pytest.approx(3400, rel=0.01)
     # the very sessions of the base, every round one and a half times as fast: taken alike, nothing but that is left
     assert reading.efficiency_ratio == pytest.approx(0.75, abs=1e-12)
+
+
+def disturbed(config: str, level: float) -> Baseline:
+    """Six sessions of twelve rounds: half of a session's rounds are held up, in each session by another amount; the other half never is."""
+    build = Build()
+    sessions = [
+        build.session(f"c{index}", [build.round(number, {RATE: level * (1 - number % 2 * 0.05 * index)}) for number in range(12)])
+        for index in range(6)
+    ]
+    return build.baseline(build.cell(sessions, target="h200-k3", config=config, workload="serve_1k", plan_digest=PLAN))
+
+
+def test_the_noise_of_all_the_base_s_cells_says_how_a_session_is_taken() -> None:
+    """Five cells can tell that the lower quartile of the losses differs least between sessions; one cell alone cannot, and has the median."""
+    several = [disturbed(config, 3400.0) for config in ("default", "a", "b", "c", "d")]
+    pooled = against(*several).of_measurement(measured(1.5, several[0]))
+    alone = against(several[0]).of_measurement(measured(1.5, several[0]))
+    assert pooled.base_tokens_per_s == pytest.approx(3400)
+    assert alone.base_tokens_per_s is not None
+    assert alone.base_tokens_per_s < 0.96 * 3400
+    assert [reading.efficiency_ratio for reading in (pooled, alone)] == pytest.approx([0.75, 0.75], abs=1e-12)
+
+
+def test_the_rate_is_found_among_other_metrics() -> None:
+    workload = DEFAULT.workload("serve_1k")
+    assert workload is not None
+    (entry,) = workload.metrics
+    other = MetricBaseline.model_validate({**entry.model_dump(), "metric": "ttft_p50_ms", "sessions": entry.model_dump()["sessions"][:1]})
+    among = workload_changed(metrics=(other, entry))
+    assert against(among).of_measurement(measured()).source.startswith("baselines/h200-k3/default.json: 6 sessions")
 
 
 def test_the_sentence_names_both_figures_and_where_the_base_s_came_from() -> None:
@@ -98,10 +130,11 @@ def test_sessions_of_fewer_rounds_are_compared_with_as_many_of_the_base() -> Non
 def test_only_valid_candidate_sessions_count_whatever_they_were_compared_with() -> None:
     good = measured(1.5)
     spoiled = tuple(replace(session, session_id="bad", invalid_reasons=(InvalidReason("x", "y"),)) for session in sessions_of(DEFAULT, 9.0))
-    reference = tuple(replace(session, arm=Arm.REFERENCE, pair_id="p") for session in sessions_of(DEFAULT, 9.0))
+    base_arm = {"arm": Arm.REFERENCE, "pair_id": "p", "resolved_config": {"version.vllm": "0.1"}}
+    reference = tuple(replace(session, **base_arm) for session in sessions_of(DEFAULT, 9.0))
     for mode in ("baseline", "reference", "ab"):
-        reading = against(*RECORDED).of_measurement(replace(good, mode=mode, sessions=(*spoiled, *reference, *good.sessions)))
-        assert reading.efficiency_ratio == pytest.approx(0.75, abs=1e-12)
+        reading = against(*RECORDED).of_measurement(replace(good, mode=mode, sessions=(*reference, *spoiled, *good.sessions)))
+        assert (reading.efficiency_ratio, reading.remark) == (pytest.approx(0.75, abs=1e-12), "")
     nothing = against(*RECORDED).of_measurement(replace(good, sessions=spoiled))
     assert nothing.efficiency_ratio is None
     assert nothing.base_tokens_per_s == pytest.approx(3400, rel=0.01)
@@ -180,11 +213,21 @@ def test_another_release_and_a_rate_of_the_requests_own_are_remarked() -> None:
     )
     unknown = tuple(replace(session, resolved_config={}) for session in sessions_of(DEFAULT, 1.5))
     assert "another release, vLLM unknown, was measured here" in against(*RECORDED).of_measurement(measured(sessions=unknown)).text
-    paced = SUITE.workload("serve_1k").model_copy(update={"arrival": SUITE.workload("poisson").arrival})
-    suite = replace(SUITE, workloads={**SUITE.workloads, "serve_1k": paced})
-    assert against(*RECORDED, suite=suite).of_measurement(measured()).remark == (
-        "requests come at a rate of their own, which the throughput cannot exceed"
-    )
+    undated = without(resolved_config={})
+    assert "vLLM unknown, accepted" in against(undated).of_measurement(measured(sessions=unknown)).text
+
+
+@pytest.mark.parametrize(("like", "own_rate"), [("poisson", True), ("burst", False), ("serve_1k", False)])
+def test_requests_that_come_at_a_rate_of_their_own_are_remarked(like: str, own_rate: bool) -> None:
+    """Requests that are all there at once, or wait for each other, are held up by the engine alone."""
+    alike = SUITE.workload("serve_1k").model_copy(update={"arrival": SUITE.workload(like).arrival})
+    suite = replace(SUITE, workloads={**SUITE.workloads, "serve_1k": alike})
+    remark = "requests come at a rate of their own, which the throughput cannot exceed"
+    assert against(*RECORDED, suite=suite).of_measurement(measured()).remark == (remark if own_rate else "")
+    if own_rate:
+        other = without(resolved_config={**DEFAULT.resolved_config, "version.vllm": "0.32.0"})
+        both = against(other, suite=suite).of_measurement(measured()).text
+        assert both.endswith(f"; another release, vLLM 0.33.0, was measured here; {remark}")
 
 
 def test_from_committed_baselines_alone() -> None:
@@ -192,11 +235,15 @@ def test_from_committed_baselines_alone() -> None:
     assert workload is not None
     wide = without(target="h200-k3-tp2", hardware_class="h200-x2")
     base = against(*RECORDED)
-    assert base.of_baseline(wide, "default", "serve_1k").efficiency_ratio == pytest.approx(0.5, abs=1e-12)
+    reading = base.of_baseline(wide, "default", "serve_1k")
+    assert (reading.efficiency_ratio, reading.remark) == (pytest.approx(0.5, abs=1e-12), "")
+    older = wide.model_copy(update={"resolved_config": {"version.vllm": "0.32.0"}})
+    assert base.of_baseline(older, "default", "serve_1k").remark == "another release, vLLM 0.32.0, was measured here"
     for nothing in (None, wide.model_copy(update={"workloads": ()})):
         reading = base.of_baseline(nothing, "default", "serve_1k")
         assert reading.text == "no scaling efficiency against h200-k3: no baseline of h200-k3-tp2/default has the workload serve_1k"
         assert (reading.tokens_per_s, reading.base_tokens_per_s) == (None, pytest.approx(3400, rel=0.01))
+        assert reading.remark == ""  # of no release: there is nothing that was measured with one
     ratios = tuple(entry.model_copy(update={"basis": "ratio"}) for entry in workload.metrics)
     only_ratios = wide.model_copy(update={"workloads": (workload.model_copy(update={"metrics": ratios}),)})
     assert "h200-k3-tp2/default holds no output_tokens_per_s" in base.of_baseline(only_ratios, "default", "serve_1k").missing

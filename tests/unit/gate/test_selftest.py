@@ -330,7 +330,7 @@ def cut(cell: CellMeasurement, rounds: int) -> CellMeasurement:
 
 @pytest.mark.parametrize(
     ("sessions", "shorter_sessions", "shorter_rounds", "kept"),
-    [(9, 3, 9, (9, 12)), (6, 4, 11, (10, 11)), (6, 3, 8, (9, 8)), (6, 4, 7, None)],
+    [(9, 3, 9, (9, 12)), (6, 4, 11, (10, 11)), (6, 3, 8, (9, 8)), (6, 4, 7, None), (2, 8, 6, (10, 6))],
 )
 def test_shorter_sessions_are_joined_only_where_they_are_needed_and_not_cut_short(
     sessions: int, shorter_sessions: int, shorter_rounds: int, kept: tuple[int, int] | None
@@ -338,12 +338,13 @@ def test_shorter_sessions_are_joined_only_where_they_are_needed_and_not_cut_shor
     long, short = recorded_cell("b", sessions=sessions), cut(recorded_cell("b", sessions=shorter_sessions), shorter_rounds)
     halves = [replace(long, sessions=long.sessions[:3]), replace(long, sessions=long.sessions[3:])]
     files = {"one": [in_run(halves[0], "1")], "two": [in_run(halves[1], "2")], "three": [in_run(short, "3")]}
-    found, _ = recordings_of_files(files)
+    found, left_out = recordings_of_files(files)
     assert [(one.sessions, one.rounds) for one in found] == ([] if kept is None else [kept])
+    assert [f"(b/simulated {sessions})" in text for text in left_out] == ([True] if kept is None else [])
 
 
 def test_invalid_sessions_have_no_say_in_what_is_usual() -> None:
-    good, spoiled = cut(recorded_cell("b", sessions=8), 6), recorded_cell("b", sessions=8)
+    good, spoiled = cut(recorded_cell("b", sessions=8), 6), recorded_cell("b", sessions=12)
     spoiled = replace(spoiled, sessions=tuple(replace(session, invalid_reasons=SPOILED) for session in spoiled.sessions))
     more = in_run(cut(recorded_cell("b", sessions=2), 6), "2")
     found, _ = recordings_of_files({"one": [in_run(good, "1")], "two": [in_run(spoiled, "3"), more]})

@@ -6,9 +6,12 @@ import json
 import socket
 import struct
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+import k3perf.load.find_rate as find_rate_module
 from k3perf.cli.main import main
 from k3perf.config.load import load_document
 from k3perf.config.suite import load_suite
@@ -16,6 +19,7 @@ from k3perf.config.workload_spec import ServiceLevel, WorkloadSpec
 from k3perf.errors import ExitStatus, MeasurementInvalid
 from k3perf.load.find_rate import RateSearch, RateTrial, find_rate, live_trial, warm_up
 from k3perf.load.mock_server import Behaviour, Delay
+from k3perf.samples import ChunkRecord, RequestSample, RequestStatus
 from k3perf.store.found_rates import found_rate_per_s, read_found_rates
 from k3perf.workload.trace import read_trace
 
@@ -222,6 +226,21 @@ def test_the_warm_up_finds_that_no_server_is_there(arguments, closed_port, tmp_p
     url = f"http://127.0.0.1:{closed_port}"
     with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
         warm_up(load_document(WorkloadSpec, tmp_path / "small.yaml"), base_url=url, model_name="mock", vocabulary_size=64)
+
+
+LOST = RequestSample(0, RequestStatus.RESET, 0, 0, 1, (), 8, 0, 0, detail="Connection lost")
+BROKEN_OFF = replace(LOST, chunks=(ChunkRecord(1, 1),))
+SERVED = replace(BROKEN_OFF, status=RequestStatus.OK)
+
+
+@pytest.mark.parametrize("samples", [(LOST, SERVED), (LOST, BROKEN_OFF)])
+def test_a_server_that_answered_one_request_is_there(arguments, tmp_path, monkeypatch, samples):
+    monkeypatch.setattr(find_rate_module, "run_round", lambda *_, **__: SimpleNamespace(samples=samples))
+    spec = load_document(WorkloadSpec, tmp_path / "small.yaml")
+    warm_up(spec, base_url="http://x", model_name="mock", vocabulary_size=64)
+    monkeypatch.setattr(find_rate_module, "run_round", lambda *_, **__: SimpleNamespace(samples=(LOST, LOST)))
+    with pytest.raises(MeasurementInvalid, match="no server answers at http://x: connection lost"):
+        warm_up(spec, base_url="http://x", model_name="mock", vocabulary_size=64)
 
 
 def test_a_server_that_is_gone_at_the_first_trial_is_told(arguments, closed_port, tmp_path):

@@ -139,6 +139,17 @@ def test_proportional_memory_is_read_seldom_and_tells_its_age(monkeypatch: pytes
     assert [(reading.value, reading.source) for reading in seen] == [(1000.0, "/proc"), (1000.0, "/proc, read 28 s ago"), (2000.0, "/proc")]
 
 
+def test_proportional_memory_that_could_not_be_read_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sizes = Clock(), [None, 1000]
+    monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes.pop(0))
+    seen = []
+    with sampler(None, clock) as running:
+        for _ in range(2):
+            clock.ns += S
+            seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0].value)
+    assert seen == [None, 1000.0]
+
+
 def test_proportional_memory_of_one_engine_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, engines, sizes = Clock(), [(1,)], {(1,): 1000, (2,): 2000, (): None}
     monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes[engines[-1]])
