@@ -197,10 +197,8 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
     ids = 0
     text = False
     for choice in event.get("choices") or ():
-        token_ids = choice.get("token_ids")
+        token_ids = _list_of_ids(choice)
         if token_ids:
-            if not isinstance(token_ids, list):
-                raise TypeError("token_ids is no list")
             ids += len(token_ids)
             if not choice.get("index"):
                 stream.first_sequence_ids.append(token_ids)
@@ -220,6 +218,13 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
         stream.chunks.append(ChunkRecord(at_ns, risen))
     elif text:
         stream.text_reads_ns.append(at_ns)
+
+
+def _list_of_ids(choice: dict[str, Any]) -> list[int]:
+    token_ids = choice.get("token_ids")
+    if token_ids and not isinstance(token_ids, list):
+        raise TypeError("token_ids is no list")
+    return token_ids or []
 
 
 def _has_text(choice: dict[str, Any]) -> bool:

@@ -31,7 +31,6 @@ from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
 
-
 NEEDED_COUNTERS: Final = ("vllm:generation_tokens_total", "vllm:num_preemptions_total")
 """Without these a round that a stranger shared, or in which requests were preempted, would look like any other."""
 
