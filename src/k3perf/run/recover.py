@@ -22,6 +22,12 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
     candidate of a comparison also needs its reference. Sessions with an injected fault never enter.
     """
     results = read_results(results_path)
+    measured_commit, base = results.experiment.get("commit", "unknown"), results.experiment.get("ab_base", "")
+    if measured_commit != "unknown" and (not commit or not measured_commit.startswith(commit) or measured_commit.endswith("-dirty")):
+        if measured_commit != commit:
+            raise UsageError(f"--commit {commit}: {results_path} was measured at {measured_commit}. Give that, or record again.")
+    if base:
+        raise UsageError(f"{results_path} compares with {base} (ab), which makes no baseline. Record with --k3-record instead.")
     ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
     usable = [record for record in ended if _usable(record, suite)]
     cells: dict[CellName, list[SessionRecord]] = {}
