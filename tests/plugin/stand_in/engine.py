@@ -2,7 +2,8 @@
 
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
 the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
-``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies), ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of
+``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies),
+``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of
 every remote call). It answers for as many ranks as tensor parallelism asks for.
 """
 

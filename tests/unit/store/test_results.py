@@ -205,7 +205,7 @@ def test_lines_out_of_order_and_files_put_together_are_refused(tmp_path: Path) -
     with pytest.raises(ConfigFileError, match=r"line \d+.*begins with that run's line and holds no other"):
         read_results(path)
     path.write_text("".join(lines[1:]))
-    with pytest.raises(ConfigFileError, match="line 1.*begins with that run's line"):
+    with pytest.raises(ConfigFileError, match=r"line 1.*begins with that run's line"):
         read_results(path)
     path.write_text("".join([lines[0], *reversed(lines[1:])]))
     with pytest.raises(ConfigFileError, match="it lacks 's2', or a line before it that names that"):
