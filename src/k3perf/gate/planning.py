@@ -196,7 +196,7 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
             cells=tuple(members),
             start_s=costs.start_s(members[0].cell),
             cells_s=tuple(costs.cell_s(member.cell) for member in members),
-            device_count=members[0].cell.target.hardware.device_count * members[0].cell.target.hardware.host_count,
+            device_count=members[0].cell.target.hardware.device_count,
         )
         for (target, config), members in gathered.items()
     )
@@ -218,7 +218,7 @@ def fit_budget(cells: Iterable[SelectedCell], costs: CostModel, budget_device_s:
     for selected in _by_need(chosen):
         cell = selected.cell
         engine = (cell.target.name, cell.config.name)
-        devices = cell.target.hardware.device_count * cell.target.hardware.host_count
+        devices = cell.target.hardware.device_count  # of all hosts together
         price_s = devices * (costs.cell_s(cell) + (0.0 if engine in started else costs.start_s(cell)))
         if selected.priority is not Priority.DIRECT and spent_s + price_s > budget_device_s:
             guessed = "" if costs.basis(cell) is CostBasis.MEASURED else " by estimate"
