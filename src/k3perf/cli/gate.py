@@ -73,6 +73,8 @@ def run_selftest(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.recorded) if arguments.recorded else recordings_folder(Path.cwd())
     if arguments.recorded and folder is not None and not folder.is_dir():
         raise UsageError(f"--recorded {folder}: there is no such folder. Give one that holds measurement files.")
+    if arguments.recorded and folder is not None and not any(folder.glob("*.json")):
+        raise UsageError(f"--recorded {folder}: it holds no .json file. Give a folder of measurement files.")
     parts = [_recorded_text(folder, arguments)]
     if not arguments.recorded_only:
         parts += list(_simulated_parts(arguments))

@@ -76,9 +76,14 @@ def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ())
             cells.setdefault(f"{candidate.target}-{candidate.config}-{candidate.workload}", []).append(span_s)
     return RecordedCosts(
         runs=tuple(sorted(set(runs))),
-        engine_start_s={key: round(median(values.values()), 1) for key, values in sorted(starts.items())},
-        session_s={key: round(median(values), 1) for key, values in sorted(cells.items())},
+        engine_start_s={key: _rounded_s(median(values.values())) for key, values in sorted(starts.items())},
+        session_s={key: _rounded_s(median(values)) for key, values in sorted(cells.items())},
     )
+
+
+def _rounded_s(duration_s: float) -> float:
+    """To tenths; what is shorter than one costs one, since no cost is 0."""
+    return max(round(duration_s, 1), 0.1)
 
 
 @dataclass(frozen=True, slots=True)

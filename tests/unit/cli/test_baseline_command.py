@@ -181,10 +181,10 @@ def test_a_proposal_that_was_edited_or_moved_is_not_accepted(tmp_path: Path, run
     proposal = json.loads(text)
     proposal["baseline"]["workloads"][0]["metrics"][0]["sessions"][0]["value"] *= 0.5
     path.write_text(json.dumps(proposal))
-    with pytest.raises(UsageError, match="default.json at 'baseline.digest': was edited by hand"):
+    with pytest.raises(UsageError, match=r"default.json at 'baseline.digest': was edited by hand"):
         run("accept", "--reason", "first numbers of this target")
     path.write_text(text)
     path.rename(path.with_name("seqs_down.json"))
-    with pytest.raises(UsageError, match="seqs_down.json: holds a proposal for cpu-gqa/default"):
+    with pytest.raises(UsageError, match=r"seqs_down.json: holds a proposal for cpu-gqa/default"):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
