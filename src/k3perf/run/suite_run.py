@@ -124,7 +124,7 @@ class SuiteRun:
     def _write_files_or_say_why(self) -> None:
         try:
             self._write_files()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a number that JSON has no form for
             self.write_problem = f"the files of this run cannot be written: {error}"
             self._progress.note(self.write_problem)
 
