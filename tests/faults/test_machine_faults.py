@@ -76,6 +76,15 @@ def test_an_unfit_device(name: str, needs: Needs, states: tuple[DeviceState, ...
     refuse(name, needs, states=states)
 
 
+@pytest.mark.parametrize(("limit_w", "level"), [(700.0, Level.OK), (690.0, Level.OK), (500.0, Level.FAIL), (None, Level.FAIL)])
+def test_a_device_under_another_power_limit_is_another_class(limit_w: float | None, level: Level) -> None:
+    needs = Needs(H200.model_copy(update={"power_limit_w": 700.0}))
+    findings = check(needs, machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),))
+    assert next(finding.level for finding in findings if finding.name == "device 0 power limit") is level
+    undeclared = check(Needs(H200), machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),))
+    assert not [finding for finding in undeclared if "power limit" in finding.name]
+
+
 def test_too_little_device_memory_names_the_holders() -> None:
     busy = replace(GOOD, used_bytes=80 * GIB, holders=(TRAINER,))
     findings = check(Needs(H200, 100 * GIB), machine=QUIET, devices=lambda: (busy,))
@@ -134,6 +143,9 @@ def fake_nvml(**overrides: Any) -> SimpleNamespace:
 def test_nvml_is_read_into_plain_data() -> None:
     (state,) = nvml_reader(nvml=fake_nvml())()
     assert (state.name, state.free_bytes, state.uncorrected_ecc_count, state.needs_reset) == ("NVIDIA H200", 139 * GIB, 0, None)
+    assert state.power_limit_w is None  # this fake has no such call, as an older library
+    (limited,) = nvml_reader(nvml=fake_nvml(nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000))()
+    assert limited.power_limit_w == 700.0
     assert state.holders[0].size_bytes is None
     assert "an unknown amount" in state.holders[0].text
 
