@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -75,8 +76,10 @@ def memory_cgroup() -> Iterator[Path]:
 
 
 @contextmanager
-def stranger_on(port: int) -> Iterator[None]:
-    """Another program that listens on the port; it answers /health like an engine would."""
+def stranger_on(port: int, model: str = "") -> Iterator[None]:
+    """Another program that listens on the port; it answers /health and /v1/models like an engine of ``model`` would: only whose process it is
+    tells it from ours."""
+    listed = json.dumps({"object": "list", "data": [{"id": model}]}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", port))
@@ -89,8 +92,8 @@ def stranger_on(port: int) -> Iterator[None]:
                 except OSError:
                     return
                 with connection:
-                    connection.recv(4096)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                    body = listed if b"/v1/models" in connection.recv(4096) else b""
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -100,7 +103,7 @@ def stranger_on(port: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
+def steal(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
     """Let a stranger take the first N reserved ports; returns the list of ports that were reserved."""
     with ExitStack() as strangers:
 
@@ -112,7 +115,7 @@ def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]
                     super().__init__(host)
                     ports.append(self.port)
                     if len(ports) <= count:
-                        strangers.enter_context(stranger_on(self.port))
+                        strangers.enter_context(stranger_on(self.port, bench.model))
 
             monkeypatch.setattr(supervisor, "PortReservation", Stolen)
             return ports
