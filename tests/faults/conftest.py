@@ -77,8 +77,9 @@ def memory_cgroup() -> Iterator[Path]:
 
 @contextmanager
 def stranger_on(port: int, model: str = "") -> Iterator[None]:
-    """Another program that listens on the port; it answers /health like an engine would, and serves the model where one is named."""
-    body = json.dumps({"data": [{"id": model}]}).encode() if model else b""
+    """Another program that listens on the port; it answers /health and /v1/models like an engine of ``model`` would: only whose process it is
+    tells it from ours."""
+    listed = json.dumps({"object": "list", "data": [{"id": model}]}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", port))
@@ -91,7 +92,7 @@ def stranger_on(port: int, model: str = "") -> Iterator[None]:
                 except OSError:
                     return
                 with connection:
-                    connection.recv(4096)
+                    body = listed if b"/v1/models" in connection.recv(4096) else b""
                     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
         thread = threading.Thread(target=serve, daemon=True)

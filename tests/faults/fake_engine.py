@@ -205,6 +205,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             name = faults.get("wrong_model") or self.options.model
             self.answer(200, json.dumps({"object": "list", "data": [{"id": name}]}).encode())
+        elif self.path == "/metrics" and faults.get("endless_metrics") is not None:
+            self.send_response(200)
+            self.end_headers()
+            while True:
+                self.wfile.write(b"# HELP vllm:nothing " + b"x" * (1 << 16) + b"\n")
+        elif self.path == "/metrics" and faults.get("no_counters") is not None:
+            self.answer(200, b"", "text/plain")
         elif self.path == "/metrics":
             self.answer(200, metrics_text(preempted=faults.get("preempts") is not None).encode(), "text/plain")
         elif self.path.startswith("/server_info"):

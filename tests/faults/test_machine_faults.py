@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,6 +76,15 @@ def test_an_unfit_device(name: str, needs: Needs, states: tuple[DeviceState, ...
     refuse(name, needs, states=states)
 
 
+@pytest.mark.parametrize(("limit_w", "level"), [(700.0, Level.OK), (690.0, Level.OK), (500.0, Level.FAIL), (None, Level.FAIL)])
+def test_a_device_under_another_power_limit_is_another_class(limit_w: float | None, level: Level) -> None:
+    needs = Needs(H200.model_copy(update={"power_limit_w": 700.0}))
+    findings = check(needs, machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),))
+    assert next(finding.level for finding in findings if finding.name == "device 0 power limit") is level
+    undeclared = check(Needs(H200), machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),))
+    assert not [finding for finding in undeclared if "power limit" in finding.name]
+
+
 def test_too_little_device_memory_names_the_holders() -> None:
     busy = replace(GOOD, used_bytes=80 * GIB, holders=(TRAINER,))
     findings = check(Needs(H200, 100 * GIB), machine=QUIET, devices=lambda: (busy,))
@@ -131,6 +143,9 @@ def fake_nvml(**overrides: Any) -> SimpleNamespace:
 def test_nvml_is_read_into_plain_data() -> None:
     (state,) = nvml_reader(nvml=fake_nvml())()
     assert (state.name, state.free_bytes, state.uncorrected_ecc_count, state.needs_reset) == ("NVIDIA H200", 139 * GIB, 0, None)
+    assert state.power_limit_w is None  # this fake has no such call, as an older library
+    (limited,) = nvml_reader(nvml=fake_nvml(nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000))()
+    assert limited.power_limit_w == 700.0
     assert state.holders[0].size_bytes is None
     assert "an unknown amount" in state.holders[0].text
 
@@ -244,3 +259,62 @@ def test_a_lock_file_without_sense_is_no_obstacle(tmp_path: Path) -> None:
     lock_path("cpu", tmp_path).write_text("{")
     with device_lock("cpu", directory=tmp_path) as stale:
         assert stale is None
+
+
+def test_a_link_in_the_lock_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("somebody's")
+    lock_path("cpu", tmp_path).symlink_to(tmp_path / "other.txt")
+    with pytest.raises(PreflightError, match="it is a link, which is not followed"), device_lock("cpu", directory=tmp_path):
+        pytest.fail("taken")
+    assert (tmp_path / "other.txt").read_text() == "somebody's"
+
+
+def test_a_folder_of_locks_that_is_a_link_holds_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    process = holder_process(tmp_path / "link")
+    with pytest.raises(PreflightError, match="in use by another suite"), device_lock("cpu", directory=tmp_path / "real"):
+        pytest.fail("two holders")
+    process.communicate("")
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("strict_umask")
+def test_locks_are_for_every_user_of_the_machine_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    with device_lock("cpu", directory=folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+        assert stat.S_IMODE(lock_path("cpu", folder).stat().st_mode) == 0o666
+
+
+AS_NOBODY = "import os,sys\nfrom pathlib import Path\nfrom k3perf.engine import lock\nfrom k3perf.engine.lock import device_lock\n"
+# nobody may not be let to start this Python again, as a guardian is
+AS_NOBODY += "lock.Guardian = lambda *_, **__: type('Nothing', (), {'release': lambda self: None})()\n"
+AS_NOBODY += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\ntry:\n    with device_lock('cpu', directory=Path(sys.argv[1])):\n"
+AS_NOBODY += "        print('held')\nexcept Exception as error:\n    print(type(error).__name__, error)\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> None:
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to other users
+        Path(place).chmod(0o755)
+        folder = Path(place) / "locks"
+
+        def ask() -> str:
+            return subprocess.run([sys.executable, "-c", AS_NOBODY, str(folder)], capture_output=True, text=True, check=False).stdout
+
+        with device_lock("cpu", directory=folder):
+            assert f"in use by another suite: pid {os.getpid()} on" in ask()
+        assert ask() == "held\n"
+        gone = {"pid": 2**22 + 1, "start_ticks": 5, "host": "old", "since_utc": "2026-01-01T00:00:00+00:00", "command": "pytest"}
+        lock_path("cpu", folder).write_text(json.dumps(gone))
+        lock_path("cpu", folder).chmod(0o666)
+        assert ask() == "held\n"  # root's file in a sticky folder stays, and is no obstacle to anybody
+        with device_lock("cpu", directory=folder) as stale:
+            assert stale is not None

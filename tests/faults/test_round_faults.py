@@ -49,6 +49,7 @@ CLEAN = RoundRecord(
             "jit_compiles_count": 0,
             "engine_restarts_count": 0,
             "engine_deaths_count": 0,
+            "server_counters_missing_count": 0,
             "throttle_reasons_bits": 0x4,  # the software power cap is how a loaded device runs
             "sm_clock_min_mhz": 1900,
             "temperature_max_c": 60,
@@ -87,6 +88,7 @@ SPOILED = {
     "engine_dies_mid_round": reading("engine_deaths_count", 1),
     "engine_restarts": reading("engine_restarts_count", 1),
     "compile_in_window": reading("jit_compiles_count", 1),
+    "server_counts_nothing": reading("server_counters_missing_count", 2),
     "preempted": counter("vllm:num_preemptions_total", 1.0),
     "client_late": replace(CLEAN, client_lag_p99_ns=40 * MS),
     "clocks_disagree": replace(CLEAN, samples=tuple(request(index, ttft_ms=100) for index in range(4))),
@@ -136,7 +138,7 @@ def test_a_host_reading_that_this_kernel_does_not_offer_is_no_reason(name: str) 
 @pytest.mark.parametrize("rule", [rule for rule in RULES.rounds if rule.requires and rule.limit is not None], ids=lambda rule: rule.name)
 def test_a_required_reading_that_got_lost_is_a_reason(rule: object) -> None:
     name = {"engine_died": "engine_deaths_count", "engine_restarted": "engine_restarts_count", "compile_in_window": "jit_compiles_count"}
-    name["harmful_throttle_bits"] = "throttle_reasons_bits"
+    name |= {"harmful_throttle_bits": "throttle_reasons_bits", "server_counters": "server_counters_missing_count"}
     lost = name.get(rule.name, rule.name)  # type: ignore[attr-defined]
     (reason,) = judge_round(reading(lost, None), RULES)
     assert reason.rule == rule.name  # type: ignore[attr-defined]
@@ -197,6 +199,13 @@ def test_a_compile_in_the_window_names_the_kernel() -> None:
     compiled = TelemetryReading("jit_compiles_count", 1.0, "engine log: Triton JIT compile during inference: kernel_x")
     (reason,) = judge_round(replace(CLEAN, telemetry=(*kept, compiled)), RULES)
     assert "kernel_x" in reason.text
+
+
+def test_failed_requests_say_how_they_failed() -> None:
+    first = replace(request(2, RequestStatus.WRONG_PROMPT), detail="the server read 7 prompt tokens, 8 were sent")
+    bad = replace(CLEAN, samples=(*CLEAN.samples[:2], first, request(3, RequestStatus.RESET)))
+    (reason,) = judge_round(bad, RULES)
+    assert "1 wrong_prompt, 1 reset; first: the server read 7 prompt tokens, 8 were sent" in reason.text
 
 
 def test_the_device_that_broke_the_rule_is_named() -> None:

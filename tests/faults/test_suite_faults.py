@@ -190,3 +190,18 @@ def test_a_killed_run_can_be_resumed(suite_run: Callable[..., SuiteRun], bench: 
     assert {cell["config"] for cell in run.verdict()["cells"]} == {"default", "block_size_32"}
     assert run.results_text().count('"config":"default"') == before  # nothing of it was measured or written again
     assert run.engine_starts() - starts in (2, 4)  # two arms of the one cell that was missing, one session or two
+
+
+@pytest.mark.parametrize("blocked", ["engines", "results.jsonl"])
+def test_a_results_folder_that_takes_no_more_is_invalid_and_no_regression(suite_run: Callable[..., SuiteRun], blocked: str) -> None:
+    """As a folder that became read-only, or full, behind the pre-flight's back: root passes every permission, so a file stands in the way."""
+    run = suite_run()
+    run.results.mkdir()
+    if blocked == "engines":
+        (run.results / blocked).write_text("in the way")
+    else:
+        (run.results / blocked).mkdir()
+    assert run.run() == ExitStatus.INVALID, run.text
+    assert "Traceback" not in run.text, run.text
+    assert run.verdict()["outcome"] == "INVALID"
+    run.bench.assert_nothing_left(lock_directory=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from k3perf.config.models import StageDeadlines, TargetSpec
-from k3perf.engine.group import EngineGroup, GroupLaunch, start_group
+from k3perf.engine.group import EngineGroup, Follower, GroupLaunch, start_group
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.multi_node import multi_node_launch, start_target
 from k3perf.errors import EngineError, UsageError
@@ -118,6 +118,17 @@ def test_a_head_that_dies_in_the_start_takes_the_followers_along(tmp_path: Path)
     assert any("follower up" in line for line in caught.value.log_tail)
     marked = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _runs(entry, FOLLOWER)]
     assert marked == []
+
+
+def test_ranks_that_cannot_be_watched_are_not_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Follower, "watch", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        start(tmp_path, head(), follower())
+    entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    assert [entry for entry in entries if _runs(entry, FOLLOWER) or _runs(entry, str(FAKE))] == []
 
 
 def _runs(entry: Path, text: str) -> bool:

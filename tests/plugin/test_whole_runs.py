@@ -303,7 +303,7 @@ def test_killed_recording_is_recovered(site):
     run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "rec")
     assert run.returncode == ExitStatus.OK, run.stdout
     (site.root / "rec" / "measurements.json").unlink()
-    recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
+    recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")  # outside a repository the run could not know it
     assert recovered.returncode == ExitStatus.OK, recovered.stdout + recovered.stderr
     assert "tiny-fp8_kv-quick: 3 sessions and 3 of the reference" in recovered.stdout
     lines = (site.root / "rec" / "results.jsonl").read_text().splitlines()
@@ -336,6 +336,36 @@ def test_a_run_interrupted_in_its_first_cell_says_what_is_left(site, option, tol
     assert f"no cell was finished; what was measured is in {out}" in said
     assert told in said
     assert not site.engines_left()
+
+
+def test_an_engine_that_died_once_is_told_with_the_verdict(site):
+    site.behave(die_once=str(site.root / "died"))
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert (site.root / "died").exists()
+    assert run.returncode == ExitStatus.OK, run.stdout
+    (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
+    (note,) = [note for note in cell["notes"] if "was lost and measured anew" in note]
+    assert "session 1 was lost" in note
+    assert "the stand-in dies as told" in note
+    assert note in run.stdout.replace("\n", " ") or "was lost and measured anew" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("experiment", "commit", "message"),
+    [
+        ({"commit": "0" * 40}, "abc", "was measured at 0000"),
+        ({"commit": "abc-dirty"}, "abc", "was measured at abc-dirty"),
+        ({"commit": "abc", "ab_base": "/base/bin/python"}, "abc", "compares with /base/bin/python (ab)"),
+    ],
+)
+def test_what_is_recovered_is_a_recording_of_that_commit(site, experiment, commit, message):
+    (site.root / "rec").mkdir()
+    run_line = {"kind": "run", "content": {"schema_version": 1, "run_id": "r", "experiment": experiment}}
+    (site.root / "rec" / "results.jsonl").write_text(json.dumps(run_line) + "\n")
+    recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", commit)
+    assert recovered.returncode == ExitStatus.USAGE, recovered.stdout + recovered.stderr
+    assert message in recovered.stderr
+    assert not (site.root / "rec" / "measurements.json").exists()
 
 
 def test_memory_is_read_once_when_a_session_begins_and_once_when_it_ends(site):

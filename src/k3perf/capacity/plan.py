@@ -176,10 +176,13 @@ def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
     for key in ("enable_chunked_prefill", "enable_prefix_caching", "enforce_eager"):
         if given.get(key) is not None and not isinstance(given[key], bool):
             raise UsageError(f"{key} {given[key]!r} is neither true nor false; write for example --set {key}=false.")
-    for key in ("max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+    for key in ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size", "kv_cache_memory_bytes"):
         size = given.get(key)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise UsageError(f"{key} {size!r} is no number of 1 or more; the plan needs the size itself, not what the engine would choose.")
+    share = given.get("gpu_memory_utilization")
+    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+        raise UsageError(f"gpu_memory_utilization {share!r} is no share above 0 and up to 1.")
     for key in ("decode_context_parallel_size", "prefill_context_parallel_size", "num_gpu_blocks_override", "cpu_offload_gb"):
         value = given.get(key)
         if value not in (None, 0, 1):

@@ -79,6 +79,8 @@ def run_selftest(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"there is no {RECORDINGS.as_posix()} around the current folder; go to the repository, or name one with --recorded."
         )
+    if arguments.recorded and folder is not None and not any(folder.glob("*.json")):
+        raise UsageError(f"--recorded {folder}: it holds no .json file. Give a folder of measurement files.")
     parts = [_recorded_text(folder, arguments)]
     if not arguments.recorded_only:
         parts += list(_simulated_parts(arguments))

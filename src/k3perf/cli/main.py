@@ -1,4 +1,5 @@
-"""``k3perf``: every command is registered by its own module; errors the suite knows become one line and their exit status."""
+"""``k3perf``: every command is registered by its own module; errors the suite knows, and files that cannot be used, become one line and
+their exit status."""
 
 from __future__ import annotations
 
@@ -80,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file that cannot be read or written, named by its own words
+        sys.stderr.write(f"k3perf: {error}. Name a file or folder that can be used.\n")
+        return int(ExitStatus.USAGE)
 
 
 if __name__ == "__main__":

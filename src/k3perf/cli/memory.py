@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Parallelism, Ranks
 from k3perf.capacity.rules import PLATFORMS, platform_rules
+from k3perf.cli.numbers import count
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.units import GIB
 
@@ -46,10 +47,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     plan.add_argument(
         "--platform", choices=[row.name for row in PLATFORMS], help="rules of which platform (default: the target's, or nvidia)"
     )
-    plan.add_argument("--device-memory-bytes", type=int, help="memory of one device (default: the target's)")
-    plan.add_argument("--reserve-bytes", type=int, help="measured activations, workspaces, graphs and libraries, instead of the estimate")
+    plan.add_argument("--device-memory-bytes", type=count, help="memory of one device (default: the target's)")
+    plan.add_argument("--reserve-bytes", type=count, help="measured activations, workspaces, graphs and libraries, instead of the estimate")
     for name in ("tensor", "pipeline", "data"):
-        plan.add_argument(f"--{name}", type=int, help=f"{name}-parallel ranks")
+        plan.add_argument(f"--{name}", type=count, help=f"{name}-parallel ranks")
     plan.add_argument("--expert", action="store_true", help="expert parallelism")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
     plan.set_defaults(run=run_plan)
@@ -210,4 +211,15 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
             settings[key] = json.loads(text)
         except ValueError:
             settings[key] = text
-    return {key.replace("-", "_"): value for key, value in settings.items()}
+    return _known({key.replace("-", "_"): value for key, value in settings.items()})
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    """A mistyped argument would be left out of the plan in silence."""
+    if settings:
+        from k3perf.config.arguments import known_arguments, nearest_argument
+
+        for name in settings:
+            if name not in known_arguments():
+                raise UsageError(f"--set {name}: unknown vLLM argument. {nearest_argument(name)}")
+    return settings

@@ -67,7 +67,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isdecimal() else 0
     if not 1 <= value <= 256:
         raise argparse.ArgumentTypeError(f"{text} shards; a workflow matrix holds 1 to 256 jobs")
     return value

@@ -49,7 +49,7 @@ def check_arguments(arguments: dict[str, Any], path: Path, key: str) -> None:
             raise ConfigFileError(path, at, value, "is set by the harness itself", "Remove it; targets declare model and weights.")
         definition = known.get(name)
         if definition is None:
-            raise ConfigFileError(path, at, value, "unknown vLLM argument", _suggest(name, known))
+            raise ConfigFileError(path, at, value, "unknown vLLM argument", nearest_argument(name))
         _check_value(definition, value, path, at)
 
 
@@ -62,7 +62,8 @@ def _check_value(definition: ArgumentDef, value: Any, path: Path, at: str) -> No
         raise ConfigFileError(path, at, value, "is not among vLLM's choices", f"Use one of: {', '.join(definition.choices)}.")
 
 
-def _suggest(name: str, known: dict[str, ArgumentDef]) -> str:
-    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+def nearest_argument(name: str) -> str:
+    """What to tell about a name that no release knows: the one it may have been meant for, and where new ones are added."""
+    near = difflib.get_close_matches(name.replace("-", "_"), known_arguments(), n=1)
     hint = f"Did you mean {near[0]!r}?" if near else "See `vllm serve --help`; names are written with underscores here."
     return hint + " A newer vLLM's arguments are added with scripts/list-vllm-arguments.py."

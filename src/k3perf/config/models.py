@@ -68,13 +68,17 @@ class ConfigSpec(Declared):
 
 
 class Hardware(Declared):
-    """The hardware class a target runs on; the class is part of every baseline's key."""
+    """The hardware class a target runs on; the class is part of every baseline's key.
+
+    ``power_limit_w``: what each device may draw, to 2 %; a device under another limit is refused before anything starts.
+    """
 
     kind: Literal["cpu", "nvidia", "amd"]
     hardware_class: Name
     device_count: int = Field(ge=1, default=1)
     device_name: str = ""
     device_memory_bytes: int | None = Field(default=None, gt=0)
+    power_limit_w: PositiveFloat | None = None
     host_count: int = Field(ge=1, default=1)
     minimum_driver: str = ""
     minimum_vllm: Release = ""

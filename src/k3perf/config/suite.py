@@ -236,7 +236,19 @@ def load_suite(root: Path) -> Suite:
     for target, path in targets.values():
         _check_target(suite, target, path)
     check_tolerances(suite, tolerances_path)
+    _check_cell_ids(suite, {name: path for name, (_, path) in targets.items()})
     return suite
+
+
+def _check_cell_ids(suite: Suite, paths: dict[str, Path]) -> None:
+    """Names may hold dashes, so two cells could have one id; one of them would then never be measured."""
+    known: dict[str, Cell] = {}
+    for cell in suite.cells(on_request=frozenset(suite.workloads)):
+        other = known.setdefault(cell.cell_id, cell)
+        if other is not cell:
+            parts = f"{other.target.name} + {other.config.name} + {other.workload.name}"
+            problem = f"its cell {cell.config.name} + {cell.workload.name} has the id {cell.cell_id!r}, which is that of {parts} too"
+            raise ConfigFileError(paths[cell.target.name], "name", cell.target.name, problem, "Rename the target or the workload.")
 
 
 def _in_order(configs: dict[str, ConfigSpec]) -> dict[str, ConfigSpec]:
@@ -336,7 +348,25 @@ def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
         problem = "the model directory has no config.json"
         raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+    _check_devices(target, path)
     _check_scaling_base(suite, target, path)
+
+
+def _check_devices(target: TargetSpec, path: Path) -> None:
+    """Each rank has a device of its own, and every device a rank: locks, budgets and scaling efficiency count devices, engines use ranks."""
+    hardware, parallelism = target.hardware, target.parallelism
+    if hardware.kind == "cpu":
+        return
+    ranks = parallelism.tensor * parallelism.pipeline * parallelism.data
+    if ranks != hardware.device_count:
+        problem = (
+            f"is {hardware.device_count}, but parallelism makes {ranks} ranks "
+            f"(tensor {parallelism.tensor} x pipeline {parallelism.pipeline} x data {parallelism.data})"
+        )
+        raise ConfigFileError(path, "hardware.device_count", None, problem, "Give one device a rank, of all hosts together.")
+    if hardware.device_count % hardware.host_count:
+        problem = f"does not divide the {hardware.device_count} devices evenly"
+        raise ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, "Give every host as many devices.")
 
 
 def _check_scaling_base(suite: Suite, target: TargetSpec, path: Path) -> None:

@@ -40,6 +40,7 @@ class DeviceState:
     holders: tuple[MemoryHolder, ...]
     uncorrected_ecc_count: int | None
     needs_reset: bool | None
+    power_limit_w: float | None = None
 
     @property
     def free_bytes(self) -> int:
@@ -95,6 +96,7 @@ def _state(nvml: Any, index: int) -> DeviceState:
             lambda: int(nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)),
         ),
         needs_reset=_optional(nvml, lambda: _rows_need_reset(nvml, handle)),
+        power_limit_w=_optional(nvml, lambda: float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1e3),
     )
 
 
@@ -107,7 +109,7 @@ def _rows_need_reset(nvml: Any, handle: Any) -> bool:
 def _optional(nvml: Any, read: Callable[[], _Value]) -> _Value | None:
     try:
         return read()
-    except nvml.NVMLError:
+    except (nvml.NVMLError, AttributeError):  # AttributeError: an older pynvml, which has no such call
         return None
 
 

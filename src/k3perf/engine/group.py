@@ -282,6 +282,11 @@ def start_group(
             device_used_bytes=device_used_bytes,
             companion_failed=rank_failed,
         )
+        try:
+            return EngineGroup(head, tuple(followers), reservation)
+        except BaseException:  # no descriptor left to watch a rank with, a follower gone since
+            head.stop()
+            raise
     except BaseException as error:
         for follower in followers:
             follower.stop()
@@ -290,7 +295,6 @@ def start_group(
             tails = error.log_tail + _follower_tails(followers, 10)
             raise EngineError(str(error).partition("\n")[0], stage=error.stage, root_cause=error.root_cause, log_tail=tails) from error
         raise
-    return EngineGroup(head, tuple(followers), reservation)
 
 
 def _with_master_port(launch: EngineLaunch, port: int) -> EngineLaunch:

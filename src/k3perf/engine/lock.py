@@ -6,6 +6,7 @@ the open file, so after a ``kill -9`` of the holder the lock stays taken until t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,7 +84,8 @@ def device_lock(device_key: str, *, directory: Path | None = None) -> Iterator[L
         guardian = Guardian(f"{process_identity(os.getpid())}-", paths=(path,), inherited=(descriptor,))
         yield stale
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # another user's file, from a suite of theirs that was killed: it stays, and is free
+            path.unlink(missing_ok=True)
         if guardian is not None:
             guardian.release()
         os.close(descriptor)
@@ -111,11 +113,28 @@ def _acquire(path: Path, device_key: str) -> int:
 
 
 def _open(path: Path) -> int:
+    """The lock file, which every user of the machine can take; made where there is none. Never through a link: in a folder that everybody
+    can write, a link would let somebody else have another file overwritten."""
     try:
-        path.parent.mkdir(mode=0o1777, parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        _make_directory(path.parent)
+        while True:
+            try:  # without O_CREAT: kernels with fs.protected_regular refuse that for another user's file in such a folder
+                return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                with suppress(FileExistsError):
+                    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o666)
+                    os.fchmod(descriptor, 0o666)  # whatever the umask took
+                    return descriptor
     except OSError as error:
-        raise PreflightError(f"the lock file {path} cannot be opened: {error}; name another directory for it") from error
+        why = "it is a link, which is not followed" if error.errno == errno.ELOOP else str(error)
+        raise PreflightError(f"the lock file {path} cannot be opened: {why}; remove it, or set TMPDIR to another directory") from error
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o1777)  # mkdir's own mode would lose what the umask takes, and the next user could lock nothing
 
 
 def _still_there(path: Path, descriptor: int) -> bool:

@@ -6,6 +6,7 @@ interval: written after the look before, and before the look that found it.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from k3perf.samples import StageTiming
 from k3perf.units import ns_to_s
 
 _KEPT_LINES: Final = 20_000
+_LONGEST_LINE_BYTES: Final = 1 << 14  # the longest line that vLLM writes, its configuration, has some 6 KiB
+_BLOCK_BYTES: Final = 1 << 20
 _STAGE_RANK: Final = {stage: rank for rank, stage in enumerate(log_lines.STAGES)}
 
 
@@ -52,23 +55,36 @@ class LogReader:
     def drain(self) -> int:
         """Read what came since the last look; returns the number of new complete lines."""
         opened: list[str] = []
+        count = 0
         with self._lock:
             try:
                 with self.path.open("rb") as handle:
                     handle.seek(self._offset)
-                    data = handle.read()
+                    # what is written while this reads is the next look's: an engine that never pauses would be read for ever
+                    left_bytes = os.fstat(handle.fileno()).st_size - self._offset
+                    while left_bytes > 0 and (data := handle.read(min(_BLOCK_BYTES, left_bytes))):
+                        left_bytes -= len(data)
+                        count += self._take_block(data, opened)
             except FileNotFoundError:
-                data = b""
-            now_ns = self._clock_ns()
-            self._offset += len(data)
-            # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
-            *complete, self._partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
-            for raw in complete:
-                self._take(SeenLine(self._last_look_ns, now_ns, raw.decode(errors="replace")), opened)
-            self._last_look_ns = now_ns
+                pass
+            self._last_look_ns = self._clock_ns()
         for stage in opened:
             if self._on_stage is not None:
                 self._on_stage(stage)
+        return count
+
+    def _take_block(self, data: bytes, opened: list[str]) -> int:
+        """Lines that the block completes. One longer than ``_LONGEST_LINE_BYTES`` is taken in pieces: a log without line ends must not fill
+        the memory, and is progress all the same."""
+        now_ns = self._clock_ns()
+        self._offset += len(data)
+        # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
+        *complete, self._partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
+        if len(self._partial) > _LONGEST_LINE_BYTES:
+            complete.append(self._partial)
+            self._partial = b""
+        for raw in complete:
+            self._take(SeenLine(self._last_look_ns, now_ns, raw[:_LONGEST_LINE_BYTES].decode(errors="replace")), opened)
         return len(complete)
 
     def _take(self, line: SeenLine, opened: list[str]) -> None:

@@ -28,6 +28,7 @@ _MEMORY_POLL_S: Final = 0.5
 _BUSY_SAMPLE_S: Final = 0.1
 _BUSY_LIMIT_RATIO: Final = 0.2
 _TOTAL_MEMORY_SLACK_RATIO: Final = 0.95  # firmware keeps some of what the data sheet says
+_POWER_LIMIT_SLACK_RATIO: Final = 0.02
 _SHOWN_HOLDERS: Final = 5
 
 
@@ -281,6 +282,8 @@ def _device(needs: Needs, state: DeviceState) -> list[Finding]:
         _driver(name, hardware, state),
         _health(name, state),
     ]
+    if hardware.power_limit_w is not None:
+        findings.append(_power_limit(name, hardware.power_limit_w, state))
     if needs.free_memory_bytes is not None:
         enough = state.free_bytes >= needs.free_memory_bytes
         text = "" if enough else _holders_text(device_holders((state,)))
@@ -312,6 +315,15 @@ def _driver(name: str, hardware: Hardware, state: DeviceState) -> Finding:
     old = bool(hardware.minimum_driver) and _version(state.driver_version) < _version(hardware.minimum_driver)
     text = "Update the driver." if old else ""
     return Finding(f"{name} driver", Level.FAIL if old else Level.OK, state.driver_version, hardware.minimum_driver or "any", text)
+
+
+def _power_limit(name: str, wanted_w: float, state: DeviceState) -> Finding:
+    """Under another limit the device has other clocks under load: its numbers are of another class."""
+    seen_w = state.power_limit_w
+    right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
+    reading = "unknown" if seen_w is None else f"{seen_w:g} W"
+    text = "" if right else f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target of their own."
+    return Finding(f"{name} power limit", Level.OK if right else Level.FAIL, reading, f"{wanted_w:g} W", text)
 
 
 def _health(name: str, state: DeviceState) -> Finding:

@@ -19,8 +19,8 @@ def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[floa
     ``recorded`` and ``measured`` hold one value per session and at least one each.
     """
     sign = 1 if metric.direction is Direction.LOWER_IS_BETTER else -1
-    if not all(map(math.isfinite, measured)):
-        text = "a session holds a value that is not a finite number"
+    if not all(map(math.isfinite, (*measured, *recorded))):
+        text = "a session, or one that it is compared with, holds a value that is not a finite number"
         return replace(plain_verdict(metric, tolerance, Outcome.INVALID, text), session_count=len(measured))
     worst_now = max(measured, key=lambda value: sign * value)
     worst_was = max(recorded, key=lambda value: sign * value)
@@ -37,7 +37,7 @@ def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[floa
         plain_verdict(metric, tolerance, outcome, text + ("; sessions differ" if len(set(measured)) > 1 else "")),
         baseline_value=worst_was,
         now_value=worst_now,
-        loss_ratio=loss / abs(worst_was) if worst_was else None,
+        loss_ratio=ratio if worst_was and math.isfinite(ratio := loss / abs(worst_was)) else None,
         relevant=outcome is Outcome.REGRESSED,
         session_count=len(measured),
     )

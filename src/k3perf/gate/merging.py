@@ -28,10 +28,11 @@ class _Judged:
 def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = "") -> VerdictDocument:
     """One verdict over all planned cells, in the plan's order; results for cells that nobody planned come last, with a note.
 
-    ``lost`` says what is known about results that could not be read. Raises UsageError when there is nothing to merge or when the
-    shards together spent more than the suite's false-alarm budget.
+    ``lost`` says what is known about results that could not be read. A file that is given twice counts once. Raises UsageError when the
+    files are of several commits, or when the shards together spent more than the suite's false-alarm budget.
     """
-    files = tuple(verdicts)
+    files = _each_once(verdicts)
+    _require_one_commit(files)
     found: dict[str, _Judged] = {}
     for document in files:
         for judged in _judged(document):
@@ -52,6 +53,22 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
         gated_metric_count=plan.gated_metric_count,
         cells=tuple(cells),
     )
+
+
+def _each_once(verdicts: Iterable[VerdictDocument]) -> tuple[VerdictDocument, ...]:
+    """A copy of a file, such as an artefact that was unpacked twice, is no second measurement."""
+    kept: list[VerdictDocument] = []
+    for document in verdicts:
+        if document not in kept:
+            kept.append(document)
+    return tuple(kept)
+
+
+def _require_one_commit(files: Iterable[VerdictDocument]) -> None:
+    """Shards of one plan measure one commit; an old one's result among them would let the new one pass unmeasured."""
+    commits = sorted({document.commit for document in files})
+    if len(commits) > 1:
+        raise UsageError(f"the results are of {len(commits)} commits ({', '.join(commits)[:400]}). Merge those of one commit alone.")
 
 
 def _judged(document: VerdictDocument) -> list[_Judged]:

@@ -76,9 +76,14 @@ def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ())
             cells.setdefault(f"{candidate.target}-{candidate.config}-{candidate.workload}", []).append(span_s)
     return RecordedCosts(
         runs=tuple(sorted(set(runs))),
-        engine_start_s={key: round(median(values.values()), 1) for key, values in sorted(starts.items())},
-        session_s={key: round(median(values), 1) for key, values in sorted(cells.items())},
+        engine_start_s={key: _rounded_s(median(values.values())) for key, values in sorted(starts.items())},
+        session_s={key: _rounded_s(median(values)) for key, values in sorted(cells.items())},
     )
+
+
+def _rounded_s(duration_s: float) -> float:
+    """To tenths; what is shorter than one costs one, since no cost is 0."""
+    return max(round(duration_s, 1), 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,7 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
             cells=tuple(members),
             start_s=costs.start_s(members[0].cell),
             cells_s=tuple(costs.cell_s(member.cell) for member in members),
-            device_count=members[0].cell.target.hardware.device_count * members[0].cell.target.hardware.host_count,
+            device_count=members[0].cell.target.hardware.device_count,
         )
         for (target, config), members in gathered.items()
     )
@@ -218,7 +223,7 @@ def fit_budget(cells: Iterable[SelectedCell], costs: CostModel, budget_device_s:
     for selected in _by_need(chosen):
         cell = selected.cell
         engine = (cell.target.name, cell.config.name)
-        devices = cell.target.hardware.device_count * cell.target.hardware.host_count
+        devices = cell.target.hardware.device_count  # of all hosts together
         price_s = devices * (costs.cell_s(cell) + (0.0 if engine in started else costs.start_s(cell)))
         if selected.priority is not Priority.DIRECT and spent_s + price_s > budget_device_s:
             guessed = "" if costs.basis(cell) is CostBasis.MEASURED else " by estimate"

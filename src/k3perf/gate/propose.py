@@ -138,10 +138,16 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
     needed = policy.plan.baseline_sessions
     counts: dict[str, int] = {}
     digests: dict[str, str] = {}
+    known: set[tuple[str, str]] = set()
     for cell in measurements:
         counts[cell.workload] = counts.get(cell.workload, 0) + (0 if cell.invalid_reasons else len(read_cell(cell).units))
         if digests.setdefault(cell.workload, cell.plan_digest) != cell.plan_digest:
             raise UsageError(f"the runs measured different plans of workload {cell.workload!r}; propose from runs of one plan.")
+        for session in cell.sessions:
+            if (cell.workload, session.session_id) in known:
+                given = f"session {session.session_id} of workload {cell.workload!r} is given twice"
+                raise UsageError(f"{given}, as by a run and what was recovered or resumed of it; its numbers would count twice. Name one.")
+            known.add((cell.workload, session.session_id))
     for workload, count in counts.items():
         if count < needed:
             raise UsageError(

@@ -9,9 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from k3perf.config.models import Tolerance
 from k3perf.metrics.definitions import Direction, MetricDef
+
+_LARGEST: Final = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,11 @@ class Scale:
         return "ratio" if self.logarithmic else "difference"
 
     def loss(self, value: float) -> float:
-        """One value on the loss scale. NaN where there is none: a logarithm of a number that is not positive, or not finite."""
+        """One value on the loss scale. NaN where there is none: a logarithm of a number that is not positive, or not finite, or so large that
+        its square is not."""
         if self.logarithmic:
             return self.sign * math.log(value) if 0 < value < math.inf else math.nan
-        return self.sign * value if math.isfinite(value) else math.nan
+        return self.sign * value if abs(value) < _LARGEST else math.nan
 
     def losses(self, values: Sequence[float]) -> tuple[float, ...]:
         """``loss`` of each value; written out, since this is where judging a large suite spends its time."""

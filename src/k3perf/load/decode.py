@@ -38,6 +38,7 @@ class _Body:
 
     status_code: int = 0
     content_type: str = ""
+    content_encoding: str = ""
     complete: bool = False
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     now_ns: int = 0
@@ -46,6 +47,8 @@ class _Body:
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"content-type":
             self.content_type = value.decode("latin-1")
+        elif name.lower() == b"content-encoding":
+            self.content_encoding = value.decode("latin-1").strip().lower()
 
     def on_headers_complete(self) -> None:
         self.status_code = self.parser.get_status_code()
@@ -156,7 +159,7 @@ def _read_usual_event(stream: _Stream, piece: bytes, at_ns: int) -> bool:
         event = orjson.loads(piece[_DATA_SIZE:])  # the line ends after it are white space
         (choice,) = event["choices"]
         ids, usage = choice["token_ids"], event["usage"]
-        if not ids or not usage or choice["index"] != 0 or "error" in event:
+        if not ids or not isinstance(ids, list) or not usage or choice["index"] != 0 or "error" in event:
             return False
         count = len(ids)
     except (KeyError, TypeError, ValueError):
@@ -194,7 +197,7 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
     ids = 0
     text = False
     for choice in event.get("choices") or ():
-        token_ids = choice.get("token_ids")
+        token_ids = _list_of_ids(choice)
         if token_ids:
             ids += len(token_ids)
             if not choice.get("index"):
@@ -215,6 +218,13 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
         stream.chunks.append(ChunkRecord(at_ns, risen))
     elif text:
         stream.text_reads_ns.append(at_ns)
+
+
+def _list_of_ids(choice: dict[str, Any]) -> list[int]:
+    token_ids = choice.get("token_ids")
+    if token_ids and not isinstance(token_ids, list):
+        raise TypeError("token_ids is no list")
+    return token_ids or []
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
@@ -263,6 +273,8 @@ def _judge(exchange: Exchange, body: _Body, stream: _Stream, count: int | None, 
         return RequestStatus.SHORT, f"{count} of {asked} tokens"
     if count > asked:
         return RequestStatus.LONG, f"{count} tokens where {asked} were asked for"
+    if stream.prompt_count is not None and stream.prompt_count != expected.prompt_token_count:
+        return RequestStatus.WRONG_PROMPT, f"the server read {stream.prompt_count} prompt tokens, {expected.prompt_token_count} were sent"
     if not stream.chunks and stream.text_reads_ns:
         return RequestStatus.OK, "no counts per chunk; the usage total was shared out evenly over the chunks"
     return RequestStatus.OK, ""
@@ -276,8 +288,13 @@ def _transport_problem(exchange: Exchange, body: _Body, stream: _Stream) -> tupl
         return (RequestStatus.BAD_PAYLOAD, f"not an HTTP response: {shown}") if shown else (RequestStatus.CUT, "closed without a response")
     if body.status_code != 200:
         return RequestStatus.HTTP_STATUS, f"{body.status_code} {_shown(b''.join(piece for _, piece in body.pieces))}".strip()
+    if body.content_encoding not in ("", "identity"):
+        what = f"the body is encoded as {body.content_encoding}, which was not asked for: something between client and engine changes it"
+        return RequestStatus.BAD_PAYLOAD, what
     if not _is_event_stream(body):
-        return RequestStatus.BAD_PAYLOAD, f"content type {body.content_type or 'missing'} where text/event-stream was expected"
+        said = _shown(b"".join(piece for _, piece in body.pieces))
+        what = f"content type {body.content_type or 'missing'} where text/event-stream was expected"
+        return RequestStatus.BAD_PAYLOAD, f"{what}: {said}" if said else what
     if stream.problem is not None:
         return stream.problem
     if not stream.done:

@@ -20,7 +20,10 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 # After the stream's own end marker the last chunk is the last chunk; JSON holds no bare line end, so no token's text can look like this.
 _DONE_AND_LAST_CHUNK: Final = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
 _CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
-_CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
+_CONTENT_LENGTH: Final = re.compile(
+    rb"(?im)^content-length:[ \t]*(\d{1,18})"
+)  # more digits are no size, and int() refuses thousands of them
+_CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
 
 
@@ -197,10 +200,10 @@ def _chunks_are_complete(response: bytes) -> bool:
         line_end = response.find(b"\r\n", position)
         if line_end < 0:
             return False
-        try:
-            size = int(response[position:line_end].split(b";", 1)[0], 16)
-        except ValueError:
+        digits = response[position:line_end].split(b";", 1)[0].strip()
+        if _CHUNK_SIZE.fullmatch(digits) is None:  # int() alone would take a sign too, and walk backwards for ever
             return False
+        size = int(digits, 16)
         if size == 0:
             return True
         position = line_end + 2 + size + 2

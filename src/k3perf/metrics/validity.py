@@ -7,6 +7,7 @@ are off until a target sets them (``validity`` in ``perf_tests/targets/*.yaml``,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ from k3perf.units import MS_PER_S, ns_to_ms, ns_to_s
 
 # names of readings that the engine's own log and supervisor supply (the others are telemetry's)
 JIT_COMPILES_READING: Final = "jit_compiles_count"
+UNCOUNTED_READING: Final = "server_counters_missing_count"
 ENGINE_RESTARTS_READING: Final = "engine_restarts_count"
 ENGINE_DEATHS_READING: Final = "engine_deaths_count"
 
@@ -84,17 +86,30 @@ def _harmful_throttle(record: RoundRecord) -> float | None:
     return None if value is None else float(int(value) & HARMFUL_THROTTLE_BITS)
 
 
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How many requests ended with one of ``statuses``."""
+
+    statuses: tuple[RequestStatus, ...]
+
+    def __call__(self, record: RoundRecord) -> float | None:
+        """Their count."""
+        return float(sum(sample.status in self.statuses for sample in record.samples))
+
+    def where(self, record: RoundRecord, value: float) -> str:  # noqa: ARG002 - the same question as Telemetry's
+        """How they ended, with the first one's own words, in brackets."""
+        found = [sample for sample in record.samples if sample.status in self.statuses]
+        kinds = ", ".join(f"{count} {status}" for status, count in Counter(sample.status for sample in found).most_common())
+        first = next((f"; first: {sample.detail}" for sample in found if sample.detail), "")
+        return f" ({kinds}{first})" if found else ""
+
+
 def _counter(name: str) -> Reading:
     return lambda record: record.counters.get(name)
 
 
-def _count_of(*statuses: RequestStatus) -> Reading:
-    return lambda record: float(sum(sample.status in statuses for sample in record.samples))
-
-
-def _failed(record: RoundRecord) -> float:
-    kept = (RequestStatus.OK, RequestStatus.SHORT, RequestStatus.LONG)
-    return float(sum(sample.status not in kept for sample in record.samples))
+_WRONG_LENGTH: Final = Requests((RequestStatus.SHORT, RequestStatus.LONG))
+_FAILED: Final = Requests(tuple(status for status in RequestStatus if status not in (RequestStatus.OK, *_WRONG_LENGTH.statuses)))
 
 
 def _missing_samples(record: RoundRecord) -> float:
@@ -160,24 +175,26 @@ class Rule:
         broken = reading > self.limit if self.bound is Bound.AT_MOST else reading < self.limit
         if not broken:
             return None
-        where = self.read.where(record, reading) if isinstance(self.read, Telemetry) else ""
+        where = self.read.where(record, reading) if isinstance(self.read, Telemetry | Requests) else ""
         text = f"{self.text}: {reading:g} {self.unit}, {self.bound} {self.limit:g} allowed{where}"
         return InvalidReason(self.name, text, reading, self.limit)
 
 
 ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
-    Rule("failed_requests", _failed, "requests", 0, "requests failed"),
-    Rule(
-        "wrong_length",
-        _count_of(RequestStatus.SHORT, RequestStatus.LONG),
-        "requests",
-        0,
-        "requests ended with an unasked-for length",
-    ),
+    Rule("failed_requests", _FAILED, "requests", 0, "requests failed"),
+    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "requests ended with an unasked-for length"),
     Rule("engine_died", Telemetry(ENGINE_DEATHS_READING), "deaths", 0, "the engine died in the round", requires=True),
     Rule("engine_restarted", Telemetry(ENGINE_RESTARTS_READING), "restarts", 0, "an engine process was restarted", requires=True),
     Rule("compile_in_window", Telemetry(JIT_COMPILES_READING), "kernels", 0, "kernels were compiled inside the window", requires=True),
+    Rule(
+        "server_counters",
+        Telemetry(UNCOUNTED_READING),
+        "counters",
+        0,
+        "the server does not count what the round is held against",
+        requires=True,
+    ),
     Rule("preemptions", _counter("vllm:num_preemptions_total"), "preemptions", 0, "requests were preempted"),
     Rule("client_lag_p99_ms", _client_lag_ms, "ms", 20.0, "the load generator sent late"),
     Rule("ttft_disagreement_ratio", _ttft_disagreement, "of the server's", 0.25, "client and server disagree on the time to first token"),

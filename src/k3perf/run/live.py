@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from k3perf.config.suite import Cell
 from k3perf.engine.group import EngineGroup
@@ -19,6 +19,7 @@ from k3perf.metrics.validity import (
     ENGINE_DEATHS_READING,
     ENGINE_RESTARTS_READING,
     JIT_COMPILES_READING,
+    UNCOUNTED_READING,
     ValidityRules,
     judge_round,
 )
@@ -29,6 +30,9 @@ from k3perf.telemetry.resident import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
+
+NEEDED_COUNTERS: Final = ("vllm:generation_tokens_total", "vllm:num_preemptions_total")
+"""Without these a round that a stranger shared, or in which requests were preempted, would look like any other."""
 
 
 @dataclass
@@ -181,10 +185,12 @@ def _engine_readings(live: LiveEngine, seen: RoundSamples, counted: CounterDiffe
     """What the engine's log and counters tell of the window; its death is an exception before this is asked."""
     live.engine.log.drain()
     compiles = live.engine.log.compiles_between(seen.start_ns, seen.end_ns)
+    uncounted = [name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset]
     return (
         TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),
         TelemetryReading(ENGINE_RESTARTS_READING, float(bool(counted.reset)), f"counters that fell: {', '.join(counted.reset[:3])}"),
         TelemetryReading(JIT_COMPILES_READING, float(len(compiles)), f"engine log: {compiles[0]}" if compiles else "engine log"),
+        TelemetryReading(UNCOUNTED_READING, float(len(uncounted)), f"/metrics lacks {', '.join(uncounted)}" if uncounted else "/metrics"),
     )
 
 

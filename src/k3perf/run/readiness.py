@@ -77,7 +77,7 @@ def find(
     needs = Needs(
         hardware=target.hardware,
         free_memory_bytes=_needed_bytes(target, engines_count),
-        writable_directories=(results_directory.parent,),
+        writable_directories=(results_directory,),
         engine_python=engine_python,
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
         own_pids=frozenset(own_pids),

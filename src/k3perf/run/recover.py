@@ -10,7 +10,7 @@ from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.values import CellMeasurement
 from k3perf.samples import Arm, EngineIdentity, RoundKind, SessionRecord
 from k3perf.store.measurements import write_measurement_file
-from k3perf.store.results import read_results
+from k3perf.store.results import RunResults, read_results
 
 CellName = tuple[str, str, str, str]
 
@@ -22,6 +22,7 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
     candidate of a comparison also needs its reference. Sessions with an injected fault never enter.
     """
     results = read_results(results_path)
+    _require_recording(results, commit)
     ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
     usable = [record for record in ended if _usable(record, suite)]
     cells: dict[CellName, list[SessionRecord]] = {}
@@ -41,6 +42,16 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
         cells=measurements,
     )
     return measurements
+
+
+def _require_recording(results: RunResults, commit: str) -> None:
+    """Of this commit, as far as the run could know its own, and no comparison of two engines."""
+    measured, base = results.experiment.get("commit", "unknown"), results.experiment.get("ab_base", "")
+    shortened = bool(commit) and measured.startswith(commit) and not measured.endswith("-dirty")
+    if measured not in ("unknown", commit) and not shortened:
+        raise UsageError(f"--commit {commit}: {results.path} was measured at {measured}. Give that, or record again.")
+    if base:
+        raise UsageError(f"{results.path} compares with {base} (ab), which makes no baseline. Record with --k3-record instead.")
 
 
 def versions(identity: EngineIdentity) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -124,7 +124,7 @@ class SuiteRun:
     def _write_files_or_say_why(self) -> None:
         try:
             self._write_files()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a number that JSON has no form for
             self.write_problem = f"the files of this run cannot be written: {error}"
             self._progress.note(self.write_problem)
 
@@ -156,7 +156,8 @@ class SuiteRun:
             return resumed
         self._expect_after(cell)
         try:
-            measurement, verdict = self._cell_run(cell).measure()
+            with self._machine_faults_invalidate():
+                measurement, verdict = self._cell_run(cell).measure()
         except MeasurementInvalid as error:
             reason = engine_reason(error)
             measurement = self._empty(cell, (reason,))
@@ -167,6 +168,15 @@ class SuiteRun:
             measurement = self._empty(cell, (*measurement.invalid_reasons, engine_reason(error)))
             verdict = self._keeper.judge(cell, measurement)
         return self._result(cell, measurement, verdict, self._durations_of(cell, measurement))
+
+    @contextlib.contextmanager
+    def _machine_faults_invalidate(self) -> Iterator[None]:
+        """A full disk, a folder that cannot be written, no process or descriptor left: the machine's fault, never a traceback or a loss."""
+        try:
+            yield
+        except OSError as error:
+            self._pool.stop_all()
+            raise MeasurementInvalid(f"the machine failed while the cell was measured: {error}") from error
 
     def _result(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, durations_s: tuple[float, ...]) -> CellResult:
         """The verdict gets the notes that judge nothing."""
@@ -221,7 +231,8 @@ class SuiteRun:
                 self._progress.note(f"session {session_index + 1} of {count}: {cell.cell_id}")
                 self._expect_after(cell, again=session_index + 1 < count, broken=broken)
                 try:
-                    runs[cell.cell_id].record_session()
+                    with self._machine_faults_invalidate():
+                        runs[cell.cell_id].record_session()
                 except MeasurementInvalid as error:
                     self._pool.stop_all()
                     broken[cell.cell_id] = engine_reason(error)

@@ -13,6 +13,7 @@ class RequestStatus(StrEnum):
     OK = "ok"
     SHORT = "short"  # fewer tokens than asked, stream ended properly
     LONG = "long"  # more tokens than asked
+    WRONG_PROMPT = "wrong_prompt"  # the server counted other prompt tokens than were sent
     HTTP_STATUS = "http_status"  # a status other than 200; the number is in ``detail``
     REFUSED = "refused"
     RESET = "reset"  # connection lost while streaming

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from k3perf.errors import ConfigFileError
-from k3perf.gate.baseline import Baseline
+from k3perf.gate.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 
@@ -38,6 +38,16 @@ def write_proposal(folder: Path, proposal: Proposal) -> Path:
     return path
 
 
+def _require_untouched(path: Path, folder: Path, baseline: Baseline) -> None:
+    """As ``propose`` wrote it: an acceptance would give edited numbers a good digest."""
+    if path != proposal_path(folder, baseline.target, baseline.config):
+        raise ConfigFileError(path, "", None, f"holds a proposal for {baseline.target}/{baseline.config}", "Remove it, or rename it so.")
+    if baseline.digest != digest_of(baseline):
+        raise ConfigFileError(
+            path, "baseline.digest", baseline.digest, "was edited by hand: its digest is not that of its content", NEXT_STEP
+        )
+
+
 def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
     """All waiting proposals, in order of path."""
     found = []
@@ -46,9 +56,11 @@ def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
         if text is None:
             continue
         try:
-            found.append((path, Proposal.model_validate_json(text)))
+            proposal = Proposal.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(str(part) for part in first["loc"])
             raise ConfigFileError(path, key, None, f"not a proposal: {first['msg']}", NEXT_STEP) from None
+        _require_untouched(path, folder, proposal.baseline)
+        found.append((path, proposal))
     return tuple(found)

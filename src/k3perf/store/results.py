@@ -142,9 +142,14 @@ class RunResults:
     partial_last_line: bool = False
 
     def finished(self, key: CellKey) -> FinishedCell | None:
-        """The valid result of this very cell and plan, which a resumed run need not measure again; None otherwise."""
+        """The valid result of this very cell and plan, which a resumed run need not measure again; None otherwise.
+
+        A cell without all its sessions, each with its end, is none: fewer sessions are less evidence than the result rested on.
+        """
         cell = self.cells.get(key)
-        return cell if cell is not None and cell.valid else None
+        if cell is None or not cell.valid or not cell.session_ids:
+            return None
+        return cell if all(name in self.sessions and name in self.ended_sessions for name in cell.session_ids) else None
 
     def cell_sessions(self, key: CellKey) -> tuple[SessionRecord, ...]:
         """The sessions that a finished cell's result rests on, in order of time."""
@@ -162,9 +167,13 @@ def read_results(path: Path) -> RunResults:
     pending: dict[tuple[str, int], list[RequestSample]] = {}
     for number, (kind, content) in _lines(path, data):
         try:
+            if (kind == "run") != (number == 1):
+                raise ValueError("a results file is of one run: it begins with that run's line and holds no other")
             _take(results, pending, kind, content)
         except (ValidationError, KeyError, TypeError, ValueError) as error:
             problem = str(error).splitlines()[0]
+            if isinstance(error, KeyError):
+                problem = f"it lacks {problem}, or a line before it that names that"
             raise ConfigFileError(path, f"line {number}", kind, f"not a record of this kind ({problem})", _NOT_A_RESULT) from error
     results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
     return results
@@ -215,6 +224,8 @@ def _take_round(results: RunResults, pending: dict[tuple[str, int], list[Request
     if len(samples) != content["sample_count"]:
         raise ValueError(f"round {record.round_index} has {len(samples)} samples, its record says {content['sample_count']}")
     session = results.sessions[content["session_id"]]
+    if any(known.round_index == record.round_index for known in session.rounds):
+        raise ValueError(f"round {record.round_index} of session {session.session_id} is there already: it would count twice")
     results.sessions[session.session_id] = replace(session, rounds=(*session.rounds, replace(record, samples=samples)))
 
 

@@ -64,7 +64,7 @@ def parse_counters(text: str) -> dict[str, float]:
         if name.endswith(_LEFT_OUT):
             continue
         value = _number(match["value"], stripped)
-        if math.isnan(value):  # the server has no reading; a 0 would claim one
+        if not math.isfinite(value):  # the server has no reading; a 0 would claim one, and a difference of infinities is none
             continue
         totals[name] = totals.get(name, 0.0) + value
         label = BY_LABEL.get(name)

@@ -21,12 +21,15 @@ class DevicesLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One device at one moment. Memory in bytes, power in watts, energy in joules since the driver was loaded, clocks in MHz."""
+    """One device at one moment. Memory in bytes, power in watts, energy in joules since the driver was loaded, clocks in MHz.
+
+    ``process_bytes`` None: the device does not tell who uses it, which is not nobody.
+    """
 
     at_ns: int
     index: int
     used_bytes: int | None
-    process_bytes: dict[int, int | None]
+    process_bytes: dict[int, int | None] | None
     power_w: float | None
     energy_j: float | None
     sm_clock_mhz: float | None
@@ -78,7 +81,7 @@ class NvmlSource:
             at_ns=at_ns,
             index=index,
             used_bytes=used,
-            process_bytes=self._offered(lambda: self._processes(handle)) or {},
+            process_bytes=self._offered(lambda: self._processes(handle)),
             power_w=self._offered(lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3),
             energy_j=self._offered(lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3) if with_energy else None,
             sm_clock_mhz=self._offered(lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from k3perf.errors import MeasurementInvalid
 from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, NvmlSource
 from k3perf.telemetry.host import HostReader, HostSample
@@ -55,6 +56,7 @@ class Sampler:
         self._lost: dict[int, str] = {}
         self._source: DeviceSource | None = None
         self._no_source = ""
+        self._failure = ""
         self._taken_count = 0
         self._proportional: dict[tuple[int, ...], tuple[int, TelemetryReading]] = {}  # by the engine's processes: when read, and what
         self._lock = threading.Lock()
@@ -98,8 +100,11 @@ class Sampler:
     def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
         """Readings over the window, which has ended: samples once more, with energy, which costs more.
 
+        Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched looks like one in which nothing happened.
         ``engine_pss_bytes`` is read for the first window of an engine and again when it is five minutes old; its source says how old it is.
         """
+        if self._failure:
+            raise MeasurementInvalid(f"the machine is no longer watched, the sampler ended with {self._failure}")
         self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
@@ -148,5 +153,8 @@ class Sampler:
                 self._lost[index] = f"there is no device {index}; NVML has {len(found)}"
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval_s):
-            self.sample()
+        try:
+            while not self._ended.wait(self._interval_s):
+                self.sample()
+        except Exception as error:  # whatever it is, from now on nobody looks: the next window has to say so
+            self._failure = f"{type(error).__name__}: {error}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import math
 import tempfile
 import time
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ from k3perf.units import s_to_ns
 _POLL_S = 0.02
 # Of what is installed beside vLLM; drivers and CUDA may differ between hosts of one engine while they are upgraded in turn.
 _SAME_ON_EVERY_RANK: Final = ("vllm_version", "torch_version", "triton_version", "flashinfer_version", "transformers_version")
+_READ_BYTES = 1 << 16
+_LARGEST_ANSWER_BYTES = 64 << 20  # /metrics of a large deployment has a few MiB
 _MEMORY_FIELDS = tuple(field.name for field in fields(RankMemory) if field.name not in {"rank", "absent"})
 
 
@@ -61,12 +64,14 @@ class ServerProbe:
     def counters_after(self, before: Mapping[str, float], name: str, growth: float, *, timeout_s: float = 5.0) -> dict[str, float]:
         """The counters once ``name`` has grown by ``growth`` since ``before``, else as they are after ``timeout_s``.
 
-        The server answers a request before it counts it, so a reading right after the last answer can lack the last requests.
+        The server answers a request before it counts it, so a reading right after the last answer can lack the last requests. A server
+        that has no such counter gets a tenth of the time: it is not going to have one.
         """
-        end_ns = time.monotonic_ns() + s_to_ns(timeout_s)
+        begin_ns = time.monotonic_ns()
         while True:
             counters = self.counters()
-            if counters.get(name, 0.0) - before.get(name, 0.0) >= growth or time.monotonic_ns() >= end_ns:
+            patience_s = timeout_s if name in before or name in counters else timeout_s / 10
+            if counters.get(name, 0.0) - before.get(name, 0.0) >= growth or time.monotonic_ns() >= begin_ns + s_to_ns(patience_s):
                 return counters
             time.sleep(_POLL_S)
 
@@ -82,6 +87,8 @@ class ServerProbe:
             return resolved.resolved_config(self.server_info(), self.identity())
         except resolved.MissingSectionError as problem:
             raise EngineError(str(problem)) from None
+        except (AttributeError, TypeError) as problem:
+            raise EngineError(f"GET /server_info: a section is not of the form that this reader knows: {problem}") from None
 
     def rank_memory(self) -> tuple[RankMemory, ...]:
         """Memory parts of every rank that answered, in rank order. A part not offered is None and named in ``absent``."""
@@ -113,7 +120,7 @@ class ServerProbe:
             raise EngineError(
                 f"{method}: the ranks' answers cannot be gathered in {self._scratch or tempfile.gettempdir()}: {problem}"
             ) from None
-        answers = [_numbered(method, answer) for answer in (*map(json.loads, left), *returned)]
+        answers = [_numbered(method, answer) for answer in (*(_parsed(text, method) for text in left), *returned)]
         by_rank = {int(answer["rank"]): answer for answer in answers}  # the same answer comes both ways; what was returned counts
         return [by_rank[rank] for rank in sorted(by_rank)]
 
@@ -134,14 +141,14 @@ class ServerProbe:
         """Empty the prefix cache. EngineError when the server refuses because blocks are still held."""
         answer = self._request("POST", "/reset_prefix_cache")
         # Older releases answer with an empty body; since then the body says whether blocks were still held.
-        if answer.strip() and json.loads(answer).get("success") is False:
+        parsed = _parsed(answer, "POST /reset_prefix_cache") if answer.strip() else {}
+        if isinstance(parsed, dict) and parsed.get("success") is False:
             raise EngineError("the prefix cache was not reset: blocks are still held; wait until no request runs")
 
     @property
     def kv_capacity_tokens(self) -> int | None:
         """Tokens that the KV cache holds, by the engine's own account; None if it gives none."""
-        value = resolved.capacity_values(self.server_info())["kv_capacity_tokens"]
-        return None if value is None else int(value)
+        return self._capacity_tokens("kv_capacity_tokens")
 
     @property
     def max_concurrency(self) -> float | None:
@@ -151,15 +158,15 @@ class ServerProbe:
     @property
     def block_size_tokens(self) -> int | None:
         """The effective attention block size, which is not the requested one on a hybrid model; None if not given."""
-        value = resolved.capacity_values(self.server_info())["block_size_tokens"]
-        return None if value is None else int(value)
+        return self._capacity_tokens("block_size_tokens")
+
+    def _capacity_tokens(self, name: str) -> int | None:
+        value = resolved.capacity_values(self.server_info())[name]
+        return None if value is None else _whole_number(value, f"{name} of /server_info")
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, hint: str = "") -> dict[str, Any]:
         text = self._request(method, path, body, hint=hint)
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            raise EngineError(f"{method} {path}: the answer is no JSON: {text[:200]!r}") from None
+        answer = _parsed(text, f"{method} {path}")
         if not isinstance(answer, dict):
             raise EngineError(f"{method} {path}: the answer is no JSON object: {text[:200]!r}")
         return answer
@@ -170,7 +177,7 @@ class ServerProbe:
             payload = None if body is None else json.dumps(body)
             connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
             response = connection.getresponse()
-            text = response.read().decode("utf-8", errors="replace")
+            text = self._whole(response).decode("utf-8", errors="replace")
         except (OSError, http.client.HTTPException) as problem:
             raise EngineError(f"{method} {path} of {self._host}:{self._port}: {type(problem).__name__}: {problem}") from None
         finally:
@@ -180,18 +187,51 @@ class ServerProbe:
             raise EngineError(f"{method} {path}: HTTP status {response.status}{advice}: {text[:400]}")
         return text
 
+    def _whole(self, response: http.client.HTTPResponse) -> bytes:
+        """The body, as long as it comes to an end in the time that the whole answer has: a socket's time-out starts anew with every byte."""
+        end_ns = time.monotonic_ns() + s_to_ns(self._timeout_s)
+        parts: list[bytes] = []
+        size_bytes = 0
+        while part := response.read1(_READ_BYTES):
+            parts.append(part)
+            size_bytes += len(part)
+            if size_bytes > _LARGEST_ANSWER_BYTES:
+                raise OSError(f"the answer is larger than {_LARGEST_ANSWER_BYTES >> 20} MiB")
+            if time.monotonic_ns() >= end_ns:
+                raise TimeoutError(f"the answer did not end within {self._timeout_s:g} s")
+        return b"".join(parts)
+
 
 def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
     """One rank's answer of ``k3perf_memory`` as a record; a field that the answer lacks is None and absent."""
     values: dict[str, int | None] = {}
     for name in _MEMORY_FIELDS:
         value = answer.get(name)
-        values[name] = None if value is None else int(value)
+        values[name] = None if value is None else _whole_number(value, f"{name} of k3perf_memory")
     absent = tuple(sorted(name for name, value in values.items() if value is None))
-    return RankMemory(rank=int(answer["rank"]), absent=absent, **values)
+    return RankMemory(rank=_whole_number(answer["rank"], "rank of k3perf_memory"), absent=absent, **values)
 
 
 def _numbered(method: str, answer: object) -> dict[str, Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get("rank"), int):
         raise EngineError(f"{method} answered {str(answer)[:200]!r}, not one dict a rank with the rank's number")
     return answer
+
+
+def _whole_number(value: object, what: str) -> int:
+    """A count or size of 0 or more; whatever else an engine says is an error of the reading, never a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise EngineError(f"{what} is {str(value)[:100]!r}, not a number of 0 or more")
+    return int(value)
+
+
+def _parsed(text: str, route: str) -> object:
+    """JSON alone: Python's reader would take NaN and Infinity too, which no later document may hold."""
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except ValueError:
+        raise EngineError(f"{route}: the answer is no JSON: {text[:200]!r}") from None

@@ -90,7 +90,8 @@ def device_readings(
     bits = 0
     for value in throttle:
         bits |= value
-    foreign = max((_foreign(sample, ownership) for sample in samples), key=len, default={})
+    listed = [sample.process_bytes for sample in samples if sample.process_bytes is not None]
+    foreign = max((_foreign(processes, ownership) for processes in listed), key=len, default={})
     values: dict[str, float | None] = {
         "device_used_max_bytes": _maximum(sample.used_bytes for sample in samples),
         "engine_device_max_bytes": _maximum(_engine_bytes(sample, ownership) for sample in samples),
@@ -102,7 +103,7 @@ def device_readings(
         "temperature_max_c": _maximum(sample.temperature_c for sample in samples),
         "throttle_reasons_bits": float(bits) if throttle else None,
         "ecc_errors_count": _growth([_float(sample.uncorrected_ecc_count) for sample in samples]),
-        "foreign_device_processes_count": float(len(foreign)) if samples else None,
+        "foreign_device_processes_count": float(len(foreign)) if listed else None,
     }
     place = f"{_NVML} device {index}"
     sources = {"foreign_device_processes_count": f"{place}: {_holders_text(foreign, ownership)}" if foreign else place}
@@ -166,19 +167,19 @@ def _clock_jump_ms(samples: Sequence[HostSample]) -> float:
 
 
 def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | None:
-    known = [size for pid, size in sample.process_bytes.items() if pid in ownership.engine_pids and size is not None]
+    known = [size for pid, size in (sample.process_bytes or {}).items() if pid in ownership.engine_pids and size is not None]
     return sum(known) if known else None
 
 
-def _foreign(sample: DeviceSample, ownership: DeviceOwnership) -> dict[int, int | None]:
-    """Processes on the device that are not the engine's, with what they hold.
+def _foreign(processes: Mapping[int, int | None], ownership: DeviceOwnership) -> dict[int, int | None]:
+    """Those of the processes on the device that are not the engine's, with what they hold.
 
     In a container NVML may give process ids of another namespace. An id that does not exist here cannot be told apart from the engine's
     own, so as many of them as the engine has unseen processes are taken for the engine's.
     """
-    strangers = {pid: size for pid, size in sample.process_bytes.items() if pid not in ownership.engine_pids}
+    strangers = {pid: size for pid, size in processes.items() if pid not in ownership.engine_pids}
     hidden = [pid for pid in strangers if not ownership.exists(pid)]
-    ours_unseen = len(ownership.engine_pids - set(sample.process_bytes))
+    ours_unseen = len(ownership.engine_pids - set(processes))
     return {pid: size for pid, size in strangers.items() if pid not in hidden[:ours_unseen]}
 
 

@@ -2,6 +2,7 @@
 
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
 the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
+``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies),
 ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of
 every remote call), ``absent_engines`` (data-parallel engines that cannot write into the harness's directory). It has as many ranks as tensor and
 data parallelism ask for, and like vLLM returns the answers of the first data-parallel engine alone.
@@ -135,6 +136,10 @@ class Handler(BaseHTTPRequestHandler):
     def stream(self, state, body):
         with state.lock:
             state.request_count += 1
+            once = Path(BEHAVIOUR["die_once"]) if "die_once" in BEHAVIOUR else None
+            if once is not None and state.request_count > 12 and not once.exists():
+                once.touch()
+                BEHAVIOUR["die_after_requests"] = 0
             if state.request_count > BEHAVIOUR.get("die_after_requests", 10**9):
                 sys.stderr.write("(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as told\n")
                 sys.stderr.flush()

@@ -110,3 +110,17 @@ def test_a_cell_that_judged_nothing_does_not_pass() -> None:
     assert merged.cells[0].invalid_reasons[0].rule == UNJUDGED_RULE
     empty = cell("one", missing="no baseline") | {"metrics": []}
     assert merge(plan("alpha-one-chat"), [verdict(empty)]).outcome is Outcome.NO_BASELINE
+
+
+def test_a_file_that_is_given_twice_counts_once() -> None:
+    shard = verdict(cell("one", metric(alpha=0.01)))
+    copy = verdict(cell("one", metric(alpha=0.01)))
+    merged = merge(plan("alpha-one-chat"), [shard, copy])
+    assert (merged.outcome, merged.cells[0].notes) == (Outcome.PASS, ())
+
+
+def test_shards_of_several_commits_are_refused() -> None:
+    """Else an artefact of an older commit, which passed, would stand for the new one's lost shard."""
+    old = verdict(cell("two"), gated=2, commit="f" * 40)
+    with pytest.raises(UsageError, match=r"of 2 commits.*ffff.*Merge those of one commit"):
+        merge(plan("alpha-one-chat", "alpha-two-chat"), [verdict(cell("one"), gated=2), old])

@@ -172,6 +172,19 @@ def test_devices_count_into_the_budget() -> None:
     assert fit_budget(select_all(suite, "x").cells, CostModel(RecordedCosts()), group.device_s - 1).groups == ()
 
 
+def test_the_devices_of_several_hosts_are_counted_once() -> None:
+    hardware = {"kind": "nvidia", "hardware_class": "h200x16", "device_count": 16, "host_count": 2}
+    suite = suite_of([config("default", extends=None)], [target("wide", hardware=hardware, workloads=("chat",))], [workload("chat")])
+    costs = CostModel(RecordedCosts(engine_start_s={"wide/default": 60}, session_s={"wide-default-chat": 60}))
+    (selected,) = select_all(suite, "test").cells
+    wide = replace(selected, priority=Priority.WIDE)
+    assert fit_budget([wide], costs, 16 * 120).left_out == ()
+    ((_, reason),) = fit_budget([wide], costs, 16 * 120 - 1).left_out
+    assert reason.startswith("needs 32.0 device minutes")
+    (group,) = fit_budget([wide], costs, None).groups
+    assert group.device_s == 16 * 120
+
+
 def test_nothing_selected_is_an_empty_plan(sixty_cells: Suite) -> None:
     assert split(fit_budget((), CostModel(RecordedCosts()), 10.0).groups, 4) == ()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -189,7 +190,9 @@ def test_what_cannot_be_proposed(tmp_path: Path, run: Run, capsys: pytest.Captur
 
 def test_runs_of_several_commits_are_taken_together_on_request(tmp_path: Path, run: Run) -> None:
     one = record(tmp_path / "r1", cell("default", 100.0, count=3), commit="c0ffee")
-    other = record(tmp_path / "r2", cell("default", 100.0, count=3), cell("seqs_down", 98.0), commit="beef")
+    second = cell("default", 100.0, count=3)
+    second = replace(second, sessions=tuple(replace(session, session_id=f"r2-{session.session_id}") for session in second.sessions))
+    other = record(tmp_path / "r2", second, cell("seqs_down", 98.0), commit="beef")
     assert run("propose", "--across-commits", "--only", "cpu-gqa/default", one, other) == 0
     assert run("accept", "--reason", "recorded over two days", "--by", "tester") == 0
     written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
@@ -215,3 +218,19 @@ def test_every_committed_baseline_would_be_accepted_under_todays_plans_and_toler
         policy = command._policy(suite, target, committed)
         problems += [f"{target}/{baseline.config}: {problem.text()}" for baseline in committed for problem in testable(baseline, policy)]
     assert problems == []
+
+
+def test_a_proposal_that_was_edited_or_moved_is_not_accepted(tmp_path: Path, run: Run) -> None:
+    run("propose", record(tmp_path / "r1", cell("default", 100.0)))
+    path = tmp_path / "waiting" / "cpu-gqa" / "default.json"
+    text = path.read_text()
+    proposal = json.loads(text)
+    proposal["baseline"]["workloads"][0]["metrics"][0]["sessions"][0]["value"] *= 0.5
+    path.write_text(json.dumps(proposal))
+    with pytest.raises(UsageError, match=r"default.json at 'baseline.digest': was edited by hand"):
+        run("accept", "--reason", "first numbers of this target")
+    path.write_text(text)
+    path.rename(path.with_name("seqs_down.json"))
+    with pytest.raises(UsageError, match=r"seqs_down.json: holds a proposal for cpu-gqa/default"):
+        run("accept", "--reason", "first numbers of this target")
+    assert not (tmp_path / "baselines").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from k3perf.cli.main import COMMAND_MODULES, build_parser, main
@@ -19,6 +21,9 @@ from k3perf.errors import ExitStatus
         ("export default", "usage: k3perf export ", "required: --target"),
         ("scaling --nosuch", "usage: k3perf scaling ", "unrecognized arguments: --nosuch"),
         ("inject --slow-step-percent x", "usage: k3perf inject ", "invalid float value: 'x'"),
+        ("plan --shards two", "usage: k3perf plan ", "two shards; a workflow matrix holds 1 to 256 jobs"),
+        ("memory plan --tensor 0", "usage: k3perf memory plan ", "0 is not a count of 1 or more"),
+        ("memory plan --device-memory-bytes -5", "usage: k3perf memory plan ", "-5 is not a count of 1 or more"),
         ("bundle make", "usage: k3perf bundle make ", "required"),
         ("load find-rate --workload w --nosuch 3", "usage: k3perf load find-rate ", "unrecognized arguments: --nosuch 3"),
     ],
@@ -43,3 +48,28 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_follows_two_dashes_is_passed_on() -> None:
     parsed = build_parser(("inject",)).parse_args(["inject", "--slow-step-percent", "15", "--", "-k", "fp8_kv"])
     assert parsed.pytest_arguments == ["-k", "fp8_kv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("plan --output {gone}/plan.json", "No such file or directory: '{gone}/plan.json'"),
+        ("plan --github-output {gone}/out", "No such file or directory: '{gone}/out'"),
+        ("ci comment {gone}/verdict.json --output {gone}/comment", "No such file or directory: '{gone}/comment'"),
+        ("gate selftest --recorded {empty}", "it holds no .json file"),
+        ("memory plan --config default --target h200-k3 --set max_modle_len=1", "Did you mean 'max_model_len'?"),
+        ("memory plan --config default --target h200-k3 --set gpu_memory_utilization=NaN", "is no share above 0 and up to 1"),
+        ("memory plan --config default --target h200-k3 --set gpu_memory_utilization=7", "is no share above 0 and up to 1"),
+        ("memory plan --config default --target h200-k3 --set block_size=0", "block_size 0 is no number of 1 or more"),
+    ],
+)
+def test_files_and_values_that_cannot_be_used_are_one_line(
+    words: str, message: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    (tmp_path / "empty").mkdir()
+    places = {"gone": tmp_path / "gone", "empty": tmp_path / "empty"}
+    assert main([word.format(**places) for word in words.split()]) == ExitStatus.USAGE
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("k3perf: ")
+    assert message.format(**places) in told

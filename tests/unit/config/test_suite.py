@@ -368,3 +368,33 @@ def test_why_a_target_has_no_cell_of_a_config(repository):
     assert suite.not_collected(target, suite.config("seqs_up")) == "h200-k3-tp2 does not declare seqs_up"
     assert "resolves to the same engine as default" in suite.not_collected(target, suite.config("block_size_16"))
     assert suite.not_collected(target, suite.config("fp8_kv")) == suite.refusal(target, suite.config("fp8_kv")) != ""
+
+
+@pytest.mark.parametrize(
+    ("hardware", "parallelism", "key", "problem"),
+    [
+        ({"device_count": 4}, {}, "hardware.device_count", "is 4, but parallelism makes 2 ranks (tensor 2 x pipeline 1 x data 1)"),
+        ({}, {"tensor": 1}, "hardware.device_count", "is 2, but parallelism makes 1 ranks"),
+        ({"device_count": 6, "host_count": 4}, {"tensor": 6}, "hardware.host_count", "does not divide the 6 devices evenly"),
+    ],
+)
+def test_devices_and_ranks_must_agree(suite_copy, hardware, parallelism, key, problem):
+    path = suite_copy / "targets" / "h200-k3-tp2.yaml"
+    data = yaml.safe_load(path.read_text())
+    rewrite(path, hardware=data["hardware"] | hardware, parallelism=data["parallelism"] | parallelism)
+    found = problem_of(suite_copy)
+    assert (found.path.name, found.key) == ("h200-k3-tp2.yaml", key)
+    assert problem in str(found)
+
+
+def test_two_cells_of_one_id_are_refused(suite_copy):
+    """Dashes join the parts of an id and may stand in them."""
+    rewrite(suite_copy / "targets" / "cpu-hybrid.yaml", workloads=["chat", "x-default-chat"])
+    chat = yaml.safe_load((suite_copy / "workloads" / "chat.yaml").read_text())
+    (suite_copy / "workloads" / "x-default-chat.yaml").write_text(yaml.safe_dump(chat | {"name": "x-default-chat"}))
+    other = yaml.safe_load((suite_copy / "targets" / "cpu-hybrid.yaml").read_text())
+    other |= {"name": "cpu-hybrid-default-x", "workloads": ["chat"], "configs": ["default"]}
+    (suite_copy / "targets" / "other.yaml").write_text(yaml.safe_dump(other))
+    found = problem_of(suite_copy)
+    assert found.key == "name"
+    assert "'cpu-hybrid-default-x-default-chat', which is that of cpu-hybrid + default + x-default-chat too" in str(found)

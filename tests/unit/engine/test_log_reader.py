@@ -70,3 +70,18 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
     reader = LogReader(path, start_ns=0, clock_ns=Clock())
     reader.drain()
     assert len(reader.lines()) == 1
+
+
+def test_a_log_without_line_ends_neither_fills_the_memory_nor_looks_hung(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock()
+    reader = LogReader(path, start_ns=100, clock_ns=clock)
+    for at_ns in (200, 300, 400):
+        with path.open("ab") as handle:
+            handle.write(b"x" * (5 << 20))
+        clock.now_ns = at_ns
+        reader.drain()
+        assert reader.last_progress_ns == at_ns
+    assert sum(map(len, reader.lines())) < 1 << 20
+    with path.open("ab") as handle:
+        handle.write(b"\nRuntimeError: the end\n")
+    assert reader.root_cause() == "RuntimeError: the end"

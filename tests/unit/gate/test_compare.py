@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date
 
 import pytest
@@ -332,6 +333,27 @@ def test_an_exact_metric_improves_when_it_beats_the_best_recorded_value(build: B
     policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0)})
     baseline = build.baseline(build.cell([build.session(f"s{n}", weights_bytes=1000.0 - 2 * n) for n in range(6)]), policy)
     assert compare(baseline, build.cell([build.session("now", weights_bytes=now)]), policy).outcome is outcome
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("arm", [Arm.CANDIDATE, Arm.REFERENCE])
+def test_a_reference_without_a_sound_number_makes_no_pass(build: Build, value: float, arm: Arm) -> None:
+    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0)})
+    base = replace(build.session("r", weights_bytes=value if arm is Arm.REFERENCE else 10.0), arm=Arm.REFERENCE, pair_id="p")
+    now = replace(build.session("c", weights_bytes=value if arm is Arm.CANDIDATE else 10.0), pair_id="p")
+    verdict = compare(None, build.cell([base, now], "ab"), policy)
+    assert verdict.outcome is Outcome.INVALID
+    json.dumps(asdict(verdict), allow_nan=False)  # as it is written down
+
+
+@pytest.mark.parametrize("value", [1e308, 1e200, -1e200, 5e-324, 1e100])
+def test_numbers_of_any_size_come_to_an_outcome_that_can_be_written_down(build: Build, value: float) -> None:
+    tolerances = {RATE: Tolerance(loss_absolute=5.0), "weights_bytes": Tolerance(loss_absolute=0)}
+    policy = build.policy(tolerances=tolerances)
+    recorded = [replace(session, values={"weights_bytes": MetricValue(5e-324, 1)}) for session in build.sessions(1000.0, 6)]
+    baseline = build.baseline(build.cell(recorded), policy)
+    wild = [build.session(f"w{n}", build.rounds(value), weights_bytes=value) for n in range(3)]
+    json.dumps(asdict(compare(baseline, build.cell(wild), policy)), allow_nan=False)
 
 
 def test_one_token_less_capacity_is_seen_and_sessions_that_differ_are_named(build: Build) -> None:

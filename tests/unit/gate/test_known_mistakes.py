@@ -87,6 +87,9 @@ def test_broken_sessions_never_enter_a_baseline(build: Build) -> None:
     entry = build.baseline(build.cell([broken, *good])).workloads[0].metrics[0]
     assert "broken" not in [session.session_id for session in entry.sessions]
     assert entry.anchor_value == pytest.approx(1000, rel=0.01)
+    throttled = [replace(good[0], rounds=(*good[0].rounds, build.round(99, {RATE: 1.0}, invalid=True))), *good[1:]]
+    entry = build.baseline(build.cell(throttled)).workloads[0].metrics[0]
+    assert min(value for session in entry.sessions for value in session.round_values) > 900
 
 
 def test_a_bar_cannot_be_moved_without_a_reason(build: Build) -> None:

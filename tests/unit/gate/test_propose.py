@@ -39,7 +39,7 @@ def test_only_sound_measurements_that_belong_together_are_recorded(build: Build)
     from k3perf.gate.propose import propose
 
     good = build.cell(build.sessions(1000.0, 6))
-    bad_value = replace(good.sessions[0], rounds=(build.round(0, {RATE: math.nan}),))
+    bad_value = replace(good.sessions[0], session_id="bad", rounds=(build.round(0, {RATE: math.nan}),))
     drifted = replace(good.sessions[0], resolved_config={"block_size": 32})
     invalid = replace(good.sessions[0], invalid_reasons=(build.reason,))
     cases = [
@@ -51,6 +51,7 @@ def test_only_sound_measurements_that_belong_together_are_recorded(build: Build)
         ([replace(good, sessions=(invalid, *good.sessions[1:]))], "5 valid sessions"),
         ([replace(good, invalid_reasons=(build.reason,))], "0 valid sessions"),
         ([good, replace(good, plan_digest="plan-2")], "different plans"),
+        ([good, replace(good, sessions=good.sessions[:1])], "is given twice"),
         ([replace(good, sessions=(*good.sessions, drifted))], "block_size"),
         ([replace(good, sessions=(*good.sessions, bad_value))], "not a positive"),
     ]

@@ -36,7 +36,7 @@ def decode(*reads: bytes, tokens=3, sequences=1, head=HEAD, failure=None):
     exchange.end_ns = 10_000
     exchange.failure = failure
     exchange.reads = [(1000 + position, data) for position, data in enumerate((head, *reads))]
-    return decode_exchange(exchange, Expected(5, tokens, sequences), request_index=4, round_end_ns=20_000)
+    return decode_exchange(exchange, Expected(9, tokens, sequences), request_index=4, round_end_ns=20_000)
 
 
 def seen(sample):
@@ -124,6 +124,14 @@ def test_where_reads_are_cut_changes_nothing_but_the_time(cuts):
         ((event({"error": {"message": "EngineCore died"}}), DONE + LAST), RequestStatus.ENGINE_ERROR, "EngineCore died"),
         ((event(chunk()), DONE + LAST), RequestStatus.NO_USAGE, "neither"),
         ((event(chunk([1, 2, 3], usage=2)), DONE + LAST), RequestStatus.BAD_PAYLOAD, "ids are 3 tokens, its usage says 2"),
+        ((GOOD, GOOD, DONE + LAST), RequestStatus.BAD_PAYLOAD, "ids are 6 tokens, its usage says 3"),
+        ((event(b'{"choices":[{"index":0,"token_ids":"abc"}]}'), DONE + LAST), RequestStatus.BAD_PAYLOAD, "token_ids is no list"),
+        ((event(chunk([1, 2], finish_reason="length")), DONE + LAST), RequestStatus.SHORT, "2 of 3"),
+        (
+            (event(chunk([1, 2, 3]) | {"usage": {"prompt_tokens": 8, "completion_tokens": 3}}), DONE + LAST),
+            RequestStatus.WRONG_PROMPT,
+            "read 8 prompt tokens, 9 were sent",
+        ),
     ],
 )
 def test_broken_streams_are_named(reads, status, detail):
@@ -138,6 +146,18 @@ def test_broken_streams_are_named(reads, status, detail):
         (b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 4\r\n\r\n", (b"slow",), RequestStatus.HTTP_STATUS, "429 slow"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n", (b"<p/>",), RequestStatus.BAD_PAYLOAD, "text/html"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", (b"<p/>",), RequestStatus.BAD_PAYLOAD, "content type missing"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n",
+            (b'{"error":"no memory"}',),
+            RequestStatus.BAD_PAYLOAD,
+            'application/json where text/event-stream was expected: {"error":"no memory',
+        ),
+        (
+            HEAD.replace(b"Transfer-Encoding", b"Content-Encoding: gzip\r\nTransfer-Encoding"),
+            (b"3\r\n\x1f\x8b\x08\r\n" + LAST,),
+            RequestStatus.BAD_PAYLOAD,
+            "encoded as gzip",
+        ),
         (b"SSH-2.0-OpenSSH\r\n", (), RequestStatus.BAD_PAYLOAD, "not an HTTP response: SSH"),
         (b"", (), RequestStatus.CUT, "closed without a response"),
     ],
@@ -171,6 +191,11 @@ def test_no_bytes_make_it_raise(noise):
 )
 def test_no_json_makes_it_raise(payload):
     decode(event(payload), DONE + LAST)
+
+
+def test_a_stream_without_usage_is_counted_by_its_ids():
+    sample = decode(event(chunk([1, 2])), event(chunk([3])), DONE + LAST)
+    assert (sample.status, sample.output_token_count, sample.prompt_token_count) == (RequestStatus.OK, 3, 9)
 
 
 def test_replies_are_given_as_ids_of_the_first_sequence():

@@ -136,3 +136,17 @@ def test_failing_an_exchange_closes_its_connection(line):
     assert not connection.usable
     connection.connection_lost(None)
     assert len(finished) == 1
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("size", [b"-6", b"+5", b"0x", b"1_0", b"", b"g", b"f" * 5000])
+def test_a_chunk_size_that_is_none_ends_nothing(line, size):
+    connection, finished, _ = line
+    connection.data_received(HEAD + size + b"\r\n" + b"0\r\n\r\n")
+    assert finished == []
+
+
+def test_a_length_of_thousands_of_digits_is_no_crash(line):
+    connection, finished, _ = line
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n0")
+    assert finished == []

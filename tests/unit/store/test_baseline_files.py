@@ -136,6 +136,8 @@ def test_waivers_are_read_with_days_and_builds_as_people_write_them(tmp_path: Pa
     assert read_waivers(path) == ()
     path.write_text(GOOD)
     assert [(found.owner, found.build, found.expires_on) for found in read_waivers(path)] == [("ann", "0.32", "2026-07-01")]
+    path.write_text(GOOD.replace("build: 0.32", "build: 0.30, largest_loss_ratio: 0.1"))
+    assert [(found.build, found.largest_loss_ratio) for found in read_waivers(path)] == [("0.30", 0.1)]  # as a number it would be 0.3
 
 
 @pytest.mark.parametrize(

@@ -156,12 +156,60 @@ def test_only_a_valid_cell_of_the_same_plan_counts_as_finished(tmp_path: Path) -
     path = tmp_path / "results.jsonl"
     invalid = replace(KEY, workload="other")
     with ResultWriter(path, run_id="r1") as writer:
+        for name in ("s1", "s2"):
+            writer.session(session_record(name))
+            writer.session_end(name, ())
         writer.cell(FinishedCell(KEY, "PASS", ("s1",), valid=True))
         writer.cell(FinishedCell(invalid, "INVALID", ("s2",), valid=False))
     results = read_results(path)
     assert results.finished(KEY) is not None
     assert results.finished(invalid) is None
     assert results.finished(replace(KEY, plan_digest="d2")) is None
+
+
+def written(path: Path) -> list[str]:
+    """The lines of a file with one finished cell of two sessions."""
+    with ResultWriter(path, run_id="r1") as writer:
+        for name in ("s1", "s2"):
+            writer.session(session_record(name))
+            writer.round(name, round_record(0))
+            writer.session_end(name, ())
+        writer.cell(FinishedCell(KEY, "PASS", ("s1", "s2"), valid=True))
+    return [f"{line}\n" for line in path.read_text().split("\n")[:-1]]  # a record may hold other line ends
+
+
+@pytest.mark.parametrize("lost", ["session", "session_end"])
+def test_a_cell_that_lacks_one_of_its_sessions_is_measured_again(tmp_path: Path, lost: str) -> None:
+    path = tmp_path / "results.jsonl"
+    lines = written(path)
+    assert read_results(path).finished(KEY) is not None
+    of_s2 = [line for line in lines if '"s2"' in line and '"kind":"cell"' not in line]
+    gone = of_s2 if lost == "session" else [line for line in of_s2 if '"kind":"session_end"' in line]
+    path.write_text("".join(line for line in lines if line not in gone))
+    assert read_results(path).finished(KEY) is None
+
+
+def test_a_round_that_is_there_twice_would_count_twice(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    lines = written(path)
+    end = next(number for number, line in enumerate(lines) if '"kind":"round"' in line) + 1
+    path.write_text("".join([*lines[:end], *lines[end - 4 : end], *lines[end:]]))
+    with pytest.raises(ConfigFileError, match="round 0 of session s1 is there already"):
+        read_results(path)
+
+
+def test_lines_out_of_order_and_files_put_together_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    lines = written(path)
+    path.write_text("".join(lines * 2))
+    with pytest.raises(ConfigFileError, match=r"line \d+.*begins with that run's line and holds no other"):
+        read_results(path)
+    path.write_text("".join(lines[1:]))
+    with pytest.raises(ConfigFileError, match=r"line 1.*begins with that run's line"):
+        read_results(path)
+    path.write_text("".join([lines[0], *reversed(lines[1:])]))
+    with pytest.raises(ConfigFileError, match="it lacks 's2', or a line before it that names that"):
+        read_results(path)
 
 
 def test_a_full_disk_is_invalid_and_leaves_a_readable_file() -> None:

@@ -18,6 +18,7 @@ vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 1.25
 vllm:time_to_first_token_seconds_count{engine="0",model_name="m"} 5.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
 vllm:nothing_yet{engine="0"} NaN
+vllm:generation_tokens_total{engine="0"} +Inf
 process_cpu_seconds_total 9.62
 """
 
@@ -35,6 +36,7 @@ def test_label_sets_are_summed_and_chosen_labels_kept() -> None:
 def test_buckets_creation_times_and_missing_numbers_are_left_out() -> None:
     names = set(parse_counters(TEXT))
     assert not [name for name in names if "_bucket" in name or "_created" in name]
+    assert "vllm:generation_tokens_total" not in names
     assert "vllm:nothing_yet" not in names
 
 

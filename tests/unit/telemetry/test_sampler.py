@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from k3perf.errors import MeasurementInvalid
 from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
 from k3perf.telemetry.host import HostReader
@@ -162,3 +163,20 @@ def test_proportional_memory_of_one_engine_is_never_told_of_another(monkeypatch:
     assert [reading.value for reading in seen] == [1000.0, 2000.0, None, 1000.0, 2000.0]
     assert ["ago" in reading.source for reading in seen] == [False, False, False, True, True]
     assert "cannot be read" in seen[2].source
+
+
+def test_a_sampler_that_ended_by_itself_makes_no_window_look_quiet() -> None:
+    asked = threading.Event()
+
+    def pids() -> tuple[int, ...]:
+        if threading.current_thread().name != "k3perf-sampler":
+            return ()
+        asked.set()
+        raise RuntimeError("the list changed")
+
+    later = iter(range(0, 10**6 * S, 6 * S))  # processes are asked for at every sample
+    with Sampler(pids, interval_s=0.001, open_source=no_library, now_ns=lambda: next(later)) as running:
+        assert asked.wait(30)
+        running._thread.join(30)
+        with pytest.raises(MeasurementInvalid, match="no longer watched, the sampler ended with RuntimeError: the list changed"):
+            running.window(0, S)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from k3perf.engine import health
 from k3perf.errors import EngineError
 from k3perf.samples import RankMemory
 from k3perf.telemetry.server import ServerProbe
@@ -184,3 +185,91 @@ def test_a_server_that_is_gone_is_an_engine_error() -> None:
 def test_an_address_without_port_is_refused() -> None:
     with pytest.raises(EngineError, match="http://HOST:PORT"):
         ServerProbe("https://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        ({"rank": 0, "weights_bytes": "much"}, "weights_bytes of k3perf_memory is 'much'"),
+        ({"rank": 0, "weights_bytes": -1}, "weights_bytes of k3perf_memory is '-1'"),
+        ({"rank": "first"}, "rank of k3perf_memory is 'first'"),
+    ],
+)
+def test_memory_that_is_no_size_is_an_engine_error(fake: FakeServer, rank: dict[str, Any], message: str) -> None:
+    fake.rpc["k3perf_memory"] = [rank]
+    with pytest.raises(EngineError, match=message):
+        ServerProbe(fake.url).rank_memory()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kv_cache_size_tokens": "all"}, "kv_capacity_tokens of /server_info is 'all'"),
+        ({"kv_cache_size_tokens": float("nan")}, "the answer is no JSON"),  # json.dumps writes NaN, which is none
+    ],
+)
+def test_a_capacity_that_is_no_number_is_an_engine_error(fake: FakeServer, change: dict[str, Any], message: str) -> None:
+    info = json.loads(json.dumps(INFO))
+    info["vllm_config"]["cache_config"] |= change
+    fake.answers["/server_info?config_format=json"] = (200, json.dumps(info))
+    with pytest.raises(EngineError, match=message):
+        _ = ServerProbe(fake.url).kv_capacity_tokens
+
+
+def test_sections_of_another_form_are_an_engine_error(fake: FakeServer) -> None:
+    fake.rpc["k3perf_identity"] = [{}]
+    fake.answers["/server_info?config_format=json"] = (200, json.dumps(INFO | {"vllm_env": ["A=1"]}))
+    with pytest.raises(EngineError, match="not of the form"):
+        ServerProbe(fake.url).resolved_config()
+
+
+def test_an_answer_to_a_reset_that_is_no_json(fake: FakeServer) -> None:
+    fake.answers["/reset_prefix_cache"] = (200, "done")
+    with pytest.raises(EngineError, match="/reset_prefix_cache: the answer is no JSON: 'done'"):
+        ServerProbe(fake.url).reset_prefix_cache()
+
+
+@contextmanager
+def dripping(pause_s: float, piece: bytes) -> Iterator[int]:
+    """A server whose answers never end; gives its port."""
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not ended.wait(pause_s):
+                    self.wfile.write(piece)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("pause_s", "piece", "message"), [(0.02, b"x 1\n", "did not end within 0.3 s"), (0, b"x" * 65536, "larger than 64 MiB")]
+)
+def test_an_answer_that_never_ends_is_an_engine_error(pause_s: float, piece: bytes, message: str) -> None:
+    with dripping(pause_s, piece) as port, pytest.raises(EngineError, match=message):
+        ServerProbe(f"http://127.0.0.1:{port}", timeout_s=0.3 if pause_s else 30).counters()
+
+
+@pytest.mark.timeout(30)
+def test_endless_answers_do_not_hold_up_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.3)
+    with dripping(0.02, b"x") as port:
+        assert health.is_healthy("127.0.0.1", port)  # the status is all that is asked for
+        assert health.served_models("127.0.0.1", port) is None

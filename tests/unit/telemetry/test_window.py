@@ -119,3 +119,13 @@ def test_process_ids_of_another_namespace_are_taken_for_the_engines() -> None:
     assert values(device_readings(0, hidden, 0, S, OURS))["foreign_device_processes_count"] == 0.0
     more = [device_sample(0, process_bytes={70_001: 1, 70_002: 1})] * 2
     assert values(device_readings(0, more, 0, S, OURS))["foreign_device_processes_count"] == 1.0
+
+
+def test_a_device_that_does_not_tell_who_uses_it_is_not_said_to_be_unused() -> None:
+    untold = [device_sample(0, process_bytes=None), device_sample(S, process_bytes=None)]
+    seen = {entry.name: entry for entry in device_readings(0, untold, 0, S, DeviceOwnership(frozenset({4242})))}
+    assert seen["foreign_device_processes_count"].value is None
+    assert seen["foreign_device_processes_count"].source.endswith("not offered here")
+    once = [device_sample(0, process_bytes=None), device_sample(S, process_bytes={555: 1})]
+    seen = {entry.name: entry for entry in device_readings(0, once, 0, S, DeviceOwnership(frozenset({4242}), exists=lambda pid: True))}
+    assert seen["foreign_device_processes_count"].value == 1.0
