@@ -192,7 +192,8 @@ def test_an_address_without_port_is_refused() -> None:
     [
         ({"rank": 0, "weights_bytes": "much"}, "weights_bytes of k3perf_memory is 'much'"),
         ({"rank": 0, "weights_bytes": -1}, "weights_bytes of k3perf_memory is '-1'"),
-        ({"rank": "first"}, "rank of k3perf_memory is 'first'"),
+        ({"rank": "first"}, "not one dict a rank with the rank's number"),
+        ({"rank": -1}, "rank of k3perf_memory is '-1'"),
     ],
 )
 def test_memory_that_is_no_size_is_an_engine_error(fake: FakeServer, rank: dict[str, Any], message: str) -> None:
@@ -217,7 +218,7 @@ def test_a_capacity_that_is_no_number_is_an_engine_error(fake: FakeServer, chang
 
 
 def test_sections_of_another_form_are_an_engine_error(fake: FakeServer) -> None:
-    fake.rpc["k3perf_identity"] = [{}]
+    fake.rpc["k3perf_identity"] = [{"rank": 0}]
     fake.answers["/server_info?config_format=json"] = (200, json.dumps(INFO | {"vllm_env": ["A=1"]}))
     with pytest.raises(EngineError, match="not of the form"):
         ServerProbe(fake.url).resolved_config()
