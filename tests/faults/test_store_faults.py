@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,8 @@ def test_a_disk_that_fills_up_keeps_what_was_whole(small_disk: Path) -> None:
     with ResultWriter(path, run_id="r") as writer:
         writer.session(session())
         with pytest.raises(MeasurementInvalid) as caught:  # noqa: PT012 - which of the writes fails is the disk's affair
-            for written in range(1000):  # noqa: B007 - used after the loop
-                writer.round("s", CLEAN)
+            for written in range(1000):
+                writer.round("s", replace(CLEAN, round_index=written))
     expect_invalid("disk_full", caught.value)
     results = read_results(path)
     assert len(results.sessions["s"].rounds) == written
@@ -66,15 +67,16 @@ def test_a_file_in_the_directorys_place(tmp_path: Path) -> None:
 
 
 WRITE = """
-import sys
+import itertools, sys
+from dataclasses import replace
 from pathlib import Path
 from tests.faults.test_round_faults import CLEAN, session
 from k3perf.store.results import ResultWriter
 writer = ResultWriter(Path(sys.argv[1]), run_id="r")
 writer.session(session())
 print("go", flush=True)
-while True:
-    writer.round("s", CLEAN)
+for index in itertools.count():
+    writer.round("s", replace(CLEAN, round_index=index))
 """
 REPLACE = """
 import sys
@@ -103,9 +105,9 @@ def test_killed_in_the_middle_of_a_record(tmp_path: Path, after_s: float) -> Non
     kill_while_it_writes(WRITE, path, after_s)
     before = len(read_results(path).sessions["s"].rounds)
     with ResultWriter(path, run_id="r") as writer:
-        writer.round("s", CLEAN)
+        writer.round("s", replace(CLEAN, round_index=before))
     after = read_results(path)
-    assert after.sessions["s"].rounds == (CLEAN,) * (before + 1)
+    assert after.sessions["s"].rounds == tuple(replace(CLEAN, round_index=index) for index in range(before + 1))
     assert not after.partial_last_line
 
 
