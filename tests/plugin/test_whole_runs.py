@@ -533,6 +533,7 @@ def test_a_share_of_a_rate_needs_the_rate_and_then_uses_it(wider_site):
     )
     assert found.returncode == ExitStatus.OK, found.stdout + found.stderr
     assert found.stdout == "40\n"
+    assert " 20.000 requests/s: sending for about 0 s\n" in found.stderr
     assert wider_site.engines_left() == []
     stored = yaml.safe_load((wider_site.root / "baselines" / "tiny" / "found_rates.yaml").read_text())
     (rate,) = stored["rates"]

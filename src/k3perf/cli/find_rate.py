@@ -118,6 +118,7 @@ def _trials(
     )
 
     def shown_trial(rate_per_s: float, trial_index: int) -> RateTrial:
+        sys.stderr.write(f"{rate_per_s:9.3f} requests/s: sending for about {_trial_s(arguments, rate_per_s):.0f} s\n")
         trial = run_trial(rate_per_s, trial_index)
         sys.stderr.write(
             f"{trial.rate_per_s:9.3f} requests/s: {trial.met_count} of {trial.request_count} met the level, "
@@ -126,6 +127,11 @@ def _trials(
         return trial
 
     return shown_trial
+
+
+def _trial_s(arguments: argparse.Namespace, rate_per_s: float) -> float:
+    """How long requests are sent: the duration asked for, or longer where so few would arrive in it that more are asked for."""
+    return max(float(arguments.duration), float(arguments.least_requests) / rate_per_s)
 
 
 @contextlib.contextmanager
