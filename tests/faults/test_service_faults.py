@@ -6,14 +6,19 @@ import http.client
 import json
 import os
 import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from k3perf.engine.process_tree import command_of
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
+from k3perf.errors import EngineError
+from k3perf.run.live import LiveEngine
+from k3perf.samples import Arm, EngineIdentity
 from tests.faults.bench import Bench
 from tests.faults.endings import expect_death
 from tests.faults.matrix import Fault, Kind, of
@@ -81,3 +86,21 @@ def test_the_worker_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> Non
     (memory_cgroup / "cgroup.procs").write_text(str(worker))
     (bench.work / "now").touch()
     expect_death(bench, engine, fault)
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_refused_connection_is_told_as_the_death_behind_it(dies: bool) -> None:
+    """The death watch notices a moment after the first connection is refused; a server that lives is told by its own error."""
+    noticed = threading.Event()
+    death = EngineError("engine died in service: exit status 13", root_cause="RuntimeError: why")
+    engine = SimpleNamespace(death_event=noticed, alive=lambda: not noticed.is_set(), death_error=lambda: death)
+    identity = EngineIdentity("0", "3", "2", "cpu-2", (), None, "h")
+    live = LiveEngine("s", Arm.CANDIDATE, "t", "c", engine, SimpleNamespace(), identity, {}, None, None, "")  # type: ignore[arg-type]
+    later = threading.Timer(0.2, noticed.set)
+    if dies:
+        later.start()
+    with pytest.raises(EngineError) as caught, live.or_its_death():
+        raise EngineError("GET /metrics: ConnectionRefusedError")
+    assert (caught.value is death) is dies
+    if dies:
+        later.join()

@@ -13,6 +13,7 @@ from typing import Any, Final
 from k3perf.config.suite import Cell
 from k3perf.engine.group import EngineGroup
 from k3perf.engine.running import Engine
+from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
 from k3perf.load.round_samples import RoundSamples
 from k3perf.metrics.validity import (
@@ -31,6 +32,7 @@ from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
 
+_DEATH_NOTICED_S: Final = 2.0  # the death watch needs its turn of a processor, which a loaded machine gives late
 NEEDED_COUNTERS: Final = ("vllm:generation_tokens_total", "vllm:num_preemptions_total")
 """Without these a round that a stranger shared, or in which requests were preempted, would look like any other."""
 
@@ -67,6 +69,17 @@ class LiveEngine:
                 kind = injection.kind.removeprefix("hold_").removesuffix("_bytes")
                 self.probe.call("k3perf_hold_bytes", kind, int(injection.amount))
         self.injected = ",".join(str(injection) for injection in injections)
+
+    @contextlib.contextmanager
+    def or_its_death(self) -> Iterator[None]:
+        """Turn the error of a reading into the engine's death, where that is why nobody answers: the first to meet a death is often a
+        connection that is refused, and that is no cause."""
+        try:
+            yield
+        except EngineError as error:
+            if self.engine.death_event.wait(_DEATH_NOTICED_S) or not self.engine.alive():
+                raise self.engine.death_error() from error
+            raise
 
     def require_alive(self) -> None:
         """Raise EngineError with the root cause when the engine died."""
@@ -124,7 +137,10 @@ class SessionLog:
         )
 
     def _memory(self) -> tuple[RankMemory, ...]:
-        return self.live.probe.rank_memory() if self.live.engine.alive() else ()
+        if not self.live.engine.alive():
+            return ()
+        with self.live.or_its_death():
+            return self.live.probe.rank_memory()
 
 
 def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: ValidityRules) -> RoundRecord:
@@ -134,7 +150,8 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     """
     live = log.live
     live.require_alive()
-    counters_before = live.probe.counters()
+    with live.or_its_death():
+        counters_before = live.probe.counters()
     with client_on(log.cell.target.pinning.client_cpus):
         seen = run_round(
             log.plan.for_round(place.round_index),
@@ -144,7 +161,8 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
         )
     live.require_alive()
     received_count = sum(sample.output_token_count for sample in seen.samples)
-    counters_after = live.probe.counters_after(counters_before, "vllm:generation_tokens_total", received_count)
+    with live.or_its_death():
+        counters_after = live.probe.counters_after(counters_before, "vllm:generation_tokens_total", received_count)
     counted = counter_difference(counters_before, counters_after)
     record = _record(place, seen, counted.values, (*sampler.window(seen.start_ns, seen.end_ns), *_engine_readings(live, seen, counted)))
     if place.kind is RoundKind.MEASURED:
