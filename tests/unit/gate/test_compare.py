@@ -628,7 +628,8 @@ def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> No
     from k3perf.gate.policy import target_policy
 
     path = suite_copy / "tolerances.yaml"
-    declared = yaml.safe_load(path.read_text())
+    declared = {key: value for key, value in yaml.safe_load(path.read_text()).items() if key != "configs"}
+    path.write_text(yaml.safe_dump(declared))
     before = load_suite(suite_copy)
     own = {"output_tokens_per_s": {"loss_ratio": 0.4}, "tpot_mean_ms": None}
     path.write_text(yaml.safe_dump({**declared, "configs": {"h200-k3": {"batched_tokens_down": own}}}))
