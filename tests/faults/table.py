@@ -35,7 +35,11 @@ def render_rules() -> str:
         limit = "off" if rule.limit is None else f"{rule.bound} {rule.limit:g} {rule.unit}".strip()
         lines.append(f"| {rule.name} | {limit} | {rule.text} | {'yes' if rule.requires else ''} |")
     lines.append("")
-    lines.append("For a session: " + ", ".join(f"{name} {limit:g}" for name, limit in SESSION_RULES.items()) + ".")
+    lines.append(
+        "For a session: "
+        + ", ".join(f"{name} {limit:g}" for name, limit in SESSION_RULES.items())
+        + " (the spread is judged by the gate, metric by metric)."
+    )
     return "\n".join(lines) + "\n"
 
 

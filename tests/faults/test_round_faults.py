@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import pytest
 
+from k3perf.config.models import Tolerance
+from k3perf.config.suite import load_suite
 from k3perf.errors import UnknownNameError
+from k3perf.gate.baseline import Acceptance
+from k3perf.gate.compare import compare
+from k3perf.gate.outcome import Outcome
+from k3perf.gate.policy import target_policy
+from k3perf.gate.propose import propose
 from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES, Bound, ValidityRules, judge_round, judge_session
+from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.samples import (
     Arm,
     ChunkRecord,
@@ -65,6 +75,7 @@ CLEAN = RoundRecord(
         }.items()
     ),
 )
+RATE = "output_tokens_per_s"
 RULES = ValidityRules.for_target({"sm_clock_min_mhz": 1500})
 
 
@@ -234,21 +245,29 @@ def session(*rounds: RoundRecord) -> SessionRecord:
     return SessionRecord("s", "t", "c", "w", "d", Arm.CANDIDATE, "2026-01-01T00:00:00+00:00", identity, {}, (), (), rounds)
 
 
-def timed(duration_ms: int) -> RoundRecord:
-    chunks = (ChunkRecord(MS, 1), ChunkRecord(duration_ms * MS, 9))
-    return replace(CLEAN, samples=(RequestSample(0, RequestStatus.OK, 0, 0, duration_ms * MS, chunks, 8, 10, 10),))
+def rated(name: str, level: float, spread_ratio: float) -> SessionMetrics:
+    """Twelve rounds of a throughput that steps evenly through ``spread_ratio`` to either side of ``level``."""
+    steps = [level * (1 + spread_ratio * (index % 6 - 2.5) / 2.5) for index in range(12)]
+    rounds = tuple(RoundMetrics(index, None, {RATE: MetricValue(step, 8)}) for index, step in enumerate(steps))
+    return SessionMetrics(name, Arm.CANDIDATE, None, rounds, {}, {})
 
 
-def test_spread_far_above_the_recorded_noise() -> None:
-    wide = session(*(timed(duration_ms) for duration_ms in (100, 120, 140, 160)))
-    narrow = session(*(timed(duration_ms) for duration_ms in (100, 101, 100, 101)))
-    (reason,) = judge_session(wide, RULES, recorded_noise_ratio=0.02)
-    assert reason.rule == "spread_over_noise_ratio"
-    # cross-checked by hand: rates 100, 83.33, 71.43, 62.5 tokens/s, mean 79.32, sample sd 16.22, CV 20.45 %
-    assert reason.reading == pytest.approx(0.20446 / 0.02, rel=1e-4)
-    assert judge_session(narrow, RULES, recorded_noise_ratio=0.02) == ()
-    assert judge_session(wide, RULES) == ()  # no recorded noise, no judgement
-    assert judge_session(session(timed(100), timed(160)), RULES, recorded_noise_ratio=0.02) == ()  # two rounds tell nothing
+@pytest.mark.parametrize(("limits", "outcome"), [({}, Outcome.INVALID), ({"spread_over_noise_ratio": 20}, Outcome.PASS)])
+def test_spread_far_above_the_recorded_noise(limits: dict[str, float], outcome: Outcome) -> None:
+    """Rounds vary ten times as much as the baseline's: no pass and no regression, however the level is; the limit is the target's."""
+    recorded = [rated(f"b{index}", 1000.0 + index % 3, 0.001) for index in range(6)]
+    declared = load_suite(Path(__file__).resolve().parents[2] / "perf_tests")
+    target = declared.target("cpu-hybrid").model_copy(update={"validity": limits})
+    policy = replace(
+        target_policy(declared, target, gated_metric_count=1, today=date(2026, 1, 1)), tolerances={RATE: Tolerance(loss_ratio=0.05)}
+    )
+    cell = CellMeasurement("cpu-hybrid", "default", "chat", "baseline", "cpu-2", "plan", tuple(recorded))
+    accepted = Acceptance(accepted_by="t", reason="numbers of a test", accepted_at_utc="2026-01-01T00:00:00Z", commit="c", run_ids=("r",))
+    baseline = propose([cell], policy=policy, versions={}, previous=None, acceptance=accepted)
+    verdict = compare(baseline, replace(cell, sessions=(rated("wide", 1000.0, 0.01),)), policy.with_noise_of([baseline]))
+    assert verdict.outcome is outcome
+    if outcome is Outcome.INVALID:
+        assert "spread 10.0 times as much as recorded, at most 3 (spread_over_noise_ratio)" in verdict.metrics[0].reason
 
 
 def test_a_session_without_a_valid_round_says_which_rules_broke() -> None:

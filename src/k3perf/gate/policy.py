@@ -13,6 +13,7 @@ from k3perf.gate.baseline import Baseline, Waiver
 from k3perf.gate.gated import check_metric_names
 from k3perf.gate.noise import NO_NOISE, MetricNoise, NoiseKey, OwnTolerances, pool_noise, pool_own_noise
 from k3perf.metrics.definitions import METRICS
+from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT, ValidityRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Policy:
     ``false_alarm_budget``: probability that a run in which nothing changed has any REGRESSED metric.
     ``half_tolerance_budget``: the same when every metric truly lost half of its tolerance.
     ``missed_loss_budget``: per metric, probability of PASS when the true loss equals the tolerance.
+    ``spread_over_noise_ratio``: a session whose rounds spread more than so many times as much as recorded (robust sigmas) is INVALID.
     ``build`` names the build under test (a vLLM version), for waivers.
     """
 
@@ -40,6 +42,7 @@ class Policy:
     half_tolerance_budget: float = 0.02
     missed_loss_budget: float = 0.05
     cumulative_loss_cap_ratio: float = 0.1
+    spread_over_noise_ratio: float = SESSION_RULES[SPREAD_LIMIT]
     noise: Mapping[NoiseKey, MetricNoise] = field(default_factory=dict)
     waivers: tuple[Waiver, ...] = ()
     workload_tolerances: Mapping[str, Mapping[str, Tolerance | None]] = field(default_factory=dict)
@@ -113,5 +116,6 @@ def target_policy(
         false_alarm_budget=declared.false_alarm_budget,
         missed_loss_budget=declared.missed_loss_budget,
         cumulative_loss_cap_ratio=declared.cumulative_loss_cap_ratio,
+        spread_over_noise_ratio=ValidityRules.for_target(target.validity).session_limits[SPREAD_LIMIT],
         waivers=waivers,
     )

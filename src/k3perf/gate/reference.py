@@ -18,11 +18,11 @@ from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.scale import Scale
 from k3perf.metrics.definitions import MetricDef, Scope
+from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
 from k3perf.stats.location import MAD_TO_SIGMA, mean, sample_variance
 from k3perf.stats.order_statistics import locate
 
-SPREAD_LIMIT: Final = 3.0
-"""Rounds whose robust sigma is this many times the recorded one are out of line; the session gets rounds up to the maximum."""
+USUAL_SPREAD: Final = SESSION_RULES[SPREAD_LIMIT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,21 @@ class Reference:
 
     ``session_count`` 0: the expected value is known (ab), not measured. ``taken`` says how a session's value is taken and how many rounds
     are worth having. ``round_count``: the rounds of the recorded sessions, 0 where the metric has none. ``noise`` is the pooled one behind
-    it. ``round_sigma``: robust, within a session; infinite where it is not known, so that no spread is out of line.
+    it. ``round_sigma``: robust, within a session; infinite where it is not known, so that no spread is out of line. Rounds whose robust
+    sigma is more than ``spread_over_noise_ratio`` times that are out of line; the session gets rounds up to the maximum.
     """
 
-    __slots__ = ("_level_at", "_levels", "noise", "round_count", "round_sigma", "session_count", "spread_bound", "taken")
+    __slots__ = (
+        "_level_at",
+        "_levels",
+        "noise",
+        "round_count",
+        "round_sigma",
+        "session_count",
+        "spread_bound",
+        "spread_over_noise_ratio",
+        "taken",
+    )
 
     def __init__(
         self,
@@ -69,13 +80,15 @@ class Reference:
         noise: MetricNoise = NO_NOISE,
         round_count: int = 0,
         round_variance: float | None = None,
+        spread_over_noise_ratio: float = USUAL_SPREAD,
     ) -> None:
         self.session_count = session_count
         self.taken = taken
         self.noise = noise
         self.round_count = round_count
         self.round_sigma = math.sqrt(round_variance) if round_variance else math.inf
-        self.spread_bound = SPREAD_LIMIT * self.round_sigma / MAD_TO_SIGMA
+        self.spread_over_noise_ratio = spread_over_noise_ratio
+        self.spread_bound = spread_over_noise_ratio * self.round_sigma / MAD_TO_SIGMA
         self._level_at = level_at
         self._levels: dict[int, Level] = {}
 
@@ -97,6 +110,7 @@ def with_level(reference: Reference, session_count: int, change: Callable[[Level
         noise=reference.noise,
         round_count=reference.round_count,
         round_variance=None if math.isinf(reference.round_sigma) else reference.round_sigma**2,
+        spread_over_noise_ratio=reference.spread_over_noise_ratio,
     )
 
 
@@ -108,16 +122,31 @@ def recorded_reference(subject: Subject, entry: MetricBaseline, policy: Policy, 
     noise = policy.noise_of(subject.metric.name, subject.basis)
     plan = policy.plan
     one_armed = subject.basis != "absolute" and not alternating
-    key = (subject.scale.logarithmic, plan.minimum_rounds, plan.maximum_rounds, one_armed)
+    key = (subject.scale.logarithmic, plan.minimum_rounds, plan.maximum_rounds, one_armed, policy.spread_over_noise_ratio)
     kept: tuple[MetricNoise, Reference] | None = entry.memo.get(key)
     if kept is None or kept[0] is not noise:
         cell = recorded_losses(entry, subject.scale)
-        reference = cell_reference(cell, noise, entry.round_count, (plan.minimum_rounds, plan.maximum_rounds), one_armed=one_armed)
+        reference = cell_reference(
+            cell,
+            noise,
+            entry.round_count,
+            (plan.minimum_rounds, plan.maximum_rounds),
+            one_armed=one_armed,
+            spread_over_noise_ratio=policy.spread_over_noise_ratio,
+        )
         kept = entry.memo[key] = (noise, reference)
     return kept[1]
 
 
-def cell_reference(cell: Sessions, noise: MetricNoise, round_count: int, rounds: tuple[int, int], *, one_armed: bool = False) -> Reference:
+def cell_reference(
+    cell: Sessions,
+    noise: MetricNoise,
+    round_count: int,
+    rounds: tuple[int, int],
+    *,
+    one_armed: bool = False,
+    spread_over_noise_ratio: float = USUAL_SPREAD,
+) -> Reference:
     """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared with one value of the reference session, so that
     fewer rounds show half of the noise they bring."""
     if not noise.cells and _finite(cell):
@@ -131,7 +160,15 @@ def cell_reference(cell: Sessions, noise: MetricNoise, round_count: int, rounds:
             level = level._replace(variance=level.variance + max(hidden, 0.0))
         return level
 
-    return Reference(len(cell), level_at, taken, noise=noise, round_count=round_count, round_variance=noise.round_variance)
+    return Reference(
+        len(cell),
+        level_at,
+        taken,
+        noise=noise,
+        round_count=round_count,
+        round_variance=noise.round_variance,
+        spread_over_noise_ratio=spread_over_noise_ratio,
+    )
 
 
 def _finite(cell: Sessions) -> bool:
@@ -161,7 +198,15 @@ def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Refe
         return Level(0.0, variance, df, noise.skewness(this))
 
     count = (noise.round_count or 1) if subject.metric.scope is Scope.ROUND else 0
-    return Reference(0, level_at, taken, noise=noise, round_count=count, round_variance=noise.round_variance)
+    return Reference(
+        0,
+        level_at,
+        taken,
+        noise=noise,
+        round_count=count,
+        round_variance=noise.round_variance,
+        spread_over_noise_ratio=policy.spread_over_noise_ratio,
+    )
 
 
 def _pair_noise(subject: Subject, policy: Policy) -> MetricNoise:

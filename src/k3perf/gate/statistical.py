@@ -19,6 +19,7 @@ from k3perf.gate.reference import Reference, Subject, base_arm_reference, record
 from k3perf.gate.scale import Scale
 from k3perf.gate.verdict import MetricVerdict, plain_verdict
 from k3perf.metrics.definitions import Scope
+from k3perf.metrics.validity import SPREAD_LIMIT
 from k3perf.stats.location import mean, median, robust_sigma
 from k3perf.stats.order_statistics import Location
 
@@ -140,7 +141,7 @@ def _verdict(subject: Subject, reference: Reference, decision: Decision, look_co
         session_count=decision.sessions,
         round_count=decision.rounds,
         alpha=decision.alpha,
-        reason=_reason(decision, look_count, reference.taken.location),
+        reason=_reason(decision, look_count, reference),
         look=decision.look,
     )
 
@@ -152,7 +153,8 @@ _DECIDED = {
 }
 
 
-def _reason(decision: Decision, look_count: int, location: Location) -> str:
+def _reason(decision: Decision, look_count: int, reference: Reference) -> str:
+    location = reference.taken.location
     where = f"look {decision.look} of {look_count}"
     if location is not Location.MEDIAN:
         where += f"; a session counts by the {location} of its rounds' losses"
@@ -166,7 +168,8 @@ def _reason(decision: Decision, look_count: int, location: Location) -> str:
     if decision.cause is Cause.OUTLIERS:
         return f"rounds stand out in a session that seems to lose more than the tolerance{need}"
     if decision.cause is Cause.SPREAD:
-        return f"a session's rounds spread {decision.spread:.1f} times as much as recorded{need}"
+        limit = f"at most {reference.spread_over_noise_ratio:g} ({SPREAD_LIMIT})"
+        return f"a session's rounds spread {decision.spread:.1f} times as much as recorded, {limit}{need}"
     return f"the evidence decides neither way ({where}){need or '; the measurement budget is spent'}"
 
 

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Final
 
 from k3perf.errors import UnknownNameError
 from k3perf.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
-from k3perf.units import MS_PER_S, ns_to_ms, ns_to_s
+from k3perf.units import MS_PER_S, ns_to_ms
 
 # names of readings that the engine's own log and supervisor supply (the others are telemetry's)
 JIT_COMPILES_READING: Final = "jit_compiles_count"
@@ -226,10 +226,13 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
 )
 
+SPREAD_LIMIT: Final = "spread_over_noise_ratio"
 SESSION_RULES: Final[dict[str, float]] = {
     "valid_rounds_count": 1,
-    "spread_over_noise_ratio": 3.0,
+    SPREAD_LIMIT: 3.0,
 }
+"""Limits by rule. How many times as much as recorded a session's rounds may spread is judged by the gate, which knows the recorded noise of every
+metric (``gate.reference``); the rest in ``judge_session``."""
 READINGS_TOLD: Final = 3
 """Of so many broken rules the last reading is told where a session has too few valid rounds."""
 
@@ -257,35 +260,15 @@ def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReaso
     return tuple(reason for rule in rules.rounds if (reason := rule.judge(record)) is not None)
 
 
-def _throughput_per_s(record: RoundRecord) -> float | None:
-    ends_ns = [sample.last_token_ns for sample in record.samples if sample.last_token_ns is not None]
-    sends_ns = [sample.sent_ns for sample in record.samples if sample.sent_ns is not None]
-    if not ends_ns or not sends_ns or max(ends_ns) <= min(sends_ns):
-        return None
-    return sum(sample.output_token_count for sample in record.samples) / ns_to_s(max(ends_ns) - min(sends_ns))
-
-
-def judge_session(record: SessionRecord, rules: ValidityRules, *, recorded_noise_ratio: float | None = None) -> tuple[InvalidReason, ...]:
-    """Reasons against the session as a whole.
-
-    ``recorded_noise_ratio`` is the coefficient of variation of the rounds' output throughput in the cell's baseline. The session's own
-    (sample standard deviation, ddof 1, over mean, valid measured rounds, at least three) may be ``spread_over_noise_ratio`` times that.
-    """
+def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
+    """Reasons against the session as a whole, as far as they show without a baseline."""
     measured = [entry for entry in record.rounds if entry.kind is RoundKind.MEASURED]
     valid = [entry for entry in measured if entry.valid]
-    reasons = []
     needed = rules.session_limits["valid_rounds_count"]
-    if len(valid) < needed:
-        last = {reason.rule: reason.text for entry in measured for reason in entry.invalid_reasons}
-        told = "; ".join(last[rule] for rule in sorted(last)[:READINGS_TOLD])
-        why = f" (broken: {', '.join(sorted(last))}); last: {told}" if last else ""
-        text = f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g} needed{why}"
-        reasons.append(InvalidReason("valid_rounds_count", text, float(len(valid)), needed))
-    rates = [rate for entry in valid if (rate := _throughput_per_s(entry)) is not None]
-    if recorded_noise_ratio and len(rates) >= 3:
-        spread = stdev(rates) / fmean(rates)
-        limit = rules.session_limits["spread_over_noise_ratio"] * recorded_noise_ratio
-        if spread > limit:
-            text = f"rounds spread by {spread:.2%}, the baseline's noise allows {limit:.2%}"
-            reasons.append(InvalidReason("spread_over_noise_ratio", text, spread / recorded_noise_ratio, limit / recorded_noise_ratio))
-    return tuple(reasons)
+    if len(valid) >= needed:
+        return ()
+    last = {reason.rule: reason.text for entry in measured for reason in entry.invalid_reasons}
+    told = "; ".join(last[rule] for rule in sorted(last)[:READINGS_TOLD])
+    why = f" (broken: {', '.join(sorted(last))}); last: {told}" if last else ""
+    text = f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g} needed{why}"
+    return (InvalidReason("valid_rounds_count", text, float(len(valid)), needed),)

@@ -303,7 +303,11 @@ def test_rounds_out_of_line_ask_for_more_and_then_are_invalid(build: Build) -> N
     assert (early.outcome, early.buy, early.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 12)
     late = compare(build.baseline(), build.cell([session]), build.policy())
     assert (late.outcome, late.buy) == (Outcome.INVALID, Buy.NOTHING)
-    assert "spread" in only(late).reason
+    assert "times as much as recorded, at most 3 (spread_over_noise_ratio)" in only(late).reason
+    lenient = build.policy(spread_over_noise_ratio=1000.0)
+    assert compare(build.baseline(), build.cell([session]), lenient).outcome is not Outcome.INVALID
+    strict = build.policy(spread_over_noise_ratio=0.5)
+    assert compare(build.baseline(), build.cell([build.session("usual", build.rounds(1000.0))]), strict).outcome is Outcome.INVALID
 
 
 @pytest.mark.parametrize(
