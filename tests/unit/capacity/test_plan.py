@@ -209,6 +209,10 @@ def test_the_largest_step_follows_the_arguments(arguments: dict[str, Any], conte
         ("max_model_len", 1.5),
         ("max_num_batched_tokens", "16k"),
         ("max_num_seqs", 0),
+        ("gpu_memory_utilization", 0),
+        ("gpu_memory_utilization", 1.1),
+        ("gpu_memory_utilization", True),
+        ("gpu_memory_utilization", "0.9"),
     ],
 )
 def test_a_value_that_the_plan_cannot_follow_is_refused(key: str, value: Any) -> None:

@@ -173,6 +173,9 @@ def test_hopeless_noise_says_to_measure_more_quietly(build: Build) -> None:
     found = testable(hopeless, build.policy(gated_metric_count=1000))[0]
     assert (found.sessions_that_do, found.tolerance_that_does) == (None, None)
     assert "quieter" in found.text()
+    nothing = replace(found, needed_ratio=None)  # an amount of a metric whose level is 0 has no ratio
+    assert "must be seen" in found.text()
+    assert "must be seen" not in nothing.text()
 
 
 def test_absolute_tolerances_and_constant_metrics_are_asked_too(build: Build) -> None:
