@@ -235,7 +235,14 @@ def load_suite(root: Path) -> Suite:
     _check_configs(suite, paths)
     for target, path in targets.values():
         _check_target(suite, target, path)
-    check_tolerances(suite, tolerances_path)
+    check_tolerances(
+        tolerances,
+        tolerances_path,
+        targets=suite.targets,
+        configs=suite.configs,
+        workloads=suite.workloads,
+        not_collected=lambda target, config: suite.not_collected(suite.target(target), suite.config(config)),
+    )
     _check_cell_ids(suite, {name: path for name, (_, path) in targets.items()})
     return suite
 

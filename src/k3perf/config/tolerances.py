@@ -5,44 +5,47 @@ Metric names are checked by ``k3perf.gate.gated``: this layer does not know the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from k3perf.config.models import Tolerance, ToleranceFile
 from k3perf.errors import ConfigFileError
 
-if TYPE_CHECKING:
-    from k3perf.config.suite import Suite
 
-
-def check_tolerances(suite: Suite, path: Path) -> None:
+def check_tolerances(
+    declared: ToleranceFile,
+    path: Path,
+    *,
+    targets: Collection[str],
+    configs: Collection[str],
+    workloads: Collection[str],
+    not_collected: Callable[[str, str], str],
+) -> None:
     """Raises ConfigFileError for a name that nobody declared, a config that its target does not measure, and a tolerance of another kind
-    than the same metric has elsewhere."""
-    declared = suite.tolerances
-    _check_names(path, "targets", declared.targets, "target", suite.targets)
-    _check_names(path, "workloads", declared.workloads, "workload", suite.workloads)
-    _check_names(path, "configs", declared.configs, "target", suite.targets)
+    than the same metric has elsewhere.
+
+    ``not_collected`` says of a target and a config why there is no cell; empty when there is one.
+    """
+    _check_names(path, "targets", declared.targets, "target", targets)
+    _check_names(path, "workloads", declared.workloads, "workload", workloads)
+    _check_names(path, "configs", declared.configs, "target", targets)
     for target, own in declared.configs.items():
-        _check_names(path, f"configs.{target}", own, "config", suite.configs)
+        _check_names(path, f"configs.{target}", own, "config", configs)
         for config in own:
-            _check_measured(suite, path, target, config)
+            reason = not_collected(target, config)
+            if reason:  # a tolerance of a cell that does not exist would be read by nobody
+                measured = [name for name in configs if not not_collected(target, name)]
+                problem = f"{target} does not measure this config: {reason}"
+                raise ConfigFileError(
+                    path, f"configs.{target}.{config}", None, problem, f"Remove it, or use one of: {', '.join(measured)}."
+                )
     _check_kinds(declared, path)
 
 
-def _check_names(path: Path, place: str, names: Iterable[str], kind: str, known: Iterable[str]) -> None:
+def _check_names(path: Path, place: str, names: Iterable[str], kind: str, known: Collection[str]) -> None:
     for name in names:
         if name not in known:
             raise ConfigFileError(path, f"{place}.{name}", None, f"no {kind} has this name", f"Use one of: {', '.join(known)}.")
-
-
-def _check_measured(suite: Suite, path: Path, target: str, config: str) -> None:
-    """A tolerance of a cell that does not exist would be read by nobody."""
-    reason = suite.not_collected(suite.target(target), suite.config(config))
-    if reason:
-        measured = dict.fromkeys(cell.config.name for cell in suite.cells((target,)))
-        problem = f"{target} does not measure this config: {reason}"
-        raise ConfigFileError(path, f"configs.{target}.{config}", None, problem, f"Remove it, or use one of: {', '.join(measured)}.")
 
 
 def _check_kinds(declared: ToleranceFile, path: Path) -> None:
