@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,9 @@ from k3perf.config.models import Hardware
 from k3perf.engine.devices import DeviceState, MemoryHolder, nvml_reader
 from k3perf.engine.lock import device_lock, lock_path, read_holder
 from k3perf.engine.preflight import Level, Machine, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
-from k3perf.errors import ExitStatus, PreflightError
+from k3perf.errors import EngineError, ExitStatus, MeasurementInvalid, PreflightError
+from k3perf.run.cell_measurement import engine_reason
+from k3perf.run.suite_run import SuiteRun
 from k3perf.units import GIB, MIB
 from tests.faults.matrix import Kind, of
 
@@ -318,3 +321,20 @@ def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> N
         assert ask() == "held\n"  # root's file in a sticky folder stays, and is no obstacle to anybody
         with device_lock("cpu", directory=folder) as stale:
             assert stale is not None
+
+
+def test_a_sampler_that_ended_costs_one_cell_and_not_the_run() -> None:
+    run = object.__new__(SuiteRun)
+    run._sampler, run._cells, run._pool = None, (), SimpleNamespace(pids=lambda: ())  # type: ignore[assignment]
+    with ExitStack() as run._exit:
+        first = run._ensure_sampler()
+        assert run._ensure_sampler() is first
+        first.failure = "OSError: too many open files"
+        second = run._ensure_sampler()
+        assert second is not first
+        second.window(0, 1)
+
+
+def test_what_kept_a_cell_from_being_measured_has_a_rule_of_its_own() -> None:
+    errors = (EngineError("died"), PreflightError("no space"), MeasurementInvalid("the disk is full"))
+    assert [engine_reason(error).rule for error in errors] == ["engine_died", "not_fit_to_start", "machine_failed"]

@@ -350,6 +350,17 @@ def test_an_engine_that_died_once_is_told_with_the_verdict(site):
     assert note in run.stdout.replace("\n", " ") or "was lost and measured anew" in run.stdout
 
 
+def test_an_engine_that_dies_at_a_reading_is_started_once_more_and_no_oftener(site):
+    site.behave(die_at_reset=True, call_log=str(site.root / "calls"))
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert run.returncode == ExitStatus.INVALID, run.stdout
+    (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
+    (reason,) = cell["invalid_reasons"]
+    assert reason["rule"] == "engine_died"
+    assert "the stand-in dies as told" in reason["text"]
+    assert (site.root / "calls").read_text().splitlines().count("k3perf_reset_peaks") == 2
+
+
 @pytest.mark.parametrize(
     ("experiment", "commit", "message"),
     [

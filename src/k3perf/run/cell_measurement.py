@@ -6,12 +6,13 @@ order within a pair is ABBA, so that a linear drift cancels.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from k3perf.config.suite import Cell
-from k3perf.errors import EngineError, MeasurementInvalid
+from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
 from k3perf.gate.verdict import Buy, CellVerdict
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.resolved import forced_by
@@ -104,7 +105,7 @@ class CellRun:
             while True:
                 self._rounds_up_to(goal, logs, awake)
                 awake.all()
-                records = [log.record() for log in logs]
+                records = [self._record(log) for log in logs]
                 current = [self._metrics(record) for record in records]
                 measurement = self._measurement([*self.sessions, *current], ())
                 verdict = self._explained(self.judge(measurement), lives) if judged else _unjudged(self.cell, self.mode)
@@ -129,7 +130,7 @@ class CellRun:
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
-            record = log.record()
+            record = self._record(log)
             self._end(record)
             self.sessions.append(self._metrics(record))
         measurement = self._measurement(self.sessions, ())
@@ -150,7 +151,8 @@ class CellRun:
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
         warmed.add(self.cell.workload.name)
-        log.live.probe.reset_peaks()  # peaks are those of the measured rounds
+        with self._death_reported(log.live):
+            log.live.probe.reset_peaks()  # peaks are those of the measured rounds
 
     def _rounds_up_to(self, goal: int, logs: list[SessionLog], awake: _OneAwake) -> None:
         """Measure pairs until every arm has ``goal`` valid pairs; an invalid round repeats its pair, within the session's budget."""
@@ -171,11 +173,8 @@ class CellRun:
             valid_count = now_valid
 
     def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
-        try:
+        with self._death_reported(log.live):
             record = measure_round(log, place, self.sampler, self.rules)
-        except EngineError as error:
-            self.pool.report_crash(log.live, error)
-            raise
         self.on_round(log.session_id, self.cell, log.live.arm, record)
         done = sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED)
         detail = record.invalid_reasons[0].text if record.invalid_reasons else ""
@@ -183,8 +182,22 @@ class CellRun:
 
     def _open(self, live: LiveEngine, pair_id: str | None) -> SessionLog:
         log = SessionLog(self.cell, self.plan, live, pair_id)
-        self.on_session(log.record())
+        self.on_session(self._record(log))
         return log
+
+    def _record(self, log: SessionLog) -> SessionRecord:
+        with self._death_reported(log.live):
+            return log.record()
+
+    @contextlib.contextmanager
+    def _death_reported(self, live: LiveEngine) -> Iterator[None]:
+        """Around everything that asks the engine: a second death of a config ends its tries, whatever was asked when it died."""
+        try:
+            with live.or_its_death():
+                yield
+        except EngineError as error:
+            self.pool.report_crash(live, error)
+            raise
 
     def _end(self, record: SessionRecord) -> None:
         """Write the readings that the session was judged by, then that it ended and what was found about it."""
@@ -241,10 +254,12 @@ class _OneAwake:
 
 
 def engine_reason(error: MeasurementInvalid) -> InvalidReason:
-    """A start that failed or an engine's death as the reason of an INVALID cell; the first line is the message, the root cause follows."""
+    """Why a cell was not measured, as the reason of its being INVALID: an engine's death, a machine not fit to start, or one that failed
+    later. The first line is the message, the root cause follows."""
     text = str(error).splitlines()[0]
     root_cause = error.root_cause if isinstance(error, EngineError) else ""
-    rule = "engine_died" if isinstance(error, EngineError) else "not_fit_to_start"
+    rules = {EngineError: "engine_died", PreflightError: "not_fit_to_start"}
+    rule = next((name for kind, name in rules.items() if isinstance(error, kind)), "machine_failed")
     return InvalidReason(rule, f"{text}; root cause: {root_cause}" if root_cause else text)
 
 

@@ -139,8 +139,7 @@ class SessionLog:
     def _memory(self) -> tuple[RankMemory, ...]:
         if not self.live.engine.alive():
             return ()
-        with self.live.or_its_death():
-            return self.live.probe.rank_memory()
+        return self.live.probe.rank_memory()
 
 
 def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: ValidityRules) -> RoundRecord:
@@ -150,8 +149,7 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     """
     live = log.live
     live.require_alive()
-    with live.or_its_death():
-        counters_before = live.probe.counters()
+    counters_before = live.probe.counters()
     with client_on(log.cell.target.pinning.client_cpus):
         seen = run_round(
             log.plan.for_round(place.round_index),
@@ -161,8 +159,7 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
         )
     live.require_alive()
     received_count = sum(sample.output_token_count for sample in seen.samples)
-    with live.or_its_death():
-        counters_after = live.probe.counters_after(counters_before, "vllm:generation_tokens_total", received_count)
+    counters_after = live.probe.counters_after(counters_before, "vllm:generation_tokens_total", received_count)
     counted = counter_difference(counters_before, counters_after)
     record = _record(place, seen, counted.values, (*sampler.window(seen.start_ns, seen.end_ns), *_engine_readings(live, seen, counted)))
     if place.kind is RoundKind.MEASURED:

@@ -175,7 +175,8 @@ class SuiteRun:
         try:
             yield
         except OSError as error:
-            self._pool.stop_all()
+            with contextlib.suppress(OSError):  # what cannot be stopped now ends with the run: the guardian sees to it
+                self._pool.stop_all()
             raise MeasurementInvalid(f"the machine failed while the cell was measured: {error}") from error
 
     def _result(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, durations_s: tuple[float, ...]) -> CellResult:
@@ -232,6 +233,7 @@ class SuiteRun:
                 self._expect_after(cell, again=session_index + 1 < count, broken=broken)
                 try:
                     with self._machine_faults_invalidate():
+                        runs[cell.cell_id].sampler = self._ensure_sampler()
                         runs[cell.cell_id].record_session()
                 except MeasurementInvalid as error:
                     self._pool.stop_all()
@@ -307,7 +309,8 @@ class SuiteRun:
             self._identity = versions(record.identity)
 
     def _ensure_sampler(self) -> Sampler:
-        if self._sampler is None:
+        """The run's sampler; another one after it ended by itself, so that one failure costs one cell."""
+        if self._sampler is None or self._sampler.failure:
             self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices()))
         return self._sampler
 

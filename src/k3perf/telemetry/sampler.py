@@ -56,7 +56,7 @@ class Sampler:
         self._lost: dict[int, str] = {}
         self._source: DeviceSource | None = None
         self._no_source = ""
-        self._failure = ""
+        self.failure = ""  # what ended the sampling
         self._taken_count = 0
         self._proportional: dict[tuple[int, ...], tuple[int, TelemetryReading]] = {}  # by the engine's processes: when read, and what
         self._lock = threading.Lock()
@@ -103,8 +103,8 @@ class Sampler:
         Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched looks like one in which nothing happened.
         ``engine_pss_bytes`` is read for the first window of an engine and again when it is five minutes old; its source says how old it is.
         """
-        if self._failure:
-            raise MeasurementInvalid(f"the machine is no longer watched, the sampler ended with {self._failure}")
+        if self.failure:
+            raise MeasurementInvalid(f"the machine is no longer watched, the sampler ended with {self.failure}")
         self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
@@ -157,4 +157,4 @@ class Sampler:
             while not self._ended.wait(self._interval_s):
                 self.sample()
         except Exception as error:  # whatever it is, from now on nobody looks: the next window has to say so
-            self._failure = f"{type(error).__name__}: {error}"
+            self.failure = f"{type(error).__name__}: {error}"

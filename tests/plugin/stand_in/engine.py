@@ -3,9 +3,10 @@
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
 the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
 ``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies),
-``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of
-every remote call), ``absent_engines`` (data-parallel engines that cannot write into the harness's directory). It has as many ranks as tensor and
-data parallelism ask for, and like vLLM returns the answers of the first data-parallel engine alone.
+``die_at_reset`` (it dies when its peaks are to be read anew), ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further
+rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call), ``absent_engines`` (data-parallel engines that
+cannot write into the harness's directory). It has as many ranks as tensor and data parallelism ask for, and like vLLM returns the answers of
+the first data-parallel engine alone.
 """
 
 import argparse
@@ -28,6 +29,12 @@ LINES = (
     "INFO 01-01 00:00:00 [launcher.py:186] Available routes are:",
     "INFO:     Application startup complete.",
 )
+
+
+def die():
+    sys.stderr.write("(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as told\n")
+    sys.stderr.flush()
+    os._exit(13)
 
 
 class State:
@@ -74,6 +81,8 @@ class State:
                 "device_names": ["stand-in"],
             }
             return self.answers(arguments, [{"rank": rank, **identity} for rank in range(self.rank_count)])
+        if method == "k3perf_reset_peaks" and BEHAVIOUR.get("die_at_reset"):
+            die()
         if method == "k3perf_slow_down":
             self.slow_ratio = float(arguments[0]) / 100
         if method == "k3perf_hold_bytes":
@@ -141,9 +150,7 @@ class Handler(BaseHTTPRequestHandler):
                 once.touch()
                 BEHAVIOUR["die_after_requests"] = 0
             if state.request_count > BEHAVIOUR.get("die_after_requests", 10**9):
-                sys.stderr.write("(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as told\n")
-                sys.stderr.flush()
-                os._exit(13)
+                die()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
