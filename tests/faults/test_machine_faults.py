@@ -319,8 +319,9 @@ def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> N
         lock_path("cpu", folder).write_text(json.dumps(gone))
         lock_path("cpu", folder).chmod(0o666)
         assert ask() == "held\n"  # root's file in a sticky folder stays, and is no obstacle to anybody
+        assert lock_path("cpu", folder).exists()
         with device_lock("cpu", directory=folder) as stale:
-            assert stale is not None
+            assert stale is None  # nobody's name is gone from it
 
 
 def test_a_sampler_that_ended_costs_one_cell_and_not_the_run() -> None:

@@ -17,7 +17,7 @@ from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
 from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
-from k3perf.errors import ExitStatus, UsageError
+from k3perf.errors import ExitStatus, PreflightError, UsageError
 from k3perf.run.readiness import find
 from k3perf.telemetry.visible import device_keys
 
@@ -75,8 +75,10 @@ def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[F
 
 
 def _lock(device_key: str) -> Finding:
-    path = lock_path(device_key)
-    holder = read_holder(path)
+    try:
+        holder = read_holder(lock_path(device_key))
+    except PreflightError as error:
+        return Finding("lock", Level.FAIL, "not usable", "free", str(error))
     if holder is None:
         return Finding("lock", Level.OK, "free", "free")
     if not holder.alive:

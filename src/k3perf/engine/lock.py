@@ -12,6 +12,7 @@ import json
 import os
 import re
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ from k3perf.errors import PreflightError
 
 _CLEAN_UP_DEADLINE_S: Final = 35.0  # a guardian's own deadline, and a little
 _POLL_S: Final = 0.1
+_SETTLE_S: Final = 1.0  # for which another user may be between making a folder or file and opening it to everybody
+_HOLDER_BYTES: Final = 1 << 16
+_FOR_EVERYBODY: Final = 0o1777  # anybody makes files, and removes only their own
+# O_NONBLOCK: whatever somebody put there, opening it does not wait
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,25 @@ def lock_path(device_key: str, directory: Path | None = None) -> Path:
 
 
 def read_holder(path: Path) -> LockHolder | None:
-    """What the lock file says; None when it is missing, empty or unreadable."""
+    """What the lock file says; None when it is missing, empty or without sense. Raises PreflightError when a run could not use it either."""
     try:
-        return LockHolder(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        descriptor = _open_existing(path)
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        return _holder_in(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _holder_in(descriptor: int) -> LockHolder | None:
+    try:
+        holder = LockHolder(**json.loads(os.pread(descriptor, _HOLDER_BYTES, 0)))
+    except (OSError, ValueError, TypeError, RecursionError):  # anybody can write the file
+        return None
+    return holder if isinstance(holder.pid, int) else None
 
 
 @contextmanager
@@ -79,11 +99,13 @@ def device_lock(device_key: str, *, directory: Path | None = None) -> Iterator[L
     descriptor = _acquire(path, device_key)
     guardian: Guardian | None = None
     try:
-        stale = read_holder(path)
+        stale = _holder_in(descriptor)
         _write_holder(descriptor)
         guardian = Guardian(f"{process_identity(os.getpid())}-", paths=(path,), inherited=(descriptor,))
         yield stale
     finally:
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)  # a file that stays names nobody
         with suppress(OSError):  # another user's file, from a suite of theirs that was killed: it stays, and is free
             path.unlink(missing_ok=True)
         if guardian is not None:
@@ -98,8 +120,8 @@ def _acquire(path: Path, device_key: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = _holder_in(descriptor)
             os.close(descriptor)
-            holder = read_holder(path)
             if holder is not None and not holder.alive and time.monotonic() < end_s:
                 time.sleep(_POLL_S)  # its guardian is still ending its engines
                 continue
@@ -113,28 +135,74 @@ def _acquire(path: Path, device_key: str) -> int:
 
 
 def _open(path: Path) -> int:
-    """The lock file, which every user of the machine can take; made where there is none. Never through a link: in a folder that everybody
-    can write, a link would let somebody else have another file overwritten."""
+    """The lock file, which every user of the machine can take; made where there is none. Raises PreflightError when it cannot be used."""
+    end_s = time.monotonic() + _SETTLE_S
+    while True:
+        try:
+            _open_directory_to_all(path.parent)
+            return _open_or_make(path)
+        except OSError as error:
+            if not isinstance(error, PermissionError) or time.monotonic() >= end_s:
+                raise _unusable(path, error) from error
+            time.sleep(_POLL_S)
+
+
+def _open_or_make(path: Path) -> int:
+    while True:
+        with suppress(FileNotFoundError):
+            return _open_existing(path)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask took
+            return descriptor
+
+
+def _open_existing(path: Path) -> int:
+    """Without O_CREAT: kernels with fs.protected_regular refuse that for another user's file in a folder for everybody. Never through a link of
+    either kind: in such a folder one would let somebody else have another file overwritten."""
+    descriptor = os.open(path, _FLAGS)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        why = "it is no regular file"
+    elif status.st_nlink > 1:  # 0: its holder removed it just now
+        why = f"the same file has {status.st_nlink} names"
+    else:
+        return descriptor
+    os.close(descriptor)
+    raise _refusal(path, why)
+
+
+def _unusable(path: Path, error: OSError) -> PreflightError:
+    if error.errno == errno.ELOOP:
+        return _refusal(path, "it is a link, which is not followed")
+    if error.errno == errno.ENXIO:  # a socket
+        return _refusal(path, "it is no regular file")
+    # another TMPDIR would be another lock, and two suites would use the device
+    if os.access(path.parent, os.W_OK | os.X_OK):
+        return _refusal(path, str(error), f"every user must be able to write it: chmod 666 {path}, by its owner")
+    return _refusal(path, str(error), f"every user must be able to write in {path.parent}: ask its owner for chmod 1777")
+
+
+def _refusal(path: Path, why: str, advice: str = "remove it, or ask its owner to") -> PreflightError:
+    return PreflightError(f"the lock file {path} cannot be used: {why}; {advice}")
+
+
+def _open_directory_to_all(directory: Path) -> None:
+    """Made where there is none. One of this user's gets its mode, be it new (the umask took some) or of an earlier release; another user's is
+    theirs to open, and one behind a link is left as it is."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        directory.mkdir()
     try:
-        _make_directory(path.parent)
-        while True:
-            try:  # without O_CREAT: kernels with fs.protected_regular refuse that for another user's file in such a folder
-                return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
-                with suppress(FileExistsError):
-                    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o666)
-                    os.fchmod(descriptor, 0o666)  # whatever the umask took
-                    return descriptor
-    except OSError as error:
-        why = "it is a link, which is not followed" if error.errno == errno.ELOOP else str(error)
-        raise PreflightError(f"the lock file {path} cannot be opened: {why}; remove it, or set TMPDIR to another directory") from error
-
-
-def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # a link, or another user's: whether it serves, the lock file's opening tells
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    directory.chmod(0o1777)  # mkdir's own mode would lose what the umask takes, and the next user could lock nothing
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != _FOR_EVERYBODY:
+            os.fchmod(descriptor, _FOR_EVERYBODY)
+    finally:
+        os.close(descriptor)
 
 
 def _still_there(path: Path, descriptor: int) -> bool:

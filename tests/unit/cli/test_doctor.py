@@ -83,6 +83,14 @@ def test_a_held_lock_is_told_with_its_holder(free_lock: Path) -> None:
         assert f"pid {os.getpid()}" in finding.reading
 
 
+def test_a_pipe_in_the_place_of_a_lock_is_told(free_lock: Path) -> None:
+    free_lock.mkdir()
+    os.mkfifo(free_lock / "cpu.lock")
+    finding = doctor._lock("cpu")
+    assert finding.level == "fail"
+    assert "it is no regular file" in finding.text
+
+
 def test_an_engine_without_a_harness_is_found() -> None:
     orphan = subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENGINE_ID_VARIABLE: "4194305-7-abc"}
