@@ -21,6 +21,7 @@ from k3perf.units import ns_to_s
 
 _KEPT_LINES: Final = 20_000
 _LONGEST_LINE_BYTES: Final = 1 << 14  # the longest line that vLLM writes, its configuration, has some 6 KiB
+_LEFT_OUT: Final = b" ... "
 _BLOCK_BYTES: Final = 1 << 20
 _STAGE_RANK: Final = {stage: rank for rank, stage in enumerate(log_lines.STAGES)}
 
@@ -57,6 +58,7 @@ class LogReader:
         opened: list[str] = []
         count = 0
         with self._lock:
+            look_ns = self._clock_ns()  # before the size is read: whatever this look leaves to the next one is written later than this
             try:
                 with self.path.open("rb") as handle:
                     handle.seek(self._offset)
@@ -67,15 +69,15 @@ class LogReader:
                         count += self._take_block(data, opened)
             except FileNotFoundError:
                 pass
-            self._last_look_ns = self._clock_ns()
+            self._last_look_ns = look_ns
         for stage in opened:
             if self._on_stage is not None:
                 self._on_stage(stage)
         return count
 
     def _take_block(self, data: bytes, opened: list[str]) -> int:
-        """Lines that the block completes. One longer than ``_LONGEST_LINE_BYTES`` is taken in pieces: a log without line ends must not fill
-        the memory, and is progress all the same."""
+        """Lines that the block completes, and an unfinished one that is longer than ``_LONGEST_LINE_BYTES``: a log without line ends must not
+        fill the memory, and is progress all the same."""
         now_ns = self._clock_ns()
         self._offset += len(data)
         # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
@@ -84,7 +86,7 @@ class LogReader:
             complete.append(self._partial)
             self._partial = b""
         for raw in complete:
-            self._take(SeenLine(self._last_look_ns, now_ns, raw[:_LONGEST_LINE_BYTES].decode(errors="replace")), opened)
+            self._take(SeenLine(self._last_look_ns, now_ns, _shortened(raw).decode(errors="replace")), opened)
         return len(complete)
 
     def _take(self, line: SeenLine, opened: list[str]) -> None:
@@ -146,3 +148,12 @@ class LogReader:
         """The first error of the deepest process; empty without one."""
         self.drain()
         return log_lines.root_cause(self.lines())
+
+
+def _shortened(raw: bytes) -> bytes:
+    """At most ``_LONGEST_LINE_BYTES``: the head, where the process and the exception's name are, and the tail, where an error stands that was
+    written behind a line without an end."""
+    if len(raw) <= _LONGEST_LINE_BYTES:
+        return raw
+    tail_bytes = _LONGEST_LINE_BYTES // 4
+    return raw[: _LONGEST_LINE_BYTES - tail_bytes - len(_LEFT_OUT)] + _LEFT_OUT + raw[-tail_bytes:]

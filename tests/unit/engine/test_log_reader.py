@@ -85,3 +85,35 @@ def test_a_log_without_line_ends_neither_fills_the_memory_nor_looks_hung(tmp_pat
     with path.open("ab") as handle:
         handle.write(b"\nRuntimeError: the end\n")
     assert reader.root_cause() == "RuntimeError: the end"
+
+
+def test_a_long_line_keeps_its_head_and_its_tail(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"(EngineCore pid=7) loading" + b"." * 40_000 + b" Segmentation fault\n")
+    reader = LogReader(path, start_ns=0, clock_ns=Clock())
+    assert reader.drain() == 1
+    (line,) = reader.lines()
+    assert line.startswith("(EngineCore pid=7) loading...")
+    assert line.endswith("... Segmentation fault")
+    assert len(line) == 1 << 14
+    assert reader.root_cause().startswith("loading...")  # an error in the tail is found, with the process that the head names
+
+
+def test_a_line_written_while_a_look_ends_is_not_older_than_its_writing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("first\n")
+    readings_ns: list[int] = []
+    written_ns = 0
+
+    def clock_ns() -> int:
+        nonlocal written_ns
+        if len(readings_ns) == 1:  # between the first and the second time that the look reads the clock
+            written_ns = 150
+            with path.open("a") as handle:
+                handle.write(JIT)
+        readings_ns.append(100 * (len(readings_ns) + 1))
+        return readings_ns[-1]
+
+    reader = LogReader(path, start_ns=0, clock_ns=clock_ns)
+    assert reader.drain() == 1
+    assert len(reader.compiles_between(0, written_ns)) == 1  # the window ends just then
