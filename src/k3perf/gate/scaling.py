@@ -112,9 +112,9 @@ class ScalingBase:
             return replace(reading, tokens_per_s=_typical(own, Taken(Location.MEDIAN, max(map(len, own), default=0))), missing=missing)
         plan = self._base.measurement
         recorded = recorded_losses(entry, _SCALE)
-        noise = (
-            NO_NOISE if RATE in self._own.get(reading.config, {}) else self._noise
-        )  # a config apart is taken as its own sessions ask for
+        noise = self._noise
+        if RATE in self._own.get(reading.config, {}):  # a config apart is taken as its own sessions ask for
+            noise = NO_NOISE
         reference = cell_reference(recorded, noise, entry.round_count, (plan.minimum_rounds, plan.maximum_rounds))
         taken = Taken(reference.taken.location, min([reference.taken.rounds, *map(len, own)]))
         return replace(
