@@ -13,6 +13,7 @@ from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.baseline import Acceptance, Baseline
+from k3perf.gate.commits import distinct_commits
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
 from k3perf.gate.propose import Change, beyond_cap, changes, propose
@@ -173,7 +174,7 @@ def _sources(target: str, config: str, files: Sequence[MeasurementFile]) -> list
 
 
 def _require_one_commit(target: str, config: str, files: Sequence[MeasurementFile]) -> None:
-    commits = sorted({file.commit for file in _sources(target, config, files)})
+    commits = sorted(distinct_commits(file.commit for file in _sources(target, config, files)))
     if len(commits) > 1:
         raise UsageError(
             f"{target}/{config}: the runs are of different commits ({', '.join(commits)}). Propose from runs of one commit, or add "
@@ -189,7 +190,7 @@ def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: 
         accepted_by=PENDING,
         reason="not accepted yet",
         accepted_at_utc=PENDING,
-        commit=", ".join(dict.fromkeys(file.commit for file in sources)),
+        commit=", ".join(distinct_commits(file.commit for file in sources)),
         run_ids=tuple(dict.fromkeys(file.run_id for file in sources)),
     )
     return propose(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from k3perf.errors import UsageError
+from k3perf.gate.commits import distinct_commits
 from k3perf.gate.outcome import SEVERITY, Outcome
 from k3perf.gate.plan_file import PlanDocument, PlannedCell, PlannedShard
 from k3perf.gate.verdict_file import CellEntry, InvalidEntry, VerdictDocument
@@ -32,7 +33,7 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
     files are of several commits, or when the shards together spent more than the suite's false-alarm budget.
     """
     files = _each_once(verdicts)
-    _require_one_commit(files)
+    commit = _one_commit(files)
     found: dict[str, _Judged] = {}
     for document in files:
         for judged in _judged(document):
@@ -46,7 +47,7 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
     return VerdictDocument(
         schema_version=1,
         run_id=first.run_id if first else "none",
-        commit=_only(document.commit for document in files),
+        commit=commit,
         created_at_utc=max((document.created_at_utc for document in files), default=""),
         vllm_version=_only(document.vllm_version for document in files),
         false_alarm_budget=plan.false_alarm_budget,
@@ -64,11 +65,13 @@ def _each_once(verdicts: Iterable[VerdictDocument]) -> tuple[VerdictDocument, ..
     return tuple(kept)
 
 
-def _require_one_commit(files: Iterable[VerdictDocument]) -> None:
-    """Shards of one plan measure one commit; an old one's result among them would let the new one pass unmeasured."""
-    commits = sorted({document.commit for document in files})
+def _one_commit(files: Iterable[VerdictDocument]) -> str:
+    """What the shards of one plan measured, as the longest hash among theirs; empty without any. An old commit's result among them would let
+    the new one pass unmeasured, so it is refused."""
+    commits = sorted(distinct_commits(document.commit for document in files))
     if len(commits) > 1:
         raise UsageError(f"the results are of {len(commits)} commits ({', '.join(commits)[:400]}). Merge those of one commit alone.")
+    return commits[0] if commits else ""
 
 
 def _judged(document: VerdictDocument) -> list[_Judged]:

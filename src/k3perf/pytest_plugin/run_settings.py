@@ -60,14 +60,16 @@ def engine_python(config: pytest.Config) -> Path:
 def commit_of(directory: Path) -> str:
     """The checked-out commit; ``-dirty`` when tracked files differ from it.
 
-    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it, else it is ``unknown``.
+    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it; without it, or
+    where it is empty, the commit is ``unknown``.
     """
+    from k3perf.gate.commits import UNKNOWN
     from k3perf.store.repository import Repository
 
     try:
         return Repository(directory).checked_out()
     except UsageError:
-        return os.environ.get("K3PERF_COMMIT", "unknown")
+        return os.environ.get("K3PERF_COMMIT", "").strip() or UNKNOWN
 
 
 def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str, Any]:

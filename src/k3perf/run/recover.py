@@ -6,6 +6,7 @@ from pathlib import Path
 
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
+from k3perf.gate.commits import UNKNOWN, same_commit
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.values import CellMeasurement
 from k3perf.samples import Arm, EngineIdentity, RoundKind, SessionRecord
@@ -19,10 +20,11 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
     """Write ``output_path`` from the sessions in ``results_path``. Raises UsageError when none of them is usable.
 
     A session is usable when it ended (its peaks were read then), with at least its target's ``minimum_rounds`` valid measured rounds; a
-    candidate of a comparison also needs its reference. Sessions with an injected fault never enter.
+    candidate of a comparison also needs its reference. Sessions with an injected fault never enter. Of ``commit`` and the one that the run
+    recorded the file gets the longer.
     """
     results = read_results(results_path)
-    _require_recording(results, commit)
+    measured = _measured_commit(results, commit)
     ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
     usable = [record for record in ended if _usable(record, suite)]
     cells: dict[CellName, list[SessionRecord]] = {}
@@ -36,7 +38,7 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
     write_measurement_file(
         output_path,
         run_id=results.run_id,
-        commit=commit,
+        commit=measured,
         created_at_utc=max(record.started_at_utc for record in usable),  # when it was measured: histories are put in order by it
         identity=versions(identity),
         cells=measurements,
@@ -44,14 +46,20 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
     return measurements
 
 
-def _require_recording(results: RunResults, commit: str) -> None:
-    """Of this commit, as far as the run could know its own, and no comparison of two engines."""
-    measured, base = results.experiment.get("commit", "unknown"), results.experiment.get("ab_base", "")
-    shortened = bool(commit) and measured.startswith(commit) and not measured.endswith("-dirty")
-    if measured not in ("unknown", commit) and not shortened:
-        raise UsageError(f"--commit {commit}: {results.path} was measured at {measured}. Give that, or record again.")
+def _measured_commit(results: RunResults, commit: str) -> str:
+    """The commit of a recording: ``commit``, as far as the run could know its own, or its longer hash. UsageError for a run of another one,
+    and for a comparison of two engines."""
+    measured, base = results.experiment.get("commit") or UNKNOWN, results.experiment.get("ab_base", "")
+    if not commit:
+        raise UsageError(f"--commit is empty: {results.path} was measured at {measured}. Give the commit that was measured.")
+    if measured != UNKNOWN and not same_commit(measured, commit):
+        raise UsageError(
+            f"--commit {commit}: {results.path} was measured at {measured}. Give that, or at least seven digits of its hash (with -dirty where it "
+            "has that), or record again."
+        )
     if base:
         raise UsageError(f"{results.path} compares with {base} (ab), which makes no baseline. Record with --k3-record instead.")
+    return commit if measured == UNKNOWN else max(commit, measured, key=len)
 
 
 def versions(identity: EngineIdentity) -> dict[str, str]:

@@ -78,6 +78,16 @@ def test_provenance_shows_a_mixture() -> None:
     assert merged.created_at_utc == "2026-11-29T11:00:00Z"
 
 
+def test_shards_of_one_commit_are_merged_however_each_names_it() -> None:
+    full = "9bf9beb" + "1" * 33
+    planned = plan("alpha-one-chat", "alpha-two-chat")
+    short, other = verdict(cell("two"), gated=2, commit=full[:7]), verdict(cell("two"), gated=2, commit=f"{full}-dirty")
+    for files in ([verdict(cell("one"), gated=2, commit=full), short], [short, verdict(cell("one"), gated=2, commit=full)]):
+        assert merge(planned, files).commit == full
+    with pytest.raises(UsageError, match="2 commits"):
+        merge(planned, [verdict(cell("one"), gated=2, commit=full), other])
+
+
 def test_merged_document_dumps_its_outcomes() -> None:
     dumped = merge(plan("alpha-one-chat"), [verdict(cell("one", regressed(), metric("ttft_mean_ms")))]).dump()
     assert dumped["outcome"] == dumped["cells"][0]["outcome"] == "REGRESSED"

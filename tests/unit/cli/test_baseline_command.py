@@ -188,6 +188,18 @@ def test_what_cannot_be_proposed(tmp_path: Path, run: Run, capsys: pytest.Captur
     assert "no baseline is committed" in capsys.readouterr().out
 
 
+def test_runs_of_one_commit_are_taken_together_however_each_names_it(tmp_path: Path, run: Run) -> None:
+    full = "9bf9beb" + "1" * 33
+    one = record(tmp_path / "r1", cell("default", 100.0, count=3), commit=full[:7])
+    second = cell("default", 100.0, count=3)
+    second = replace(second, sessions=tuple(replace(session, session_id=f"b{session.session_id}") for session in second.sessions))
+    assert run("propose", one, record(tmp_path / "r2", second, commit=full)) == 0
+    assert run("accept", "--reason", "two runs of one commit") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
+    assert written is not None
+    assert written.acceptance.commit == full
+
+
 def test_runs_of_several_commits_are_taken_together_on_request(tmp_path: Path, run: Run) -> None:
     one = record(tmp_path / "r1", cell("default", 100.0, count=3), commit="c0ffee")
     second = cell("default", 100.0, count=3)

@@ -67,6 +67,9 @@ def test_the_commit_outside_a_repository_comes_from_the_environment(tmp_path: Pa
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.delenv("K3PERF_COMMIT", raising=False)
     assert commit_of(tmp_path) == "unknown"
+    for empty in ("", " "):
+        monkeypatch.setenv("K3PERF_COMMIT", empty)
+        assert commit_of(tmp_path) == "unknown"
     monkeypatch.setenv("K3PERF_COMMIT", "abc")
     assert commit_of(tmp_path) == "abc"
     monkeypatch.setenv("PATH", "/nowhere")
