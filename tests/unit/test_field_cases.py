@@ -213,9 +213,8 @@ def functions(path: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def test_every_handed_case_has_its_row() -> None:
-    assert len(CASES) == 24
-    assert len({case.where for case in CASES}) == 24
+def test_no_report_has_two_rows() -> None:
+    assert len({case.where for case in CASES}) == len(CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.where)
