@@ -15,6 +15,7 @@ from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline
 from k3perf.gate.decision import Limits, smallest_detectable
 from k3perf.gate.looks import Look
+from k3perf.gate.noise import pool_own_noise
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import Reference, Subject, recorded_reference, with_level
 from k3perf.gate.scale import scale_for
@@ -39,7 +40,7 @@ class Untestable:
 
     ``detectable_ratio`` is the smallest loss that the plan sees (None: none at all), ``needed_ratio`` the one that it would have to see.
     ``own``: the config has its own tolerance and pools its noise apart. Where it does not, ``own_tolerance_that_does`` is the one that it
-    would need for that, judged by its own recorded sessions alone.
+    would need for that in all its workloads, judged by its own recorded sessions pooled as the gate would pool them.
     """
 
     workload: str
@@ -86,7 +87,7 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
             if tolerance is None or METRICS[entry.metric].comparison is Comparison.EXACT:
                 continue
             apart = entry.metric in policy.config_tolerances.get(baseline.config, {})
-            problem = _judge(workload.workload, entry, tolerance, own, apart=apart)
+            problem = _judge(workload.workload, entry, tolerance, own, None if apart else baseline)
             if problem is not None:
                 found.append(problem)
     return tuple(found)
@@ -95,7 +96,8 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
 testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
 
 
-def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: Policy, *, apart: bool) -> Untestable | None:
+def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: Policy, unsplit: Baseline | None) -> Untestable | None:
+    """``unsplit``: the whole baseline where the config has no tolerance of its own for the metric yet."""
     metric = METRICS[entry.metric]
     scale = scale_for(metric, tolerance)
     subject = Subject(metric, tolerance, scale, entry.basis)
@@ -119,15 +121,29 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
             lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]), len(entry.sessions) + 1
         ),
         tolerance_that_does=smallest_tolerance(subject, reference, limits, looks[-1]),
-        own=apart,
-        own_tolerance_that_does=None if apart else _own_tolerance(subject, entry, limits, policy),
+        own=unsplit is None,
+        own_tolerance_that_does=None if unsplit is None else _own_tolerance(subject, unsplit, limits, policy),
     )
 
 
-def _own_tolerance(subject: Subject, entry: MetricBaseline, limits: Limits, policy: Policy) -> float | None:
-    """What would do if the cell's noise were pooled with nobody's."""
-    alone = recorded_reference(subject, entry, replace(policy, noise={}), alternating=True)
-    return smallest_tolerance(subject, alone, limits, looks_of(subject, alone, policy.plan)[-1])
+def _own_tolerance(subject: Subject, baseline: Baseline, limits: Limits, policy: Policy) -> float | None:
+    """What would do in every workload of the config if their noise were pooled with nobody else's. It holds for all of them, so the one that
+    needs most decides."""
+    name = subject.metric.name
+    noise = pool_own_noise((baseline,), {baseline.config: {name: subject.tolerance}}).get(baseline.config, {})
+    alone = replace(policy, noise=noise)
+    needed = [subject.tolerance.loss_ratio or subject.tolerance.loss_absolute or 0.0]  # no smaller one is looked for
+    for entry in (entry for workload in baseline.workloads for entry in workload.metrics if entry.metric == name):
+        own = replace(subject, basis=entry.basis)
+        reference = recorded_reference(own, entry, alone, alternating=True)
+        look = looks_of(own, reference, policy.plan)[-1]
+        if reference.at(look.rounds).variance == 0:
+            continue
+        tolerance = smallest_tolerance(own, reference, limits, look)
+        if tolerance is None:
+            return None
+        needed.append(tolerance)
+    return max(needed)
 
 
 def _first(does: Callable[[int], bool], start: int) -> int | None:

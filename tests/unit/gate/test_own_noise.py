@@ -168,6 +168,43 @@ def test_what_would_do_is_told_for_the_target_and_for_the_config_alone(build: Bu
     assert "in every cell of the same tolerance" in narrow.text()
 
 
+def test_what_would_do_for_a_config_of_several_workloads_is_what_the_gate_asks_of_it(build: Build) -> None:
+    parts = [of_config(build, "loud", factor, workload) for factor, workload in ((9.0, "a"), (10.0, "b"), (8.0, "c"))]
+    loud = parts[0].model_copy(update={"workloads": tuple(part.workloads[0] for part in parts)})
+    everybody = [loud, *(of_config(build, f"quiet{n}") for n in range(2))]
+    found = testable(loud, build.policy().with_noise_of(everybody))
+    told = {problem.own_tolerance_that_does for problem in found}
+    assert len(found) == 3
+    assert len(told) == 1, "one tolerance holds for all workloads"
+    (ratio,) = told
+    assert ratio is not None
+
+    def apart(loss_ratio: float) -> Policy:
+        return build.policy(config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}).with_noise_of(everybody)
+
+    assert testable(loud, apart(1.001 * ratio)) == ()
+    assert testable(loud, apart(0.98 * ratio)) != ()
+
+
+def test_a_workload_that_does_not_vary_and_one_that_tests_nothing(build: Build) -> None:
+    """The first has no say in what would do; with the second nothing does."""
+
+    def told(*parts: Baseline) -> set[float | None]:
+        whole = parts[0].model_copy(update={"workloads": tuple(part.workloads[0] for part in parts)})
+        policy = build.policy().with_noise_of([whole])
+        return {problem.own_tolerance_that_does for problem in testable(whole, policy)}
+
+    loud = of_config(build, "loud", 9.0, "a")
+    constant = [build.session(f"s{n}", [build.round(index, {RATE: 5.0}) for index in range(12)]) for n in range(6)]
+    still = build.baseline(build.cell(constant, config="loud", workload="b"))
+    assert told(loud, still) == told(loud)
+    assert told(loud) != {None}
+    siblings = [of_config(build, f"sibling{n}", 9.0) for n in range(3)]
+    problems = testable(still, build.policy().with_noise_of([still, *siblings]))
+    assert [problem.own_tolerance_that_does for problem in problems] == [0.05], "beside loud siblings alone is it loud itself"
+    assert told(loud, of_config(build, "loud", 190.0, "b")) == {None}
+
+
 def test_the_tolerance_that_does_is_one_that_can_be_declared(build: Build) -> None:
     """Up to 99 %, also where doubling from the one given steps over it."""
 
