@@ -112,7 +112,8 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
         else:
             files[path.stem] = document.measurements()
     tolerances = folder.parent / TOLERANCES
-    found, left_out = recordings_of_files(files, load_document(ToleranceFile, tolerances) if tolerances.is_file() else None)
+    declared = load_document(ToleranceFile, tolerances) if tolerances.is_file() else None
+    found, left_out = recordings_of_files(files, declared, GATED)
     return found, [*unread, *left_out]
 
 

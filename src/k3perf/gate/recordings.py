@@ -84,11 +84,12 @@ class Recording:
 
 
 def recordings_of_files(
-    files: Mapping[str, Sequence[CellMeasurement]], declared: ToleranceFile | None = None
+    files: Mapping[str, Sequence[CellMeasurement]], declared: ToleranceFile | None = None, preferred: Sequence[str] = ()
 ) -> tuple[list[Recording], list[str]]:
     """Every file's recordings, then what several files hold together; and sentences for what cannot be replayed.
 
-    ``declared``: the suite's tolerances, which say what configs pool their noise apart from their siblings'; None: none does.
+    ``declared``: the suite's tolerances, which say what configs pool their noise apart from their siblings'; None: none does. ``preferred``: the
+    metrics to replay where they were recorded, as in ``recorded_metrics``.
 
     A cell of which one file alone has too few sessions is joined with the same cell of others: same requests, hardware class, mode and vLLM
     release. Its noise then holds what differs from run to run and from host to host, as a committed baseline of several runs does.
@@ -113,7 +114,7 @@ def recordings_of_files(
     found: list[Recording] = []
     left_out: list[str] = []
     for name, kept in alone.items():
-        recordings, objections = recordings_of(name, kept, declared)
+        recordings, objections = recordings_of(name, kept, declared, preferred)
         found += recordings
         left_out += objections
     left_out += [
@@ -137,32 +138,45 @@ def _joined_sessions(parts: Iterable[tuple[str, CellMeasurement]]) -> list[tuple
     return [found[key] for key, count in counts.items() if count >= SHORT_SHARE * usual]
 
 
-def recordings_of(name: str, cells: Iterable[CellMeasurement], declared: ToleranceFile | None = None) -> tuple[list[Recording], list[str]]:
+def recordings_of(
+    name: str, cells: Iterable[CellMeasurement], declared: ToleranceFile | None = None, preferred: Sequence[str] = ()
+) -> tuple[list[Recording], list[str]]:
     """A file's cells by target, mode and whose noise they share, and one sentence for each cell that cannot be replayed.
 
-    A replay tries one tolerance a metric on all its cells and pools their noise, so configs with tolerances of their own are replayed apart.
+    A replay tries one tolerance a metric on all its cells and pools their noise, so configs with tolerances of their own for a replayed metric
+    are replayed apart, under a name that says which they are.
     """
     kept: dict[tuple[str, str, str], dict[str, list[CellMeasurement]]] = {}
-    left_out: dict[tuple[str, str, str], list[str]] = {}
+    left_out: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for cell in cells:
         key = (cell.target, cell.mode, cell.hardware_class)
+        pool = _pool_of(cell, declared, preferred)
         problem = _objection(cell)
         if problem:
-            left_out.setdefault(key, []).append(f"{name}: {cell.target}/{cell.config}/{cell.workload} in {cell.mode} mode: {problem}")
+            left_out.setdefault(key, {}).setdefault(pool, []).append(
+                f"{name}: {cell.target}/{cell.config}/{cell.workload} in {cell.mode} mode: {problem}"
+            )
         else:
-            kept.setdefault(key, {}).setdefault(_pool_of(cell, declared), []).append(cell)
+            kept.setdefault(key, {}).setdefault(pool, []).append(cell)
     found = [
-        Recording(name, *key, tuple(members), tuple(left_out.get(key, ())))
+        Recording(_part_name(name, pool, members), *key, tuple(members), tuple(left_out.get(key, {}).get(pool, ())))
         for key, pools in sorted(kept.items())
-        for _, members in sorted(pools.items())
+        for pool, members in sorted(pools.items())
     ]
-    return found, [text for texts in left_out.values() for text in texts]
+    return found, [text for parts in left_out.values() for texts in parts.values() for text in texts]
 
 
-def _pool_of(cell: CellMeasurement, declared: ToleranceFile | None) -> str:
-    """Equal for cells that share their noise: empty for those without tolerances of their own, else what these are."""
+def _pool_of(cell: CellMeasurement, declared: ToleranceFile | None, preferred: Sequence[str]) -> str:
+    """Equal for cells that share their noise in the replayed metrics: empty for those without tolerances of their own for any of them, else
+    what these are."""
     own = {} if declared is None else declared.own(cell.target).get(cell.config, {})
-    return "; ".join(f"{name} {tolerance!r}" for name, tolerance in sorted(own.items()))
+    replayed = recorded_metrics([cell], preferred) if own else ()
+    return "; ".join(f"{name} {tolerance!r}" for name, tolerance in sorted(own.items()) if name in replayed)
+
+
+def _part_name(name: str, pool: str, members: Sequence[CellMeasurement]) -> str:
+    """A file's rows would have one name otherwise."""
+    return f"{name} ({', '.join(sorted({cell.config for cell in members}))} apart)" if pool else name
 
 
 def _objection(cell: CellMeasurement) -> str:
@@ -284,7 +298,8 @@ def _smallest(recording: Recording, name: str, plan: MeasurementPlan, suite_metr
     noise = MetricNoise(tuple(series), recording.rounds)
     needed = []
     for cell_series in series:
-        reference = cell_reference(cell_series, noise, recording.rounds, (plan.minimum_rounds, plan.maximum_rounds))
+        rounds = (plan.minimum_rounds, plan.maximum_rounds)
+        reference = cell_reference(cell_series, noise, recording.rounds, rounds, spread_over_noise_ratio=policy.spread_over_noise_ratio)
         planned = with_level(reference, plan.baseline_sessions, partial(_as_planned, plan.baseline_sessions, len(cell_series)))
         needed.append(smallest_tolerance(subject, planned, limits, round_looks(planned, plan)[-1]))
         values = [locate(reference.taken.location, losses[: reference.taken.rounds]) for losses in cell_series]

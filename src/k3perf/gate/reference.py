@@ -23,6 +23,7 @@ from k3perf.stats.location import MAD_TO_SIGMA, mean, sample_variance
 from k3perf.stats.order_statistics import locate
 
 USUAL_SPREAD: Final = SESSION_RULES[SPREAD_LIMIT]
+"""For a caller without a policy, such as one that asks for a level alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Reference:
         noise: MetricNoise = NO_NOISE,
         round_count: int = 0,
         round_variance: float | None = None,
-        spread_over_noise_ratio: float = USUAL_SPREAD,
+        spread_over_noise_ratio: float,
     ) -> None:
         self.session_count = session_count
         self.taken = taken
@@ -145,10 +146,10 @@ def cell_reference(
     rounds: tuple[int, int],
     *,
     one_armed: bool = False,
-    spread_over_noise_ratio: float = USUAL_SPREAD,
+    spread_over_noise_ratio: float,
 ) -> Reference:
     """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared with one value of the reference session, so that
-    fewer rounds show half of the noise they bring."""
+    fewer rounds show half of the noise they bring. ``spread_over_noise_ratio``: as the target's policy has it; USUAL_SPREAD where there is none."""
     if not noise.cells and _finite(cell):
         noise = MetricNoise((cell,), round_count)
     taken = noise.taken(*rounds)

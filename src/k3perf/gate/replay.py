@@ -187,7 +187,8 @@ def _quick_cells(setting: Setting, policy: Policy, recorded: Sequence[Sequence[S
         subject = Subject(METRICS[metric], tolerance, scale_for(METRICS[metric], tolerance), "")
         limits = limits_of(subject, policy)
         for judges, cell, count in zip(cells, series, counts, strict=True):
-            reference = cell_reference(cell, noise, count, (plan.minimum_rounds, plan.maximum_rounds))
+            rounds = (plan.minimum_rounds, plan.maximum_rounds)
+            reference = cell_reference(cell, noise, count, rounds, spread_over_noise_ratio=policy.spread_over_noise_ratio)
             judges.append((metric, reference, limits, round_looks(reference, plan)))
     return cells
 

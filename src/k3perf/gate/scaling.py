@@ -17,7 +17,7 @@ from k3perf.config.workload_spec import AllAtOnce, ClosedLoop
 from k3perf.gate.baseline import Baseline, MetricBaseline, how_to_record
 from k3perf.gate.noise import NO_NOISE, Sessions, Taken, pool_noise, recorded_losses
 from k3perf.gate.readings import read_cell, read_metric
-from k3perf.gate.reference import cell_reference
+from k3perf.gate.reference import USUAL_SPREAD, cell_reference
 from k3perf.gate.scale import scale_for
 from k3perf.metrics.definitions import METRICS
 from k3perf.metrics.ranks import scaling_efficiency_ratio
@@ -115,7 +115,8 @@ class ScalingBase:
         noise = self._noise
         if RATE in self._own.get(reading.config, {}):  # a config apart is taken as its own sessions ask for
             noise = NO_NOISE
-        reference = cell_reference(recorded, noise, entry.round_count, (plan.minimum_rounds, plan.maximum_rounds))
+        rounds = (plan.minimum_rounds, plan.maximum_rounds)
+        reference = cell_reference(recorded, noise, entry.round_count, rounds, spread_over_noise_ratio=USUAL_SPREAD)
         taken = Taken(reference.taken.location, min([reference.taken.rounds, *map(len, own)]))
         return replace(
             reading,

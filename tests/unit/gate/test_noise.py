@@ -8,7 +8,7 @@ import pytest
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.location_trial import choices
 from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, pool_noise
-from k3perf.gate.reference import cell_reference, with_level
+from k3perf.gate.reference import USUAL_SPREAD, cell_reference, with_level
 from k3perf.gate.simulation import Noise, session_rounds
 from k3perf.stats.location import sample_variance
 from k3perf.stats.order_statistics import Location, locate
@@ -109,8 +109,8 @@ def test_skewness_shows_where_it_is() -> None:
 def test_rounds_compared_with_one_value_of_the_reference_bring_twice_the_noise_they_show() -> None:
     recorded = cells("drifting")
     noise = MetricNoise(recorded, 12)
-    both = cell_reference(recorded[0], noise, 12, (4, 12))
-    hidden = cell_reference(recorded[0], noise, 12, (4, 12), one_armed=True)
+    both = cell_reference(recorded[0], noise, 12, (4, 12), spread_over_noise_ratio=USUAL_SPREAD)
+    hidden = cell_reference(recorded[0], noise, 12, (4, 12), one_armed=True, spread_over_noise_ratio=USUAL_SPREAD)
     assert hidden.at(12) == both.at(12)
     extra = both.at(4).variance - both.at(12).variance
     assert extra > 0
@@ -121,7 +121,7 @@ def test_rounds_compared_with_one_value_of_the_reference_bring_twice_the_noise_t
 
 
 def test_a_cell_that_cannot_be_read_has_no_level() -> None:
-    level = cell_reference(((math.nan, 1.0),), NO_NOISE, 2, (1, 2)).at(2)
+    level = cell_reference(((math.nan, 1.0),), NO_NOISE, 2, (1, 2), spread_over_noise_ratio=USUAL_SPREAD).at(2)
     assert math.isnan(level.mean)
     assert level.df == 0
 

@@ -12,9 +12,9 @@ from k3perf.gate.compare import compare
 from k3perf.gate.decision import Cause, Limits, judge, next_purchase, smallest_detectable
 from k3perf.gate.drift import config_differences
 from k3perf.gate.looks import schedule
-from k3perf.gate.noise import Taken
+from k3perf.gate.noise import NO_NOISE, Taken
 from k3perf.gate.outcome import Outcome, exit_status
-from k3perf.gate.reference import Level, Reference
+from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, cell_reference
 from k3perf.gate.scale import scale_for
 from k3perf.gate.verdict import SuiteVerdict
 from k3perf.metrics.definitions import METRICS
@@ -28,7 +28,14 @@ def recorded(
     variance: float, *, sessions: int = 6, df: int = 100, round_variance: float | None = None, rounds: int = 0, skewness: float = 0.0
 ) -> Reference:
     level = Level(0.0, variance, df, skewness)
-    return Reference(sessions, lambda _: level, Taken(Location.MEDIAN, 1), round_count=rounds, round_variance=round_variance)
+    return Reference(
+        sessions,
+        lambda _: level,
+        Taken(Location.MEDIAN, 1),
+        round_count=rounds,
+        round_variance=round_variance,
+        spread_over_noise_ratio=USUAL_SPREAD,
+    )
 
 
 QUIET = recorded(0.0004)
@@ -110,10 +117,19 @@ def test_skewed_noise_needs_a_larger_loss_while_sessions_are_few() -> None:
     assert lower < judge(few, straight, LIMITS, looks).lower
 
 
+def test_how_far_rounds_may_spread_is_never_left_to_a_default() -> None:
+    """A caller that forgot the target's own limit would judge by the usual one in silence."""
+    with pytest.raises(TypeError, match="spread_over_noise_ratio"):
+        Reference(6, lambda _: Level(0.0, 0.0, 0), Taken(Location.MEDIAN, 4))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="spread_over_noise_ratio"):
+        cell_reference(((1.0, 2.0),), NO_NOISE, 2, (1, 2))  # type: ignore[call-arg]
+
+
 def test_a_session_is_compared_with_as_many_recorded_rounds() -> None:
     """A slide that every session shows is no difference, however few rounds were measured."""
     levels = {4: Level(0.0, 0.0004, 100), 12: Level(2.0, 0.0004, 100)}
-    reference = Reference(6, levels.__getitem__, Taken(Location.MEDIAN, 4), round_count=12, round_variance=0.0001)
+    taken = Taken(Location.MEDIAN, 4)
+    reference = Reference(6, levels.__getitem__, taken, round_count=12, round_variance=0.0001, spread_over_noise_ratio=USUAL_SPREAD)
     looks = schedule(range(1, 3), 4, 4, 12, 6)
     assert judge([[0.01, 0.0, 0.02, 0.01]], reference, LIMITS, looks).outcome is Outcome.PASS
     stretched = judge([[0.0, 3.9, 0.0, 4.0, *[2.0, 2.01, 1.99, 2.0, 2.01, 1.99, 2.0, 2.0]]], reference, LIMITS, looks)

@@ -314,6 +314,7 @@ def test_configs_with_tolerances_of_their_own_are_replayed_apart(tmp_path: Path,
     }
     found, _ = recordings_of_files({"one": cells}, ToleranceFile.model_validate(declared))
     assert [[cell.config for cell in one.cells] for one in found] == [["a"], ["c"], ["b", "d"]]
+    assert [one.name for one in found] == ["one", "one (c apart)", "one (b, d apart)"]
     assert [[cell.config for cell in one.cells] for one in recordings_of_files({"one": cells})[0]] == [["a", "b", "c", "d"]]
     folder = tmp_path / "recordings"
     folder.mkdir()
@@ -322,6 +323,36 @@ def test_configs_with_tolerances_of_their_own_are_replayed_apart(tmp_path: Path,
     assert run("--runs", "1", "--recorded-only", "--recorded", str(folder)) == 0
     said = capsys.readouterr().out
     assert [f"({cells})" in said for cells in ("a/simulated", "c/simulated", "b/simulated, d/simulated")] == [True] * 3
+
+
+def test_configs_are_replayed_apart_only_for_what_is_replayed() -> None:
+    """A tolerance of memory, or of a metric that others stand in for, leaves throughput pooled as the gate pools it."""
+    own = {"b": {"weights_bytes": {"loss_absolute": 4096}}, "c": {"itl_p50_ms": {"loss_ratio": 0.3}}}
+    declared = ToleranceFile.model_validate({"schema_version": 1, "defaults": {RATE: {"loss_ratio": 0.05}}, "configs": {"simulated": own}})
+    cells = [recorded_cell(config) for config in ("a", "b")]
+    both = recorded_cell("c")
+    both = replace(
+        both,
+        sessions=tuple(
+            replace(s, rounds=tuple(replace(r, values={**r.values, "itl_p50_ms": r.values[RATE]}) for r in s.rounds)) for s in both.sessions
+        ),
+    )
+    (one,), _ = recordings_of_files({"one": [*cells, both]}, declared, GATED)
+    assert (one.name, [cell.config for cell in one.cells]) == ("one", ["a", "b", "c"])
+
+
+def test_what_is_left_out_is_told_with_the_part_it_belongs_to() -> None:
+    declared = ToleranceFile.model_validate(
+        {
+            "schema_version": 1,
+            "defaults": {RATE: {"loss_ratio": 0.05}},
+            "configs": {"simulated": {config: {RATE: {"loss_ratio": 0.4}} for config in ("b", "d")}},
+        }
+    )
+    cells = [recorded_cell("a"), recorded_cell("b"), recorded_cell("c", rounds=3), recorded_cell("d", rounds=3)]
+    found, left_out = recordings_of_files({"one": cells}, declared)
+    assert [(one.name, len(one.left_out)) for one in found] == [("one", 1), ("one (b apart)", 1)]
+    assert ["/c/" in found[0].left_out[0], "/d/" in found[1].left_out[0], len(left_out)] == [True, True, 2]
 
 
 def cut(cell: CellMeasurement, rounds: int) -> CellMeasurement:
