@@ -1,10 +1,11 @@
-"""``k3perf``: every command is registered by its own module; errors the suite knows, and files that cannot be used, become one line and
+"""``k3perf``: every command is registered by its own module; errors the suite knows, and those of the system, become one line and
 their exit status."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
@@ -81,9 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except OSError as error:  # a file that cannot be read or written, named by its own words
-        sys.stderr.write(f"k3perf: {error}. Name a file or folder that can be used.\n")
-        return int(ExitStatus.USAGE)
+    except OSError as error:
+        next_step, status = _advice(error)
+        sys.stderr.write(f"k3perf: {error}. {next_step}\n")
+        return int(status)
+
+
+def _advice(error: OSError) -> tuple[str, ExitStatus]:
+    """What to do next and the exit status: only an error that names a file is about what the caller wrote."""
+    if error.filename is not None:
+        return "Name a file or folder that can be used.", ExitStatus.USAGE
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+        return "Check that the server runs, and listens at the host and port that were named.", ExitStatus.INVALID
+    return "The system refused this: check free disk space, memory and open files, and run the command again.", ExitStatus.INVALID
 
 
 if __name__ == "__main__":

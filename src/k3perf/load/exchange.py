@@ -20,9 +20,8 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 # After the stream's own end marker the last chunk is the last chunk; JSON holds no bare line end, so no token's text can look like this.
 _DONE_AND_LAST_CHUNK: Final = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
 _CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
-_CONTENT_LENGTH: Final = re.compile(
-    rb"(?im)^content-length:[ \t]*(\d{1,18})"
-)  # more digits are no size, and int() refuses thousands of them
+_CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
+_LONGEST_LENGTH: Final = 18  # digits; more are no size, and int() refuses thousands of them
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
 
@@ -162,7 +161,12 @@ class Connection(asyncio.Protocol):
             length = _CONTENT_LENGTH.search(head)
             if length is None:
                 return  # the body ends with the connection
-            self._body_left = int(length.group(1)) - len(body)
+            digits = length.group(1)
+            if len(digits) > _LONGEST_LENGTH:
+                shown = digits[:_LONGEST_LENGTH].decode("ascii")
+                self.fail(RequestStatus.BAD_PAYLOAD, f"Content-Length {shown}... has {len(digits)} digits and is no size")
+                return
+            self._body_left = int(digits) - len(body)
         if self._body_left <= 0:
             self._finish(now_ns)
 

@@ -24,6 +24,11 @@ UNCOUNTED_READING: Final = "server_counters_missing_count"
 ENGINE_RESTARTS_READING: Final = "engine_restarts_count"
 ENGINE_DEATHS_READING: Final = "engine_deaths_count"
 
+GENERATED_COUNTER: Final = "vllm:generation_tokens_total"
+PREEMPTED_COUNTER: Final = "vllm:num_preemptions_total"
+NEEDED_COUNTERS: Final = (GENERATED_COUNTER, PREEMPTED_COUNTER)
+"""Without these a round that a stranger shared, or in which requests were preempted, would look like any other."""
+
 # NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software thermal 0x20, hardware thermal 0x40, power
 # brake 0x80.
 # Idle 0x1, application clocks 0x2, the software power cap 0x4 and sync boost 0x10 are how a healthy device runs.
@@ -145,14 +150,17 @@ def _ttft_disagreement(record: RoundRecord) -> float | None:
 
 def _token_disagreement(record: RoundRecord) -> float | None:
     """Output tokens counted by the server against those received, as a share of the received ones. Another client's traffic shows here."""
-    server = record.counters.get("vllm:generation_tokens_total")
+    server = record.counters.get(GENERATED_COUNTER)
     received = sum(sample.output_token_count for sample in record.samples)
     return None if server is None or received == 0 else abs(server - received) / received
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. ``text`` completes the sentence "The round is invalid because ..."; ``requires``: an unreadable source breaks the rule."""
+    """One rule. ``text`` completes the sentence "The round is invalid because ..."; ``requires``: an unreadable source breaks the rule.
+
+    ``next_step``, where a broken rule asks for more than a quieter machine, is a format string with ``{reading}``.
+    """
 
     name: str
     read: Reading
@@ -161,6 +169,7 @@ class Rule:
     text: str
     bound: Bound = Bound.AT_MOST
     requires: bool = False
+    next_step: str = ""
 
     def judge(self, record: RoundRecord) -> InvalidReason | None:
         """The reason, or None: kept, off, or not judged on this hardware."""
@@ -177,6 +186,8 @@ class Rule:
             return None
         where = self.read.where(record, reading) if isinstance(self.read, Telemetry | Requests) else ""
         text = f"{self.text}: {reading:g} {self.unit}, {self.bound} {self.limit:g} allowed{where}"
+        if self.next_step:
+            text += f". {self.next_step.format(reading=reading)}"
         return InvalidReason(self.name, text, reading, self.limit)
 
 
@@ -190,12 +201,16 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "server_counters",
         Telemetry(UNCOUNTED_READING),
-        "counters",
+        "of the needed counters",
         0,
         "the server does not count what the round is held against",
         requires=True,
+        next_step=(
+            "This vLLM may name them differently: put its names in place of the old ones in src/k3perf/metrics/validity.py "
+            "(NEEDED_COUNTERS), or set `validity: {{server_counters: {reading:g}}}` in the target to measure without them"
+        ),
     ),
-    Rule("preemptions", _counter("vllm:num_preemptions_total"), "preemptions", 0, "requests were preempted"),
+    Rule("preemptions", _counter(PREEMPTED_COUNTER), "preemptions", 0, "requests were preempted"),
     Rule("client_lag_p99_ms", _client_lag_ms, "ms", 20.0, "the load generator sent late"),
     Rule("ttft_disagreement_ratio", _ttft_disagreement, "of the server's", 0.25, "client and server disagree on the time to first token"),
     Rule(

@@ -19,7 +19,9 @@ from k3perf.load.round_samples import RoundSamples
 from k3perf.metrics.validity import (
     ENGINE_DEATHS_READING,
     ENGINE_RESTARTS_READING,
+    GENERATED_COUNTER,
     JIT_COMPILES_READING,
+    NEEDED_COUNTERS,
     UNCOUNTED_READING,
     ValidityRules,
     judge_round,
@@ -33,8 +35,6 @@ from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan
 
 _DEATH_NOTICED_S: Final = 2.0  # the death watch needs its turn of a processor, which a loaded machine gives late
-NEEDED_COUNTERS: Final = ("vllm:generation_tokens_total", "vllm:num_preemptions_total")
-"""Without these a round that a stranger shared, or in which requests were preempted, would look like any other."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
         )
     live.require_alive()
     received_count = sum(sample.output_token_count for sample in seen.samples)
-    counters_after = live.probe.counters_after(counters_before, "vllm:generation_tokens_total", received_count)
+    counters_after = live.probe.counters_after(counters_before, GENERATED_COUNTER, received_count)
     counted = counter_difference(counters_before, counters_after)
     record = _record(place, seen, counted.values, (*sampler.window(seen.start_ns, seen.end_ns), *_engine_readings(live, seen, counted)))
     if place.kind is RoundKind.MEASURED:

@@ -10,7 +10,6 @@ extension of ``k3perf_probe``. Every failure is an EngineError that names the ro
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import math
@@ -18,10 +17,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import fields
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from k3perf import http_answer
 from k3perf.errors import EngineError
 from k3perf.metrics import resolved
 from k3perf.samples import RankMemory
@@ -31,7 +32,6 @@ from k3perf.units import s_to_ns
 _POLL_S = 0.02
 # Of what is installed beside vLLM; drivers and CUDA may differ between hosts of one engine while they are upgraded in turn.
 _SAME_ON_EVERY_RANK: Final = ("vllm_version", "torch_version", "triton_version", "flashinfer_version", "transformers_version")
-_READ_BYTES = 1 << 16
 _LARGEST_ANSWER_BYTES = 64 << 20  # /metrics of a large deployment has a few MiB
 _MEMORY_FIELDS = tuple(field.name for field in fields(RankMemory) if field.name not in {"rank", "absent"})
 
@@ -172,34 +172,20 @@ class ServerProbe:
         return answer
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, hint: str = "") -> str:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        payload = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json"} if payload else {}
+        address = (self._host, self._port)
         try:
-            payload = None if body is None else json.dumps(body)
-            connection.request(method, path, payload, {"Content-Type": "application/json"} if payload else {})
-            response = connection.getresponse()
-            text = self._whole(response).decode("utf-8", errors="replace")
-        except (OSError, http.client.HTTPException) as problem:
+            status, answer = http_answer.answer(
+                address, method, path, payload, headers, limit_s=self._timeout_s, largest_bytes=_LARGEST_ANSWER_BYTES
+            )
+        except http_answer.FAILURES as problem:
             raise EngineError(f"{method} {path} of {self._host}:{self._port}: {type(problem).__name__}: {problem}") from None
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
+        text = answer.decode("utf-8", errors="replace")
+        if status != HTTPStatus.OK:
             advice = f"; {hint}" if hint else ""
-            raise EngineError(f"{method} {path}: HTTP status {response.status}{advice}: {text[:400]}")
+            raise EngineError(f"{method} {path}: HTTP status {status}{advice}: {text[:400]}")
         return text
-
-    def _whole(self, response: http.client.HTTPResponse) -> bytes:
-        """The body, as long as it comes to an end in the time that the whole answer has: a socket's time-out starts anew with every byte."""
-        end_ns = time.monotonic_ns() + s_to_ns(self._timeout_s)
-        parts: list[bytes] = []
-        size_bytes = 0
-        while part := response.read1(_READ_BYTES):
-            parts.append(part)
-            size_bytes += len(part)
-            if size_bytes > _LARGEST_ANSWER_BYTES:
-                raise OSError(f"the answer is larger than {_LARGEST_ANSWER_BYTES >> 20} MiB")
-            if time.monotonic_ns() >= end_ns:
-                raise TimeoutError(f"the answer did not end within {self._timeout_s:g} s")
-        return b"".join(parts)
 
 
 def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
@@ -215,6 +201,11 @@ def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
 def _numbered(method: str, answer: object) -> dict[str, Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get("rank"), int):
         raise EngineError(f"{method} answered {str(answer)[:200]!r}, not one dict a rank with the rank's number")
+    if answer["rank"] < 0:  # several such ranks would be taken for one, and their files overwrite each other
+        raise EngineError(
+            f"{method} answered rank {answer['rank']}: this vLLM's workers do not tell which rank they are; "
+            "python -m k3perf_probe.contract in the engine's Python names what has moved"
+        )
     return answer
 
 

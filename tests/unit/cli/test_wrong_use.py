@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import socket
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,34 @@ def test_files_and_values_that_cannot_be_used_are_one_line(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("k3perf: ")
     assert message.format(**places) in told
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (
+            FileNotFoundError(2, "No such file", "x.json"),
+            ExitStatus.USAGE,
+            "k3perf: [Errno 2] No such file: 'x.json'. Name a file or folder",
+        ),
+        (ConnectionRefusedError(111, "Connection refused"), ExitStatus.INVALID, "Connection refused. Check that the server runs"),
+        (TimeoutError("timed out"), ExitStatus.INVALID, "k3perf: timed out. Check that the server runs"),
+        (socket.gaierror(-2, "Name or service not known"), ExitStatus.INVALID, "not known. Check that the server runs"),
+        (
+            OSError(28, "No space left on device"),
+            ExitStatus.INVALID,
+            "No space left on device. The system refused this: check free disk space",
+        ),
+    ],
+)
+def test_only_an_error_that_names_a_file_asks_for_another_one(
+    error: OSError, status: ExitStatus, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=fail)
+    monkeypatch.setattr("k3perf.cli.main.build_parser", lambda _: parser)
+    assert main([]) == status
+    assert told in capsys.readouterr().err

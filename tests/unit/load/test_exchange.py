@@ -146,7 +146,11 @@ def test_a_chunk_size_that_is_none_ends_nothing(line, size):
     assert finished == []
 
 
-def test_a_length_of_thousands_of_digits_is_no_crash(line):
+@pytest.mark.parametrize("digits", [b"0" * 18 + b"6", b"9" * 19, b"9" * 5000])
+def test_a_length_of_more_digits_than_a_size_has_is_refused(line, digits):
     connection, finished, _ = line
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n0")
-    assert finished == []
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: " + digits + b"\r\n\r\n0")
+    status, detail = finished[0].failure
+    assert status is RequestStatus.BAD_PAYLOAD
+    assert detail.endswith(f"has {len(digits)} digits and is no size")
+    assert not connection.usable

@@ -14,6 +14,7 @@ from k3perf.metrics.validity import (
     NOT_OFFERED,
     ROUND_RULES,
     SESSION_RULES,
+    UNCOUNTED_READING,
     ValidityRules,
     judge_round,
     judge_session,
@@ -134,6 +135,17 @@ def measured(*last_ms, **fields):
 
 
 SPOILED = (InvalidReason("preemptions", "requests were preempted: 3"),)
+
+
+def test_counters_that_are_missing_tell_the_next_step_and_taking_it_ends_the_reason():
+    missing = (reading(UNCOUNTED_READING, 1, "/metrics lacks vllm:num_preemptions_total"),)
+    (reason,) = judge_round(record(sample(), telemetry=missing), DEFAULT)
+    assert reason.text == (
+        "the server does not count what the round is held against: 1 of the needed counters, at most 0 allowed (/metrics lacks "
+        "vllm:num_preemptions_total). This vLLM may name them differently: put its names in place of the old ones in "
+        "src/k3perf/metrics/validity.py (NEEDED_COUNTERS), or set `validity: {server_counters: 1}` in the target to measure without them"
+    )
+    assert broken(rules=ValidityRules.for_target({"server_counters": 1}), telemetry=missing) == []
 
 
 def test_a_session_needs_valid_measured_rounds():

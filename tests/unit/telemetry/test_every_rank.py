@@ -142,3 +142,11 @@ def test_identity_is_the_first_ranks_and_other_releases_are_refused(tmp_path: Pa
     assert (first["rank"], first["vllm_version"], first["host"]) == (0, "0.32.0", "a")
     with pytest.raises(EngineError, match=r"vllm_version is 0\.32\.0 on rank 0 \(host b\) and 0\.33\.0 on rank 1 \(host b\)"):
         server.identity()
+
+
+def test_ranks_that_do_not_know_their_number_are_refused_not_taken_for_one(tmp_path: Path) -> None:
+    engines = [engine(0, (100, 140))]
+    for worker in engines[0]:
+        del worker.rank
+    with pytest.raises(EngineError, match=r"k3perf_memory answered rank -1: .*python -m k3perf_probe\.contract"):
+        DataParallelServer(engines, tmp_path).every_rank("k3perf_memory")
