@@ -241,9 +241,10 @@ def test_the_suite_does_without_pytests_own_warnings_plugin(site):
 
 
 def test_interrupted_run_is_resumed_without_measuring_again(site):
-    first = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    first = site.pytest("-k", "fp8_kv", "--k3-results", "out", K3PERF_COMMIT=commit)
     assert first.returncode == ExitStatus.OK, first.stdout
-    again = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "-s")
+    again = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "-s", K3PERF_COMMIT=commit[:8])  # the same, said shorter
     assert again.returncode == ExitStatus.OK, again.stdout
     assert "not measured again" in again.stderr + again.stdout
     assert "ready" not in again.stderr
@@ -255,6 +256,9 @@ def test_resume_of_another_experiment_is_refused(site):
     other = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "--k3-inject", "slow_step_percent=5")
     assert other.returncode == ExitStatus.USAGE, other.stdout + other.stderr
     assert "injected" in other.stdout + other.stderr
+    moved = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", K3PERF_COMMIT="fedcba98")
+    assert moved.returncode == ExitStatus.USAGE, moved.stdout + moved.stderr
+    assert "was measured with commit" in moved.stdout + moved.stderr
     mixed = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert mixed.returncode == ExitStatus.USAGE, mixed.stdout + mixed.stderr
     assert "--k3-resume" in mixed.stdout + mixed.stderr

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid, UsageError
+from k3perf.gate.commits import same_commit
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, SuiteVerdict
 from k3perf.metrics.compute import session_metrics
@@ -140,7 +141,8 @@ class SuiteRun:
         earlier = read_results(path)
         for name, value in self.settings.experiment.items():
             was = earlier.experiment.get(name, value)
-            if was != value:
+            same = same_commit(was, value) if name == "commit" else was == value
+            if not same:
                 raise UsageError(f"--k3-resume: {path} was measured with {name} {was!r}, this run has {value!r}. Measure it anew.")
         return earlier
 
