@@ -20,6 +20,7 @@ from typing import Final
 ENGINE_ID_VARIABLE: Final = "K3PERF_ENGINE_ID"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.02
+_ORDERLY_POLL_S: Final = 0.1  # an orderly end takes a second or two, and each look reads the whole process list
 _SETTLED_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
@@ -208,4 +209,4 @@ class ProcessTree:
                 return True
             if time.monotonic() >= end_s:
                 return False
-            time.sleep(_POLL_S)
+            time.sleep(_ORDERLY_POLL_S)

@@ -29,7 +29,7 @@ from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.errors import EngineError
 from k3perf.units import ns_to_s, s_to_ns
 
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.25
 _LOOK_S: Final = 5.0  # listing mappings takes tens of milliseconds: not at every poll; a new file in shared memory is looked at at once
 _WHOLE_START_FACTOR: Final = 4.0
 
