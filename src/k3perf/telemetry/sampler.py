@@ -58,7 +58,7 @@ class Sampler:
         self._no_source = ""
         self.failure = ""  # what ended the sampling
         self._taken_count = 0
-        self._proportional: dict[tuple[int, ...], tuple[int, TelemetryReading]] = {}  # by the engine's processes: when read, and what
+        self._proportional: tuple[tuple[int, ...], int, TelemetryReading] | None = None  # of which processes, when read, and what
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="k3perf-sampler", daemon=True)
@@ -101,7 +101,8 @@ class Sampler:
         """Readings over the window, which has ended: samples once more, with energy, which costs more.
 
         Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched looks like one in which nothing happened.
-        ``engine_pss_bytes`` is read for the first window of an engine and again when it is five minutes old; its source says how old it is.
+        ``engine_pss_bytes`` is read once in five minutes, of whatever engines run then; its source says how old it is. It is told of no other
+        engine: reading it for each would be the largest part of what watching costs.
         """
         if self.failure:
             raise MeasurementInvalid(f"the machine is no longer watched, the sampler ended with {self.failure}")
@@ -117,14 +118,19 @@ class Sampler:
 
     def _proportional_memory(self) -> TelemetryReading:
         now_ns = self._now_ns()
-        at_ns, known = self._proportional.get(self._pids, (0, None))
-        if known is not None and now_ns - at_ns < _PROPORTIONAL_EVERY_NS:
-            return dataclasses.replace(known, source=f"{known.source}, read {ns_to_s(now_ns - at_ns):.0f} s ago")
+        if self._proportional is not None:
+            pids, at_ns, known = self._proportional
+            if now_ns - at_ns < _PROPORTIONAL_EVERY_NS:
+                if pids == self._pids:
+                    return dataclasses.replace(known, source=f"{known.source}, read {ns_to_s(now_ns - at_ns):.0f} s ago")
+                return TelemetryReading(
+                    "engine_pss_bytes", None, f"/proc: not read, {ns_to_s(now_ns - at_ns):.0f} s ago it was of other processes"
+                )
         size_bytes = self._reader.proportional_bytes()
         if size_bytes is None:
             return TelemetryReading("engine_pss_bytes", None, "/proc: smaps_rollup cannot be read")
         reading = TelemetryReading("engine_pss_bytes", float(size_bytes), "/proc")
-        self._proportional[self._pids] = (now_ns, reading)
+        self._proportional = (self._pids, now_ns, reading)
         return reading
 
     def _device_window(self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int) -> list[TelemetryReading]:

@@ -156,13 +156,14 @@ def test_proportional_memory_of_one_engine_is_never_told_of_another(monkeypatch:
     monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes[engines[-1]])
     seen = []
     with Sampler(lambda: engines[-1], interval_s=3600, open_source=no_library, now_ns=clock) as running:
-        for engine in ((1,), (2,), (), (1,), (2,)):
+        for engine, after_s in (((1,), 1), ((2,), 1), ((), 1), ((1,), 1), ((2,), 300), ((1,), 1), ((), 300)):
             engines.append(engine)
-            clock.ns += S
+            clock.ns += after_s * S
             seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
-    assert [reading.value for reading in seen] == [1000.0, 2000.0, None, 1000.0, 2000.0]
-    assert ["ago" in reading.source for reading in seen] == [False, False, False, True, True]
-    assert "cannot be read" in seen[2].source
+    assert [reading.value for reading in seen] == [1000.0, None, None, 1000.0, 2000.0, None, None]
+    assert seen[1].source == "/proc: not read, 1 s ago it was of other processes"
+    assert seen[3].source == "/proc, read 3 s ago"
+    assert "cannot be read" in seen[6].source
 
 
 def test_a_sampler_that_ended_by_itself_makes_no_window_look_quiet() -> None:
