@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -84,17 +85,19 @@ def serving(python: Path, model: Path, directory: Path) -> Iterator[LiveEngine]:
     command += ["--block-size", str(BLOCK_TOKENS), "--enable-prefix-caching", "--enable-prompt-tokens-details"]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = directory / "engine.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | settings)
-    try:
-        wait_until_ready(f"http://127.0.0.1:{port}", process, log)
-        yield LiveEngine(f"http://127.0.0.1:{port}", str(model))
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
+    with tempfile.TemporaryDirectory(prefix="k3f-") as sockets:  # short, and gone with what a process that was ended left in it
+        settings["TMPDIR"] = sockets
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | settings)
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            wait_until_ready(f"http://127.0.0.1:{port}", process, log)
+            yield LiveEngine(f"http://127.0.0.1:{port}", str(model))
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_until_ready(base_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
