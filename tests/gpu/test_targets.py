@@ -25,10 +25,10 @@ CELLS = SUITE.cells(tuple(GPU))
 SEEN_WEIGHTS_BYTES = {
     "h200-k3": 55_152_766_304,
     "h200-k3-small": 9_982_996_768,
-    "h200-k2": 11_072_456_192,
+    "h200-k2-small": 11_072_456_192,
     "h200-k3-small-tp2": 6_627_575_952,
 }
-SEEN_BLOCK_TOKENS = {"h200-k3": 768, "h200-k3-small": 768, "h200-k2": 16, "h200-k3-small-tp2": 384}
+SEEN_BLOCK_TOKENS = {"h200-k3": 768, "h200-k3-small": 768, "h200-k2-small": 16, "h200-k3-small-tp2": 384}
 
 
 def planned(target: TargetSpec, arguments: dict[str, Any]) -> MemoryPlan:

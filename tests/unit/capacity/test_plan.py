@@ -93,7 +93,7 @@ def test_the_h200_proxies_agree(
     ("target", "cache_dtype", "weights", "blocks", "cache_bytes", "tokens"),
     [
         ("h200-k3", "auto", 55_135_228_424, 14_440, 76_653_527_040, 8_449_462),
-        ("h200-k2", "fp8", 11_072_456_320, 130_278, 38_420_545_536, 8_337_792),
+        ("h200-k2-small", "fp8", 11_072_456_320, 130_278, 38_420_545_536, 8_337_792),
     ],
 )
 def test_the_probe_on_an_h200_agrees(target: str, cache_dtype: str, weights: int, blocks: int, cache_bytes: int, tokens: int) -> None:
@@ -114,8 +114,8 @@ def test_the_probe_on_an_h200_agrees(target: str, cache_dtype: str, weights: int
     [
         ("h200-k3", 0.9, "auto", 8_449_462),
         ("h200-k3-small", 0.35, "auto", 13_211_940),  # no part of this one was used for the constants
-        ("h200-k2", 0.35, "auto", 4_162_064),
-        ("h200-k2", 0.35, "fp8", 8_337_792),
+        ("h200-k2-small", 0.35, "auto", 4_162_064),
+        ("h200-k2-small", 0.35, "fp8", 8_337_792),
     ],
 )
 def test_the_cache_that_is_left_over_on_an_h200(target: str, utilisation: float, cache_dtype: str, tokens: int) -> None:
@@ -127,7 +127,7 @@ def test_the_cache_that_is_left_over_on_an_h200(target: str, utilisation: float,
 
 def test_what_is_held_beside_weights_and_cache_part_by_part() -> None:
     """Read by the probe and from vLLM's own log: see ``ReserveRules``."""
-    k2 = plan(shipped("h200-k2"), "nvidia", device=H200_BYTES, **PROXY_STEP).reserve_bytes_by_part
+    k2 = plan(shipped("h200-k2-small"), "nvidia", device=H200_BYTES, **PROXY_STEP).reserve_bytes_by_part
     k3 = plan(shipped("h200-k3"), "nvidia", device=H200_BYTES, **PROXY_STEP).reserve_bytes_by_part
     assert k2["expert_workspace"] == 8192 * 8 * (7168 + 7168) * 2
     assert k3["expert_workspace"] == 8192 * 8 * (3584 + 3584) * 2
@@ -147,7 +147,7 @@ def test_the_memory_that_cuda_offers_is_less_than_the_devices() -> None:
 def test_a_given_reserve_replaces_the_estimate() -> None:
     arguments = {**PROXY_STEP, "gpu_memory_utilization": 0.35}
     seen = plan_memory(
-        shipped("h200-k2"),
+        shipped("h200-k2-small"),
         arguments,
         parallelism=ONE_RANK,
         device_memory_bytes=H200_BYTES,
