@@ -214,11 +214,34 @@ def test_damage_is_found(damage: Any, word: str, bundle: Path) -> None:
     assert any(word in problem for problem in archive.verify(bundle))
 
 
-def test_unpack_refuses_damage_and_writes_nothing(bundle: Path, tmp_path: Path) -> None:
-    flip(parts_of(bundle)[0])
+def leave_last_part_out(bundle: Path) -> None:
+    """A list of checksums that was cut, and with it the part that it no longer names."""
+    last = parts_of(bundle)[-1]
+    last.unlink()
+    lines = (bundle / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (bundle / "SHA256SUMS").write_text("".join(line for line in lines if last.name not in line))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda bundle: flip(parts_of(bundle)[0]), "site.tar.xz.000 is damaged"),
+        (lambda bundle: parts_of(bundle)[0].write_bytes(parts_of(bundle)[0].read_bytes()[:-1]), "site.tar.xz.000 is damaged"),
+        (lambda bundle: parts_of(bundle)[-1].unlink(), "is missing; copy it again"),
+        (lambda bundle: (bundle / "SHA256SUMS").unlink(), "SHA256SUMS is missing; copy it again"),
+        (lambda bundle: (bundle / "SHA256SUMS").write_text(""), "SHA256SUMS does not list manifest.json"),
+        (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json is missing"),
+        (lambda bundle: (bundle / "manifest.json").write_text("{"), "manifest.json is damaged"),
+        (lambda bundle: (bundle / "site.tar.xz.999").write_text("x"), "site.tar.xz.999 is no part of this bundle"),
+        (leave_last_part_out, "SHA256SUMS does not list site.tar.xz."),
+    ],
+)
+def test_unpack_refuses_damage_and_writes_nothing(damage: Any, words: str, bundle: Path, tmp_path: Path) -> None:
+    damage(bundle)
     done = unpack(bundle, tmp_path / "there")
     assert done.returncode == 1
-    assert "damaged" in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "there").exists()
 
 
@@ -226,6 +249,7 @@ def test_unpack_refuses_damage_and_writes_nothing(bundle: Path, tmp_path: Path) 
     ("key", "value", "words"),
     [
         ("python_version", "2.7", "the bundle is for Python 2.7"),
+        ("machine", "s390x", "the bundle is for s390x processors"),
         ("host_must_have", {"packaging": "0.0"}, "with packaging 0.0"),
         ("host_must_have", {"no-such-thing": "1"}, "not installed"),
     ],
@@ -305,6 +329,27 @@ def test_real_bundle_of_a_tiny_wheel_through_pip(tmp_path: Path, capsys: Any) ->
     assert len(parts_of(bundle)) > 10
     assert unpack(bundle, tmp_path / "there").returncode == 0
     assert (tmp_path / "there" / "pluggy" / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("python_version", ["3.11", "3.12", "3.13"])
+def test_of_wheels_kept_from_other_hosts_the_one_that_fits_is_taken(
+    python_version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download folder that served a host with another Python must not hand its extensions on."""
+    tags = [f"cp{minor}-cp{minor}-manylinux_2_17_x86_64" for minor in (311, 312, 313)] + ["cp38-abi3-musllinux_1_2_x86_64"]
+    for tag in tags:
+        wheel_file(tmp_path, "one", {"one.py": ""}).rename(tmp_path / f"one-1.0-{tag}.whl")
+    monkeypatch.setattr(subprocess, "run", lambda *_words, **_more: subprocess.CompletedProcess([], 0, "", ""))
+    inventory = host().model_copy(update={"markers": {**MARKERS, "python_version": python_version}})
+    (wheel,) = PipFetcher(tmp_path, inventory)((Requirement("one==1.0"),))
+    assert f"cp{python_version.replace('.', '')}-" in wheel.path.name
+
+
+def test_no_wheel_of_another_host_is_better_than_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel_file(tmp_path, "one", {"one.py": ""}).rename(tmp_path / "one-1.0-cp310-cp310-manylinux_2_17_x86_64.whl")
+    monkeypatch.setattr(subprocess, "run", lambda *_words, **_more: subprocess.CompletedProcess([], 0, "", ""))
+    with pytest.raises(DownloadError, match=r"no wheel for one==1\.0 that the host takes"):
+        PipFetcher(tmp_path, host())((Requirement("one==1.0"),))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from pydantic import Field, ValidationError
 
 from k3perf.config.models import Declared
@@ -42,6 +43,13 @@ class HostInventory(Declared):
                 if legacy is not None:
                     tags.append(f"{legacy}_{machine}")
         return (*tags, f"linux_{machine}")
+
+    def wheel_tags(self) -> tuple[Tag, ...]:
+        """Every tag of a wheel that the host's CPython takes, best first."""
+        major, minor = (int(part) for part in self.python_version.split(".")[:2])
+        platforms = self.platform_tags()
+        own = cpython_tags((major, minor), platforms=platforms)
+        return (*own, *compatible_tags((major, minor), f"cp{major}{minor}", platforms))
 
 
 def read_inventory(path: Path) -> HostInventory:

@@ -95,6 +95,7 @@ def _manifest(host: HostInventory, closure: Closure, removed: dict[str, int], fi
         "schema_version": MANIFEST_VERSION,
         "made_by": f"k3perf {__version__}",
         "python_version": host.python_version,
+        "machine": host.markers["platform_machine"],
         "host_must_have": {name: host.installed[name] for name in PINNED_ON_HOST if name in host.installed},
         "file_count": file_count,
         "parts": {part.name: part.stat().st_size for part in parts},

@@ -14,6 +14,7 @@ import platform
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 
 class Parts(io.RawIOBase):
@@ -43,23 +44,45 @@ class Parts(io.RawIOBase):
 
 def problems(folder: Path) -> list[str]:
     """What is wrong with the files, or with this host for these files."""
-    found = []
-    for line in (folder / "SHA256SUMS").read_text().splitlines():
+    sums = folder / "SHA256SUMS"
+    if not sums.is_file():
+        return ["SHA256SUMS is missing; copy it again"]
+    found, listed = [], set()
+    for line in sums.read_text(errors="replace").splitlines():
         digest, _, name = line.partition("  ")
-        path = folder / name
-        if not path.is_file():
+        listed.add(name)
+        if not (folder / name).is_file():
             found.append(f"{name} is missing; copy it again")
-            continue
-        seen = hashlib.sha256()
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                seen.update(block)
-        if seen.hexdigest() != digest:
+        elif _digest(folder / name) != digest:
             found.append(f"{name} is damaged; copy it again")
+    if "manifest.json" not in listed:
+        found.append("SHA256SUMS does not list manifest.json; copy it again")
+    if found:  # a manifest that may be damaged says nothing of the parts or of the host
+        return found
     manifest = json.loads((folder / "manifest.json").read_text())
+    found += [f"SHA256SUMS does not list {name}; copy it again" for name in manifest["parts"] if name not in listed]
+    strays = {path.name for path in folder.glob("site.tar.xz.*")} - set(manifest["parts"])
+    found += [f"{name} is no part of this bundle; remove it, or copy the bundle into an empty folder" for name in sorted(strays)]
+    return found + _unfit(manifest)
+
+
+def _digest(path: Path) -> str:
+    seen = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            seen.update(block)
+    return seen.hexdigest()
+
+
+def _unfit(manifest: dict[str, Any]) -> list[str]:
+    """Why this host is not the one that the bundle was made for."""
+    found = []
     here = ".".join(platform.python_version_tuple()[:2])
     if here != manifest["python_version"]:
         found.append(f"the bundle is for Python {manifest['python_version']}, this is {here}")
+    machine = manifest.get("machine", platform.machine())
+    if machine != platform.machine():
+        found.append(f"the bundle is for {machine} processors, these are {platform.machine()}")
     for name, wanted in manifest["host_must_have"].items():
         try:
             version = importlib.metadata.version(name)

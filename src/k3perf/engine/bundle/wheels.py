@@ -11,7 +11,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from k3perf.engine.bundle.closure import Wheel
 from k3perf.engine.bundle.host import HostInventory
@@ -45,21 +46,35 @@ class PipFetcher:
                 f"pip found no wheel for {', '.join(texts)} on Python {self._host.python_version}: {_last_error(done.stderr)}. "
                 "Leave the package out (--leave-out) or give a version that has one (--requirement)."
             )
-        present = {wheel.name: wheel for wheel in map(read_wheel, sorted(self._folder.glob("*.whl")))}
+        present = self._present()
         wheels = []
         for requirement in requirements:
             wheel = self._match(requirement, present)
             if wheel is None:
-                raise DownloadError(f"pip reported success but {self._folder} holds no wheel for {requirement}. Use an empty folder.")
+                raise DownloadError(
+                    f"pip reported success but {self._folder} holds no wheel for {requirement} that the host takes. Use an empty folder."
+                )
             wheels.append(wheel)
         return tuple(wheels)
 
-    @staticmethod
-    def _match(requirement: Requirement, present: dict[str, Wheel]) -> Wheel | None:
-        from packaging.utils import canonicalize_name
+    def _present(self) -> dict[str, list[Wheel]]:
+        """The folder's wheels that the host takes, by name, best first; those of hosts with another Python may lie beside them."""
+        rank = {tag: place for place, tag in enumerate(self._host.wheel_tags())}
+        found: dict[str, list[tuple[int, Wheel]]] = {}
+        for path in self._folder.glob("*.whl"):
+            wheel = read_wheel(path)
+            fitting = [rank[tag] for tag in parse_wheel_filename(path.name)[3] if tag in rank]
+            if fitting:
+                found.setdefault(wheel.name, []).append((min(fitting), wheel))
+        for wheels in found.values():
+            wheels.sort(key=lambda entry: entry[0])
+            wheels.sort(key=lambda entry: Version(entry[1].version), reverse=True)
+        return {name: [wheel for _, wheel in wheels] for name, wheels in found.items()}
 
-        wheel = present.get(canonicalize_name(requirement.name))
-        return wheel if wheel is not None and requirement.specifier.contains(wheel.version, prereleases=True) else None
+    @staticmethod
+    def _match(requirement: Requirement, present: dict[str, list[Wheel]]) -> Wheel | None:
+        wheels = present.get(canonicalize_name(requirement.name), ())
+        return next((wheel for wheel in wheels if requirement.specifier.contains(wheel.version, prereleases=True)), None)
 
 
 def read_wheel(path: Path) -> Wheel:

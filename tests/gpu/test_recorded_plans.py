@@ -1,0 +1,69 @@
+"""The memory plan of every cell that was recorded on a GPU, against what its workers read there."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from k3perf.capacity.plan import MemoryPlan, plan_memory
+from k3perf.capacity.ranks import Ranks
+from k3perf.capacity.rules import platform_rules
+from k3perf.config.suite import load_suite
+from k3perf.errors import UsageError
+
+REPOSITORY = Path(__file__).parents[2]
+SUITE = load_suite(REPOSITORY / "perf_tests")
+NEEDED = {"h200-k3", "h200-k3-small", "h200-k2"}
+"""The three proxies that the promise was made for; whatever else was recorded is held to the same bounds."""
+
+NOT_PLANNED = {"fp8_weights"}
+
+
+@cache
+def readings() -> dict[tuple[str, str], list[tuple[float, float, float, int]]]:
+    """By target and config, of every session: bytes of weights and of KV cache a rank, KV tokens, and the block that vLLM settled on."""
+    found: dict[tuple[str, str], list[tuple[float, float, float, int]]] = {}
+    for path in sorted((REPOSITORY / "perf_tests" / "recordings").rglob("h200-*.json")):
+        for cell in json.loads(path.read_text())["cells"]:
+            for session in cell["sessions"]:
+                values = {name: entry["value"] for name, entry in session["values"].items()}
+                block = session["resolved_config"]["cache_config.effective_attention_block_size"]
+                reading = (values["weights_bytes"], values["kv_cache_bytes"], values["kv_capacity_tokens"], block)
+                found.setdefault((cell["target"], cell["config"]), []).append(reading)
+    return found
+
+
+def plan_of(target_name: str, config_name: str) -> MemoryPlan:
+    target = SUITE.target(target_name)
+    split = target.parallelism
+    return plan_memory(
+        json.loads((SUITE.root / str(target.model.directory) / "config.json").read_text()),
+        SUITE.engine_arguments(target, SUITE.config(config_name)),
+        parallelism=Ranks(tensor=split.tensor, pipeline=split.pipeline, data=split.data, expert=split.expert),
+        device_memory_bytes=target.hardware.device_memory_bytes,
+        rules=platform_rules(target.hardware.kind),
+        environment=target.environment,
+    )
+
+
+def test_all_three_proxies_were_recorded() -> None:
+    assert {target for target, _ in readings()} >= NEEDED
+
+
+@pytest.mark.parametrize(("target", "config"), [key for key in readings() if key[1] not in NOT_PLANNED])
+def test_the_plan_is_what_the_engine_took(target: str, config: str) -> None:
+    plan = plan_of(target, config)
+    for weights_bytes, kv_bytes, kv_tokens, block_tokens in readings()[target, config]:
+        assert plan.weights_bytes == pytest.approx(weights_bytes, rel=0.01)
+        assert plan.kv_cache_bytes == pytest.approx(kv_bytes, rel=0.01)
+        assert plan.kv_tokens == pytest.approx(kv_tokens, rel=0.02)
+        assert plan.block_size_tokens == block_tokens
+
+
+def test_quantisation_at_load_time_is_refused_and_not_guessed() -> None:
+    for config in NOT_PLANNED:
+        with pytest.raises(UsageError, match="not covered by the memory plan"):
+            plan_of("h200-k3", config)
