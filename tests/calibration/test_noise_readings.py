@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from statistics import correlation, fmean
+from statistics import correlation, fmean, median
 from typing import Any, Final
 
 import pytest
@@ -67,3 +67,24 @@ def test_rounds_of_the_small_proxy_wait_too() -> None:
     power = [power_w(values) for values in rounds]
     told = f"{correlation([duration(values) for values in rounds], power):.2f} over its {len(rounds)} rounds, at {min(power):.0f} to {max(power):.0f} W"
     assert told in page()
+
+
+def test_rounds_beside_busy_neighbours_are_slower() -> None:
+    """Rounds that the first limit of others' processor use refused, against the median of their sessions' valid rounds."""
+    found: list[tuple[float, float, float]] = []
+    for path in (REPOSITORY / "perf_tests" / "recordings").glob("h200-*.json"):
+        for cell in json.loads(path.read_text())["cells"]:
+            for session in cell["sessions"] if cell["workload"] == "serve_1k" else ():
+                valid = [entry["values"] for entry in session["rounds"] if not entry["invalid_reasons"]]
+                for entry in session["rounds"]:
+                    for reason in entry["invalid_reasons"]:
+                        if reason["rule"] == "foreign_cpu_ratio" and reason["limit"] == 0.1:
+                            change = [
+                                100 * (entry["values"][name]["value"] / median(values[name]["value"] for values in valid) - 1)
+                                for name in ("output_tokens_per_s", "tpot_mean_ms")
+                            ]
+                            found.append((reason["reading"], *change))
+    rates, times = fmean(rate for _, rate, _ in found), fmean(time for _, _, time in found)
+    assert f"the {len(found)} rounds of `serve_1k`" in page()
+    assert f"{100 * min(found)[0]:.0f} to {100 * max(found)[0]:.0f} %, {-rates:.1f} % less throughput and {times:.1f} % more TPOT" in page()
+    assert f"{-max(found)[1]:.1f} % less and {max(found)[2]:.1f} % more" in page()
