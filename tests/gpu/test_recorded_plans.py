@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,15 @@ NOT_PLANNED = {"fp8_weights"}
 
 # The name h200-k2 was given to a larger slice then; what was recorded under it before is of what is called h200-k2-small now.
 RENAMED_AT_UTC = "2026-11-30T03:40:00Z"
+
+
+RECORDED_MODELS = {
+    "h200-k2-small": "904f5c9d3bbb1f303eb1ca5cd7194563b6804948d91159e660daa4b01d96ab05",
+    "h200-k3": "e70d9d2ef6a75ad94d8e3fc67bf83263e57c4f1c659e58b2467ef9dc912f2b24",
+    "h200-k3-mxfp4": "8c9ea652b5e99a0e978488c2858deafa9451bc3f456c6f4af6440a39bf0148b5",
+    "h200-k3-small": "69daa51d8fc17ea2a1a0752109bb2a72d7656118ae5d020305ecd62352f2c4a9",
+}
+"""SHA-256 of each model's config.json on the commits of its recordings. Neither these nor a baseline say which model was served."""
 
 
 def target_now(recorded: str, created_at_utc: str) -> str:
@@ -55,6 +65,15 @@ def plan_of(target_name: str, config_name: str) -> MemoryPlan:
         device_memory_bytes=target.hardware.device_memory_bytes,
         rules=platform_rules(target.hardware.kind),
         environment=target.environment,
+    )
+
+
+@pytest.mark.parametrize(("model", "digest"), RECORDED_MODELS.items())
+def test_the_models_are_those_that_were_recorded(model: str, digest: str) -> None:
+    """A smaller model under the same target's name would pass every gate as an improvement."""
+    text = (SUITE.root / "models" / model / "config.json").read_bytes()
+    assert hashlib.sha256(text).hexdigest() == digest, (
+        f"{model} is another model now: its baselines are void. Record it anew, or give it a new name."
     )
 
 
