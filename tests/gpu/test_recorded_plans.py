@@ -17,16 +17,17 @@ from k3perf.errors import UsageError
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = load_suite(REPOSITORY / "perf_tests")
-NEEDED = {"h200-k3", "h200-k3-small", "h200-k2-small"}
+NEEDED = {"h200-k3", "h200-k3-small", "h200-k2"}
 """The proxies that the promise was made for; whatever else was recorded is held to the same bounds."""
 
 NOT_PLANNED = {"fp8_weights"}
 
-# The name h200-k2 was given to a larger slice then; what was recorded under it before is of what is called h200-k2-small now.
-RENAMED_AT_UTC = "2026-11-30T03:40:00Z"
+# What was recorded as h200-k2 before the name was given to a larger slice.
+SUPERSEDED = "superseded"
 
 
 RECORDED_MODELS = {
+    "h200-k2": "549b6a331eb6eb4b515f897fd868416cb4c34b1fa52f2c5cd090d7e752cb9510",
     "h200-k2-small": "904f5c9d3bbb1f303eb1ca5cd7194563b6804948d91159e660daa4b01d96ab05",
     "h200-k3": "e70d9d2ef6a75ad94d8e3fc67bf83263e57c4f1c659e58b2467ef9dc912f2b24",
     "h200-k3-mxfp4": "8c9ea652b5e99a0e978488c2858deafa9451bc3f456c6f4af6440a39bf0148b5",
@@ -35,8 +36,8 @@ RECORDED_MODELS = {
 """SHA-256 of each model's config.json on the commits of its recordings. Neither these nor a baseline say which model was served."""
 
 
-def target_now(recorded: str, created_at_utc: str) -> str:
-    return "h200-k2-small" if recorded == "h200-k2" and created_at_utc < RENAMED_AT_UTC else recorded
+def target_now(recorded: str, folder: str) -> str:
+    return "h200-k2-small" if recorded == "h200-k2" and folder == SUPERSEDED else recorded
 
 
 @cache
@@ -46,7 +47,7 @@ def readings() -> dict[tuple[str, str], list[tuple[float, float, float, int]]]:
     for path in sorted((REPOSITORY / "perf_tests" / "recordings").rglob("h200-*.json")):
         document = json.loads(path.read_text())
         for cell in document["cells"]:
-            target = target_now(cell["target"], document["created_at_utc"])
+            target = target_now(cell["target"], path.parent.name)
             for session in cell["sessions"]:
                 values = {name: entry["value"] for name, entry in session["values"].items()}
                 block = session["resolved_config"]["cache_config.effective_attention_block_size"]
