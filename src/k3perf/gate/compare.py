@@ -64,7 +64,7 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
             metric, waiver_notes = apply_waivers(metric, cell, policy.waivers, today=policy.today, build=policy.build)
             notes += waiver_notes
         metrics.append(metric)
-        notes += item.outliers
+        notes += (*item.outliers, *item.set_aside)
     buy, sessions, rounds = _purchase(judged, len(readings.units), drifted=bool(differences))
     return verdict(
         metrics=tuple(metrics),

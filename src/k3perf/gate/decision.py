@@ -17,6 +17,9 @@ Both lower bounds are moved outwards where the recorded sessions are skewed towa
 
 PASS at a look needs the upper bound, at this look's share of beta, below the tolerance. IMPROVED is a PASS whose gain is significant at
 alpha. The first look that decides is the decision.
+
+Which sessions a look takes, and which are set aside because their rounds spread out of line, is ``session_values``. While one is set
+aside and nothing is decided, the outcome is INVALID: a run that ends there has not measured enough.
 """
 
 from __future__ import annotations
@@ -24,58 +27,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from k3perf.gate.looks import Look
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.reference import Level, Reference
-from k3perf.stats.location import MAD_TO_SIGMA, median
-from k3perf.stats.order_statistics import locate_ordered
+from k3perf.gate.session_values import Cause, Limits, LookSessions, Missing, Session, SetAside, sessions_at
 from k3perf.stats.skewness import mean_difference_skewness, skewed_quantile
 from k3perf.stats.student import single_draw_quantile, upper_quantile
 
 CLEAR_SHARE: Final = 0.5
 """The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
 
-FEW_ROUNDS: Final = 8
-"""Below this many rounds a median may lie among rounds that were slow on their own: three of four, if one in ten is, in 0.4 % of
-sessions."""
-
-OUTLIER_SIGMAS: Final = 5.0
-"""A round further than this from its session's median, in robust sigmas, and further than the tolerance, stands out."""
-
 IMPROVED_SHARE: Final = 0.5
 """The share of the tolerance that a gain must exceed to be worth a new baseline."""
 
 
-class Cause(StrEnum):
-    """Why a metric is where it is, for the sentence in the verdict."""
-
-    DECIDED = "decided"
-    TOO_FEW = "too_few"
-    UNDECIDED = "undecided"
-    NO_NOISE = "no_noise"
-    SPREAD = "spread"
-    OUTLIERS = "outliers"
-
-
-class Limits(NamedTuple):
-    """Tolerance on the loss scale and this metric's shares of the budgets, before they are spent over looks."""
-
-    tolerance: float
-    alpha: float
-    half_alpha: float
-    beta: float
-    maximum_rounds: int
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An outcome with the numbers it rests on (loss scale). ``need_sessions``/``need_rounds``: the next look, None when there is none.
+    """An outcome with the numbers it rests on (loss scale).
 
-    ``reference_mean``: what the estimate was measured from, at the look's number of rounds.
+    ``need_sessions``/``need_rounds``: what to measure before the next look, None when there is none; measured sessions, those that are
+    set aside included. ``reference_mean``: what the estimate was measured from, at the look's number of rounds. ``sessions`` and
+    ``rounds`` count what the estimate was taken of; ``set_aside`` names the sessions that were measured and left out of it.
     """
 
     outcome: Outcome
@@ -92,30 +67,13 @@ class Decision:
     rounds: int = 0
     look: int = 0
     spread: float | None = None
+    set_aside: tuple[SetAside, ...] = ()
     need_sessions: int | None = None
     need_rounds: int | None = None
 
 
-class _Session(NamedTuple):
-    """One session at one look: its loss, the number of rounds it was taken of, and what it carries towards REGRESSED (twice its best
-    round's loss where rounds are few, so that one threshold serves both: the best of few rounds must exceed half of the tolerance).
-    """
-
-    loss: float
-    rounds: int
-    carried: float
-
-
-class _Missing(NamedTuple):
-    """Why a look cannot be taken, and what it needs."""
-
-    cause: Cause
-    need_sessions: int | None
-    need_rounds: int | None
-    spread: float | None = None
-
-
-_NOTHING_MISSING: Final = _Missing(Cause.DECIDED, None, None)
+_NOTHING_FOUND: Final = LookSessions((), ())
+_NOTHING_MISSING: Final = Missing(Cause.DECIDED, None, None)
 
 
 class _State(NamedTuple):
@@ -140,17 +98,18 @@ def judge(sessions: Sequence[Sequence[float]], reference: Reference, limits: Lim
     if last.df < 1 or not math.isfinite(last.variance):
         return _without_noise(sessions, reference, looks)
     state: _State | None = None
-    missing: _Missing | None = None
-    kept: dict[tuple[int, int], _Session] = {}
+    found = _NOTHING_FOUND
+    kept: dict[tuple[int, int], Session | SetAside] = {}
     for index, look in enumerate(looks):
-        ready = _ready(sessions, look, reference, limits, kept)
-        if isinstance(ready, _Missing):
-            missing = ready
+        found = sessions_at(look, sessions, reference, limits, looks[-1].sessions, kept)
+        if found.missing is not None:
             break
-        state = _at_look(ready, reference, limits, look, index)
+        if found.outvoted:
+            continue
+        state = _at_look(found.ready, reference, limits, look, index)
         if state.outcome is not Outcome.INCONCLUSIVE:
             break
-    return _decision(sessions, state, missing, reference, limits, looks)
+    return _decision(sessions, state, found, reference, limits, looks)
 
 
 def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, int]:
@@ -196,76 +155,7 @@ def _without_noise(sessions: Sequence[Sequence[float]], reference: Reference, lo
     )
 
 
-def _ready(
-    sessions: Sequence[Sequence[float]], look: Look, reference: Reference, limits: Limits, kept: dict[tuple[int, int], _Session]
-) -> list[_Session] | _Missing:
-    """The look's sessions, or what is missing for them. ``kept``: sessions by place and rounds that earlier looks have valued."""
-    wanted = look.rounds if reference.round_count else 1
-    ready: list[_Session] = []
-    for place, losses in enumerate(sessions):
-        if len(losses) < wanted:
-            continue
-        known = kept.get((place, wanted))
-        session = known or _session(losses, wanted, reference, limits, look)
-        if isinstance(session, _Missing):
-            return session
-        kept[place, wanted] = session
-        ready.append(session)
-        if len(ready) == look.sessions:
-            return ready
-    return _Missing(Cause.TOO_FEW, look.sessions, look.rounds)
-
-
-def _session(losses: Sequence[float], wanted: int, reference: Reference, limits: Limits, look: Look) -> _Session | _Missing:
-    """One session by its first rounds: as many as wanted, or up to the maximum where they spread out of line, or where some stand out and
-    the session seems to lose more than the tolerance, which may be those rounds' doing."""
-    used = sorted(losses[:wanted])
-    session = _valued(used, reference)
-    if used[-1] - used[0] <= min(2 * reference.spread_bound, limits.tolerance):  # neither out of line nor standing out
-        return session
-    spread = _out_of_line(used, reference)
-    if not spread and (session.loss <= limits.tolerance or not _stands_out(used, reference, limits.tolerance)):
-        return session
-    if wanted < limits.maximum_rounds:
-        if len(losses) < limits.maximum_rounds:
-            return _Missing(Cause.SPREAD if spread else Cause.OUTLIERS, look.sessions, limits.maximum_rounds, _spread(used, reference))
-        used = sorted(losses[: limits.maximum_rounds])
-        spread = _out_of_line(used, reference)
-    if spread:
-        return _Missing(Cause.SPREAD, None, None, _spread(used, reference))
-    return _valued(used, reference)
-
-
-def _valued(used: list[float], reference: Reference) -> _Session:
-    count = len(used)
-    mean = reference.at(count if reference.round_count else 1)[0]
-    loss = locate_ordered(reference.taken.location, used) - mean
-    if count >= FEW_ROUNDS or count == 1:
-        return _Session(loss, count, loss)
-    return _Session(loss, count, min(loss, 2 * (used[0] - mean)))
-
-
-def _stands_out(ordered: Sequence[float], reference: Reference, tolerance: float) -> bool:
-    """Whether a round is further from the session's median than five recorded robust sigmas, and than the tolerance."""
-    centre = median(ordered)
-    return max(ordered[-1] - centre, centre - ordered[0]) > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)
-
-
-def _spread(ordered: Sequence[float], reference: Reference) -> float:
-    return MAD_TO_SIGMA * _median_deviation(ordered) / reference.round_sigma
-
-
-def _out_of_line(ordered: Sequence[float], reference: Reference) -> bool:
-    """Whether the robust sigma is beyond the limit. The median deviation from the median is at most half of the range."""
-    return ordered[-1] - ordered[0] > 2 * reference.spread_bound and _median_deviation(ordered) > reference.spread_bound
-
-
-def _median_deviation(ordered: Sequence[float]) -> float:
-    centre = median(ordered)
-    return median([abs(value - centre) for value in ordered])
-
-
-def _at_look(ready: list[_Session], reference: Reference, limits: Limits, look: Look, index: int) -> _State:
+def _at_look(ready: Sequence[Session], reference: Reference, limits: Limits, look: Look, index: int) -> _State:
     count, tolerance = len(ready), limits.tolerance
     level = reference.at(look.rounds)
     estimate, rounds = 0.0, 0
@@ -290,7 +180,7 @@ def _at_look(ready: list[_Session], reference: Reference, limits: Limits, look: 
     return _State(outcome, estimate, lower, upper, count, rounds, index)
 
 
-def _variance(ready: list[_Session], rounds: int, level: Level, look: Look, reference: Reference) -> float:
+def _variance(ready: Sequence[Session], rounds: int, level: Level, look: Look, reference: Reference) -> float:
     """Of candidate mean minus baseline mean. ``rounds``: of all sessions together; where some have more, each brings its own variance."""
     count = len(ready)
     recorded = level.variance / reference.session_count if reference.session_count else 0.0
@@ -299,7 +189,7 @@ def _variance(ready: list[_Session], rounds: int, level: Level, look: Look, refe
     return sum(reference.at(session.rounds).variance for session in ready) / count**2 + recorded
 
 
-def _carried(ready: list[_Session], tolerance: float) -> bool:
+def _carried(ready: Sequence[Session], tolerance: float) -> bool:
     """Two sessions each lose more than the tolerance, and without the worst one the others still do on average."""
     if len(ready) == 1:
         return True
@@ -327,19 +217,21 @@ def _gain_width(df: int, limits: Limits, look: Look) -> float:
 def _decision(
     sessions: Sequence[Sequence[float]],
     state: _State | None,
-    missing: _Missing | None,
+    found: LookSessions,
     reference: Reference,
     limits: Limits,
     looks: Sequence[Look],
 ) -> Decision:
     """The last look's numbers, with what the next one is missing."""
-    gap = missing or _NOTHING_MISSING
-    spread = gap.cause is Cause.SPREAD
+    gap = found.missing or _NOTHING_MISSING
     if state is None:
         look, numbers = looks[0], _State(Outcome.INCONCLUSIVE, None, None, None, len(sessions), sum(map(len, sessions)), -1)
     else:
         look, numbers = looks[state.look], state
-    outcome = Outcome.INVALID if spread and gap.need_sessions is None else numbers.outcome
+    outcome = numbers.outcome
+    if outcome is Outcome.INCONCLUSIVE and found.aside:
+        outcome = Outcome.INVALID
+    spread = gap.cause is Cause.SPREAD or outcome is Outcome.INVALID
     undecided = gap.cause if gap.cause is Cause.OUTLIERS else Cause.TOO_FEW if state is None else Cause.UNDECIDED
     return Decision(
         outcome,
@@ -356,6 +248,7 @@ def _decision(
         rounds=numbers.rounds,
         look=numbers.look + 1,
         spread=gap.spread,
+        set_aside=found.aside,
         need_sessions=gap.need_sessions,
         need_rounds=gap.need_rounds,
     )

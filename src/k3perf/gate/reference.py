@@ -7,7 +7,7 @@ happens to every session as it goes on (warming up, sliding) is no difference be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from k3perf.gate.readings import Series
 from k3perf.gate.scale import Scale
 from k3perf.metrics.definitions import MetricDef, Scope
 from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
-from k3perf.stats.location import MAD_TO_SIGMA, mean, sample_variance
+from k3perf.stats.location import MAD_TO_SIGMA, mean, median, sample_variance
 from k3perf.stats.order_statistics import locate
 
 USUAL_SPREAD: Final = SESSION_RULES[SPREAD_LIMIT]
@@ -100,6 +100,19 @@ class Reference:
         except KeyError:
             level = self._levels[rounds] = self._level_at(rounds)
             return level
+
+    def spread(self, ordered: Sequence[float]) -> float:
+        """The robust sigma of a session's rounds over the recorded one. ``ordered``: their losses in ascending order, at least one."""
+        return MAD_TO_SIGMA * _median_deviation(ordered) / self.round_sigma
+
+    def out_of_line(self, ordered: Sequence[float]) -> bool:
+        """Whether that is beyond the limit. The median deviation from the median is at most half of the range."""
+        return ordered[-1] - ordered[0] > 2 * self.spread_bound and _median_deviation(ordered) > self.spread_bound
+
+
+def _median_deviation(ordered: Sequence[float]) -> float:
+    centre = median(ordered)
+    return median([abs(value - centre) for value in ordered])
 
 
 def with_level(reference: Reference, session_count: int, change: Callable[[Level], Level]) -> Reference:
@@ -187,19 +200,27 @@ def _level(cell: Sessions, noise: MetricNoise, taken: Taken) -> Level:
 
 
 def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Reference:
-    """ab: the expected difference is none, and known; the noise is that of pairs."""
+    """ab: the expected difference is none, and known; the noise is that of pairs.
+
+    Where the candidate's own pairs have a part in it, those whose rounds spread out of line have none, if two others are there: a look sets
+    them aside (``session_values``).
+    """
     noise = _pair_noise(subject, policy)
     plan = policy.plan
     taken = noise.taken(plan.minimum_rounds, plan.maximum_rounds)
 
     def level_at(count: int) -> Level:
         this = Taken(taken.location, count)
-        own = [locate(taken.location, losses[:count]) for losses in series.sessions]
+        steady = [losses for losses in series.sessions if not stays_out_of_line(losses, count)]
+        own = [locate(taken.location, losses[:count]) for losses in (steady if len(steady) > 1 else series.sessions)]
         variance, df = noise.session(this).moderate(sample_variance(own), max(len(own) - 1, 0))
         return Level(0.0, variance, df, noise.skewness(this))
 
+    def stays_out_of_line(losses: Sequence[float], count: int) -> bool:
+        return all(reference.out_of_line(sorted(losses[:rounds])) for rounds in (count, plan.maximum_rounds))
+
     count = (noise.round_count or 1) if subject.metric.scope is Scope.ROUND else 0
-    return Reference(
+    reference = Reference(
         0,
         level_at,
         taken,
@@ -208,6 +229,7 @@ def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Refe
         round_variance=noise.round_variance,
         spread_over_noise_ratio=policy.spread_over_noise_ratio,
     )
+    return reference
 
 
 def _pair_noise(subject: Subject, policy: Policy) -> MetricNoise:

@@ -18,7 +18,7 @@ import numpy as np
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.baseline import Acceptance, Baseline
 from k3perf.gate.compare import compare
-from k3perf.gate.decision import Decision, Limits, judge, next_purchase
+from k3perf.gate.decision import Decision, judge, next_purchase
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import MetricNoise
 from k3perf.gate.outcome import Outcome
@@ -26,6 +26,7 @@ from k3perf.gate.policy import Policy
 from k3perf.gate.propose import propose
 from k3perf.gate.reference import Reference, Subject, cell_reference
 from k3perf.gate.scale import scale_for
+from k3perf.gate.session_values import Limits
 from k3perf.gate.simulation import Rounds, cell_of, session_of
 from k3perf.gate.statistical import limits_of, round_looks
 from k3perf.metrics.definitions import METRICS

@@ -9,7 +9,7 @@ from typing import Final
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.baseline import MetricBaseline
-from k3perf.gate.decision import OUTLIER_SIGMAS, Cause, Decision, Limits, judge
+from k3perf.gate.decision import Decision, judge
 from k3perf.gate.exact import judge_exact
 from k3perf.gate.looks import Look, schedule
 from k3perf.gate.outcome import Outcome
@@ -17,6 +17,7 @@ from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.reference import Reference, Subject, base_arm_reference, recorded_reference
 from k3perf.gate.scale import Scale
+from k3perf.gate.session_values import OUTLIER_SIGMAS, Cause, Limits, SetAside
 from k3perf.gate.verdict import MetricVerdict, plain_verdict
 from k3perf.metrics.definitions import Scope
 from k3perf.metrics.validity import SPREAD_LIMIT
@@ -29,12 +30,14 @@ SAME_AS_ANCHOR: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A metric's verdict with what it still needs (None: nothing) and the rounds that stand out."""
+    """A metric's verdict with what it still needs (None: nothing), and for the cell's notes the rounds that stand out and the sessions that
+    were set aside."""
 
     verdict: MetricVerdict
     need_sessions: int | None = None
     need_rounds: int | None = None
     outliers: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
 
 
 def judge_statistical(subject: Subject, entry: MetricBaseline | None, series: Series, policy: Policy, *, alternating: bool) -> Judged:
@@ -57,11 +60,13 @@ def judge_statistical(subject: Subject, entry: MetricBaseline | None, series: Se
     looks = looks_of(subject, reference, policy.plan)
     limits = limits_of(subject, policy)
     decision = judge(series.sessions, reference, limits, looks)
-    verdict = _verdict(subject, reference, decision, len(looks))
+    aside = tuple(_aside(item, subject, reference, series, limits.tolerance) for item in decision.set_aside)
+    verdict = _verdict(subject, reference, decision, len(looks), aside)
     if entry is not None:
         verdict = _against_anchor(verdict, subject, decision, entry, policy.cumulative_loss_cap_ratio)
     needs = (decision.need_sessions, decision.need_rounds) if verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID) else (None, None)
-    return Judged(verdict, *needs, outliers=_outliers(subject, series, limits.tolerance))
+    named = tuple(f"{subject.metric.name}: {text}" for text in aside)
+    return Judged(verdict, *needs, outliers=_outliers(subject, series, limits.tolerance), set_aside=named)
 
 
 def _never_varies(series: Series) -> bool:
@@ -115,7 +120,7 @@ def round_looks(reference: Reference, plan: MeasurementPlan) -> tuple[Look, ...]
     return schedule(sessions, plan.minimum_rounds, rounds, plan.maximum_rounds, reference.session_count, share)
 
 
-def _verdict(subject: Subject, reference: Reference, decision: Decision, look_count: int) -> MetricVerdict:
+def _verdict(subject: Subject, reference: Reference, decision: Decision, look_count: int, aside: tuple[str, ...]) -> MetricVerdict:
     scale = subject.scale
     base = scale.value(decision.reference_mean)
 
@@ -141,7 +146,7 @@ def _verdict(subject: Subject, reference: Reference, decision: Decision, look_co
         session_count=decision.sessions,
         round_count=decision.rounds,
         alpha=decision.alpha,
-        reason=_reason(decision, look_count, reference),
+        reason=_reason(decision, look_count, reference, aside),
         look=decision.look,
     )
 
@@ -153,13 +158,13 @@ _DECIDED = {
 }
 
 
-def _reason(decision: Decision, look_count: int, reference: Reference) -> str:
+def _reason(decision: Decision, look_count: int, reference: Reference, aside: tuple[str, ...]) -> str:
     location = reference.taken.location
     where = f"look {decision.look} of {look_count}"
     if location is not Location.MEDIAN:
         where += f"; a session counts by the {location} of its rounds' losses"
     if decision.cause is Cause.DECIDED:
-        return f"{_DECIDED[decision.outcome]} ({where})"
+        return "; ".join([f"{_DECIDED[decision.outcome]} ({where})", *aside])
     need = f"; needs {decision.need_sessions} sessions of {decision.need_rounds} rounds" if decision.need_sessions else ""
     if decision.cause is Cause.TOO_FEW:
         return f"too little was measured to look at{need}"
@@ -167,10 +172,24 @@ def _reason(decision: Decision, look_count: int, reference: Reference) -> str:
         return f"no noise between sessions is known for this metric{need or '; record more baseline sessions'}"
     if decision.cause is Cause.OUTLIERS:
         return f"rounds stand out in a session that seems to lose more than the tolerance{need}"
+    if aside:
+        return f"{'; '.join(aside)}{need or '; the plan has too few sessions to do without it'}"
     if decision.cause is Cause.SPREAD:
-        limit = f"at most {reference.spread_over_noise_ratio:g} ({SPREAD_LIMIT})"
-        return f"a session's rounds spread {decision.spread:.1f} times as much as recorded, {limit}{need}"
+        return f"a session's rounds spread {decision.spread:.1f} times as much as recorded, {_most(reference)}{need}"
     return f"the evidence decides neither way ({where}){need or '; the measurement budget is spent'}"
+
+
+def _most(reference: Reference) -> str:
+    return f"at most {reference.spread_over_noise_ratio:g} ({SPREAD_LIMIT})"
+
+
+def _aside(item: SetAside, subject: Subject, reference: Reference, series: Series, tolerance: float) -> str:
+    """A session that was set aside, with what it would have said: a reader must see where that contradicts the outcome."""
+    beyond = ", beyond the tolerance" if item.loss > tolerance else ""
+    return (
+        f"session {series.session_ids[item.place]} was set aside: its rounds spread {item.spread:.1f} times as much as recorded, "
+        f"{_most(reference)}, and it read {_worse(subject, item.loss)}{beyond}"
+    )
 
 
 def _against_anchor(verdict: MetricVerdict, subject: Subject, decision: Decision, entry: MetricBaseline, cap_ratio: float) -> MetricVerdict:

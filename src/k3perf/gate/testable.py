@@ -13,12 +13,13 @@ from typing import Final
 
 from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline
-from k3perf.gate.decision import Limits, smallest_detectable
+from k3perf.gate.decision import smallest_detectable
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import pool_own_noise
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import Reference, Subject, recorded_reference, with_level
 from k3perf.gate.scale import scale_for
+from k3perf.gate.session_values import Limits
 from k3perf.gate.statistical import limits_of, looks_of
 from k3perf.metrics.definitions import METRICS, Comparison
 
