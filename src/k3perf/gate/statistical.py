@@ -173,7 +173,7 @@ def _reason(decision: Decision, look_count: int, reference: Reference, aside: tu
     if decision.cause is Cause.OUTLIERS:
         return f"rounds stand out in a session that seems to lose more than the tolerance{need}"
     if aside:
-        return f"{'; '.join(aside)}{need or '; the plan has too few sessions to do without it'}"
+        return f"{'; '.join(aside)}{need or '; the plan has too few sessions to do without'}"
     if decision.cause is Cause.SPREAD:
         return f"a session's rounds spread {decision.spread:.1f} times as much as recorded, {_most(reference)}{need}"
     return f"the evidence decides neither way ({where}){need or '; the measurement budget is spent'}"

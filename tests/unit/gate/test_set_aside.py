@@ -1,0 +1,232 @@
+"""A session whose rounds spread out of line is set aside: what may be, what may not, and what the verdict says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.gate.compare import compare
+from k3perf.gate.decision import Decision, judge
+from k3perf.gate.looks import schedule
+from k3perf.gate.noise import Taken
+from k3perf.gate.outcome import Outcome
+from k3perf.gate.policy import Policy
+from k3perf.gate.reference import USUAL_SPREAD, Level, Reference
+from k3perf.gate.replay import Session, quick_runs, suite_run
+from k3perf.gate.selftest import simulated_setting
+from k3perf.gate.session_values import Cause, Limits
+from k3perf.gate.verdict import Buy, CellVerdict
+from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.samples import Arm
+from k3perf.stats.order_statistics import Location
+from tests.unit.gate.conftest import LEVELS, RATE, Build
+
+LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=6)
+STEADY = (0.0, 0.01, -0.01, 0.005, -0.005, 0.0)
+WILD = (0.0, 0.8, 0.01, 0.8, -0.01, 0.8)
+EARLY = STEADY[:4]
+
+
+def reference(sessions: int = 6, variance: float = 0.0004) -> Reference:
+    level = Level(0.0, variance, 100)
+    taken = Taken(Location.MEDIAN, 4)
+    return Reference(sessions, lambda _: level, taken, round_count=6, round_variance=0.0001, spread_over_noise_ratio=USUAL_SPREAD)
+
+
+def decide(sessions: Sequence[Sequence[float]], most: int, **changes: float) -> Decision:
+    return judge(sessions, reference(**changes), LIMITS, schedule(range(1, most + 1), 4, 4, 6, 6))
+
+
+def lost(loss: float) -> tuple[float, ...]:
+    return tuple(value + loss for value in STEADY)
+
+
+def test_the_sessions_after_one_out_of_line_decide_and_each_is_bought_on_its_own() -> None:
+    for measured, needed in (([WILD], 2), ([WILD, EARLY], 3)):
+        waiting = decide(measured, 3)
+        assert (waiting.outcome, waiting.cause) == (Outcome.INVALID, Cause.SPREAD)
+        assert (waiting.need_sessions, waiting.need_rounds) == (needed, 4)
+    found = decide([WILD, EARLY, EARLY], 3)
+    assert (found.outcome, found.sessions, found.rounds, found.need_sessions) == (Outcome.PASS, 2, 8, None)
+    assert [(aside.place, aside.loss) for aside in found.set_aside] == [(0, pytest.approx(0.405))]
+    assert found.set_aside[0].spread > USUAL_SPREAD
+
+
+def test_a_session_out_of_line_gets_its_rounds_before_it_is_set_aside() -> None:
+    early = decide([WILD[:4]], 3)
+    assert (early.outcome, early.set_aside, early.need_sessions, early.need_rounds) == (Outcome.INCONCLUSIVE, (), 1, 6)
+    second = decide([WILD, WILD[:4]], 5)
+    assert (second.outcome, len(second.set_aside), second.need_rounds) == (Outcome.INVALID, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("measured", "most"),
+    [
+        ([WILD], 1),
+        ([WILD], 2),
+        ([WILD, WILD], 3),
+        ([WILD, EARLY, WILD], 3),
+        ([WILD, WILD, EARLY], 4),
+        ([WILD, WILD, EARLY, EARLY, WILD], 5),
+        ([WILD] * 5, 5),
+    ],
+)
+def test_half_of_the_sessions_out_of_line_is_invalid_and_buys_nothing_more(measured: list[Sequence[float]], most: int) -> None:
+    found = decide(measured, most)
+    assert (found.outcome, found.cause, found.need_sessions) == (Outcome.INVALID, Cause.SPREAD, None)
+    beyond = decide([*measured, *[EARLY] * 9], most)  # what lies beyond the plan never counts
+    assert (beyond.outcome, beyond.set_aside) == (found.outcome, found.set_aside)
+
+
+def test_two_of_five_may_be_set_aside() -> None:
+    assert decide([WILD, WILD], 5).need_sessions == 3
+    assert decide([WILD, WILD, EARLY, EARLY], 5).need_sessions == 5
+    found = decide([WILD, WILD, EARLY, EARLY, EARLY], 5)
+    assert (found.outcome, len(found.set_aside), found.sessions) == (Outcome.PASS, 2, 3)
+
+
+def test_a_loss_is_found_among_the_sessions_that_are_left() -> None:
+    assert decide([WILD, lost(2.0), lost(2.0)], 3).outcome is Outcome.REGRESSED
+    assert decide([lost(2.0), WILD, lost(2.0)], 3).outcome is Outcome.REGRESSED
+    assert decide([WILD, lost(2.0)], 3).outcome is Outcome.INVALID
+
+
+def test_without_room_for_another_session_the_last_look_decides_or_nothing_does() -> None:
+    """Three sessions at most: with one set aside, the look at two is the last."""
+    undecided = decide([lost(0.9), WILD, lost(0.9)], 3, variance=0.04)
+    assert (undecided.outcome, undecided.need_sessions, undecided.sessions) == (Outcome.INVALID, None, 2)
+    assert undecided.estimate == pytest.approx(0.9, abs=0.01)
+    longer = decide([lost(0.9), WILD, lost(0.9)], 4, variance=0.04)
+    assert (longer.outcome, longer.need_sessions) == (Outcome.INVALID, 4)
+
+
+sessions_of_either_kind = st.lists(st.sampled_from([STEADY, WILD, lost(0.9), lost(2.0)]), min_size=5, max_size=5)
+
+
+@given(sessions_of_either_kind, st.integers(1, 5), st.booleans())
+def test_fewer_than_half_are_ever_set_aside_and_the_plan_is_never_exceeded(
+    sessions: list[Sequence[float]], most: int, at_once: bool
+) -> None:
+    bought = len(sessions) if at_once else 1
+    while True:
+        found = decide(sessions[:bought], most, variance=0.04)
+        if at_once or found.need_sessions is None:
+            break
+        assert bought < found.need_sessions <= most
+        bought = found.need_sessions
+    if found.outcome not in (Outcome.INVALID, Outcome.INCONCLUSIVE):
+        assert len(found.set_aside) < found.sessions
+        assert len(found.set_aside) + found.sessions <= most
+        assert all(sessions[aside.place] is WILD for aside in found.set_aside)
+
+
+def wild(build: Build, name: str, level: float = 1000.0, swing: float = 0.2) -> SessionMetrics:
+    return build.session(name, [build.round(index, {RATE: level * (1 - swing * (index % 2)) + index / 10}) for index in range(12)])
+
+
+def measured(build: Build, mode: str, level: float, swing: float) -> CellMeasurement:
+    """One session out of line, then four in line; with a steady reference session beside each where the mode has one."""
+    candidates = [wild(build, "bad", level, swing), *build.sessions(level, 4)]
+    if mode == "baseline":
+        return build.cell(candidates)
+    pairs = []
+    for place, session in enumerate(candidates):
+        own = tuple(replace(measured, pair_index=number) for number, measured in enumerate(session.rounds))
+        beside = tuple(build.round(number, {RATE: 1000.0}, pair=number) for number in range(12))
+        pairs.append(replace(session, rounds=own, pair_id=f"p{place}"))
+        pairs.append(replace(build.session(f"r{place}", beside), arm=Arm.REFERENCE, pair_id=f"p{place}"))
+    return build.cell(pairs, mode)
+
+
+def judged(
+    build: Build, mode: str, level: float = 1000.0, swing: float = 0.2, *, count: int = 5, other: CellMeasurement | None = None
+) -> CellVerdict:
+    """``other``: a recorded cell beside the one that is judged, to pool noise with; a like one if not given."""
+    plan = MeasurementPlan(mode="baseline" if mode == "baseline" else "reference", maximum_sessions=5)
+    policy = build.policy(plan=plan, tolerances={RATE: Tolerance(loss_ratio=0.08)})
+    pairs = build.cell(build.pairs(1000.0, 1000.0, 6), "reference")
+    recorded = build.cell(build.sessions(1000.0, 6)) if mode == "baseline" else pairs
+    beside = replace(recorded if other is None else other, config="beside")
+    baselines = [build.baseline(item, policy) for item in (recorded, beside)]
+    cell = measured(build, mode, level, swing)
+    given = tuple(cell.sessions[: count * (1 if mode == "baseline" else 2)])
+    return compare(None if mode == "ab" else baselines[0], replace(cell, sessions=given), policy.with_noise_of(baselines))
+
+
+@pytest.mark.parametrize("mode", ["baseline", "reference", "ab"])
+def test_every_mode_buys_in_place_of_it_and_names_it(build: Build, mode: str) -> None:
+    first = judged(build, mode, count=1)
+    assert (first.outcome, first.buy, first.buy_until_sessions) == (Outcome.INVALID, Buy.SESSIONS, 2)
+    verdict = judged(build, mode)
+    assert (verdict.outcome, verdict.buy) == (Outcome.PASS, Buy.NOTHING)
+    (metric,) = verdict.metrics
+    assert metric.session_count < 5
+    for text in (metric.reason, *[note for note in verdict.notes if "set aside" in note]):
+        assert "session bad was set aside: its rounds spread" in text
+        assert "times as much as recorded, at most 3 (spread_over_noise_ratio)" in text
+    assert any(note.startswith(f"{RATE}: session bad was set aside") for note in verdict.notes)
+
+
+@pytest.mark.parametrize("mode", ["baseline", "reference", "ab"])
+def test_every_mode_still_finds_a_loss(build: Build, mode: str) -> None:
+    verdict = judged(build, mode, 800.0)
+    assert verdict.outcome is Outcome.REGRESSED
+    assert "session bad was set aside" in verdict.metrics[0].reason
+
+
+def test_a_pass_that_the_session_would_have_contradicted_says_so(build: Build) -> None:
+    """Half of the rounds at half the rate: its value lies far beyond the tolerance, and a reader must see it beside the word PASS."""
+    verdict = judged(build, "baseline", swing=0.5)
+    assert verdict.outcome is Outcome.PASS
+    assert "worse, beyond the tolerance" in verdict.metrics[0].reason
+    assert any("worse, beyond the tolerance" in note for note in verdict.notes)
+    assert "beyond the tolerance" not in judged(build, "baseline", swing=0.12).metrics[0].reason
+
+
+def test_an_invalid_metric_says_whether_another_session_would_help(build: Build) -> None:
+    baseline, policy = build.baseline(), build.policy()
+    waiting = compare(baseline, build.cell([wild(build, "bad")]), policy).metrics[0].reason
+    assert waiting.endswith("; needs 2 sessions of 4 rounds")
+    short: Policy = replace(policy, plan=MeasurementPlan(mode="baseline", maximum_sessions=2))
+    spent = compare(baseline, build.cell([wild(build, "bad")]), short)
+    assert (spent.outcome, spent.buy) == (Outcome.INVALID, Buy.NOTHING)
+    assert spent.metrics[0].reason.endswith("; the plan has too few sessions to do without")
+
+
+def test_in_ab_a_pair_out_of_line_has_no_part_in_the_noise(build: Build) -> None:
+    """Two recorded cells whose noise differs are not pooled, so the candidate's own pairs count; this swing would drown theirs."""
+    loud = [
+        replace(session, session_id=f"{session.session_id}-{n}", pair_id=f"p{n}")
+        for n in range(6)
+        for session in build.pairs(1000.0 * (1 + 9 * LEVELS[n]), 1000.0, 1)
+    ]
+    verdict = judged(build, "ab", swing=0.5, other=build.cell(loud, "reference"))
+    assert verdict.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("mode", ["baseline", "reference"])
+def test_the_quick_replay_buys_in_place_of_a_session_as_the_real_path_does(mode: str) -> None:
+    plan = MeasurementPlan.model_validate({"mode": mode, "maximum_sessions": 5, "maximum_rounds": 6})
+    whole = simulated_setting("normal", plan=plan)
+
+    def stalling(rng: np.random.Generator, count: int) -> list[Session]:
+        made = []
+        for place, (own, beside) in enumerate(whole.sources[0](rng, count)):
+            swing = 0.7 if place >= plan.baseline_sessions and rng.random() < 0.4 else 0.0
+            made.append(({metric: tuple(v + swing * (i % 2) for i, v in enumerate(rounds)) for metric, rounds in own.items()}, beside))
+        return made
+
+    setting = replace(whole, sources=(stalling,) * 5)
+    (quick,) = quick_runs(setting, (0.0,), np.random.default_rng(4))
+    real = suite_run(setting, 0.0, np.random.default_rng(4))
+    assert [(cell.outcomes, cell.round_count, cell.session_count) for cell in quick] == [
+        (cell.outcomes, cell.round_count, cell.session_count) for cell in real
+    ]
+    assert max(cell.session_count for cell in quick) > 2
+    assert any(Outcome.PASS in cell.outcomes and cell.session_count > 2 for cell in quick)
