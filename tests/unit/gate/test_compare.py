@@ -296,13 +296,13 @@ def test_one_round_in_ten_twice_as_slow_is_named_and_no_regression(build: Build)
     assert any("round 6 of session c0" in note and "worse" in note for note in verdict.notes)
 
 
-def test_rounds_out_of_line_ask_for_more_and_then_are_invalid(build: Build) -> None:
+def test_rounds_out_of_line_ask_for_more_then_for_another_session_and_are_invalid(build: Build) -> None:
     wild = [build.round(index, {RATE: 1000.0 if index % 2 else 600.0 + index}) for index in range(12)]
     session = build.session("wild", wild)
     early = compare(build.baseline(), build.cell([replace(session, rounds=session.rounds[:4])]), build.policy())
     assert (early.outcome, early.buy, early.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 12)
     late = compare(build.baseline(), build.cell([session]), build.policy())
-    assert (late.outcome, late.buy) == (Outcome.INVALID, Buy.NOTHING)
+    assert (late.outcome, late.buy, late.buy_until_sessions) == (Outcome.INVALID, Buy.SESSIONS, 2)
     assert "times as much as recorded, at most 3 (spread_over_noise_ratio)" in only(late).reason
     lenient = build.policy(spread_over_noise_ratio=1000.0)
     assert compare(build.baseline(), build.cell([session]), lenient).outcome is not Outcome.INVALID
