@@ -29,7 +29,7 @@ class Policy:
     ``false_alarm_budget``: probability that a run in which nothing changed has any REGRESSED metric.
     ``half_tolerance_budget``: the same when every metric truly lost half of its tolerance.
     ``missed_loss_budget``: per metric, probability of PASS when the true loss equals the tolerance.
-    ``spread_over_noise_ratio``: a session whose rounds spread more than so many times as much as recorded (robust sigmas) is INVALID.
+    ``spread_over_noise_ratio``: a session whose rounds spread more than so many times as much as recorded (robust sigmas) is set aside.
     ``build`` names the build under test (a vLLM version), for waivers.
     """
 

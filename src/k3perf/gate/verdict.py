@@ -89,7 +89,7 @@ class ConfigDifference:
 
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
-    """A cell's metrics joined. ``notes`` name outliers, waivers and proposals.
+    """A cell's metrics joined. ``notes`` name outliers, sessions set aside, waivers and proposals.
 
     ``buy`` says what an undecided cell needs: measure on until there are ``buy_until_sessions`` valid sessions (pairs of sessions in
     ``reference`` and ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.

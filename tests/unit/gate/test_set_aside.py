@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from k3perf.gate.replay import Session, quick_runs, suite_run
 from k3perf.gate.selftest import simulated_setting
 from k3perf.gate.session_values import Cause, Limits
 from k3perf.gate.verdict import Buy, CellVerdict
+from k3perf.gate.verdict_file import CellEntry
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.samples import Arm
 from k3perf.stats.order_statistics import Location
@@ -197,6 +199,16 @@ def test_an_invalid_metric_says_whether_another_session_would_help(build: Build)
     spent = compare(baseline, build.cell([wild(build, "bad")]), short)
     assert (spent.outcome, spent.buy) == (Outcome.INVALID, Buy.NOTHING)
     assert spent.metrics[0].reason.endswith("; the plan has too few sessions to do without")
+
+
+def test_a_merged_verdict_still_names_it(build: Build) -> None:
+    """Shards' verdicts are read from their files; one that waits for another session is INVALID there, so that it is measured again."""
+    for count, outcome in ((1, Outcome.INVALID), (5, Outcome.PASS)):
+        verdict = judged(build, "baseline", count=count)
+        read = CellEntry.model_validate(json.loads(json.dumps(asdict(verdict))))
+        assert read.outcome is outcome
+        assert "session bad was set aside" in read.metrics[0].reason
+        assert any("session bad was set aside" in note for note in read.notes)
 
 
 def test_in_ab_a_pair_out_of_line_has_no_part_in_the_noise(build: Build) -> None:
