@@ -277,7 +277,7 @@ def test_a_stalling_host_keeps_the_promises_and_costs_no_catch(name: str, monkey
     before, _, lost_before = spread_run(name, 0.1, LOSSES, RUNS)
     assert before.invalid >= STALLED[name][0] * before.metrics
     assert lost.regressed > lost_before.regressed
-    assert lost.passed <= lost_before.passed + 0.001 * lost.metrics
+    assert lost.passed <= 0.02 * lost.metrics  # 5 % is promised where the loss equals the tolerance
 
 
 @pytest.mark.slow
