@@ -212,12 +212,15 @@ def test_a_host_that_stalls_now_and_then_leaves_hardly_a_clean_cell_invalid(name
 
 @pytest.mark.parametrize("name", STALLED)
 def test_a_build_that_lost_its_steadiness_does_not_pass(name: str) -> None:
-    """Every other round slow: in all sessions never, in nine of ten hardly more often than its one steady session of ten comes first."""
+    """Every other round slow: in all sessions never, in nine of ten hardly more often than its one steady session of ten comes first, in
+    half of them as often as the majority rule lets through: 5/8 of cells in three sessions, 11/16 in five, and not the 3/4 of one steady session in two."""
     (always,) = spread_run(name, 1.0, (0.0,), 5, by_turns=True)
     assert always.invalid == always.metrics
     (mostly,) = spread_run(name, 0.9, (0.0,), 10, by_turns=True)
     assert mostly.passed <= 0.15 * mostly.metrics
-    assert mostly.regressed == 0
+    (half,) = spread_run(name, 0.5, (0.0,), 20, by_turns=True)
+    assert half.passed <= {3: 0.66, 5: 0.72}[plan_of(name).maximum_sessions] * half.metrics
+    assert mostly.regressed == half.regressed == 0
 
 
 @pytest.mark.parametrize("metrics", [GATED[:1], GATED], ids=["one metric a cell", "three metrics a cell"])
