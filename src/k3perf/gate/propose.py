@@ -29,15 +29,17 @@ SIGNIFICANT_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the proposal's table: a metric's value before (None: new) and now, on which sessions, and the loss (positive is
-    worse)."""
+    """One row of the proposal's table: a metric's value before (None: new) and now, of which sessions, and the loss (positive is worse).
+
+    ``of_sessions``: how ``new_value`` comes of its sessions. Worst values of two metrics may be of different sessions, so it names theirs.
+    """
 
     workload: str
     metric: str
     unit: str
     old_value: float | None
     new_value: float
-    session_count: int
+    of_sessions: str
     loss_ratio: float | None
     cumulative_loss_ratio: float | None
 
@@ -254,10 +256,19 @@ def _change(workload: str, entry: MetricBaseline, before: Iterable[MetricBaselin
         unit=entry.unit,
         old_value=was,
         new_value=now,
-        session_count=len(entry.sessions),
+        of_sessions=_of_sessions(metric, entry, now),
         loss_ratio=None if was is None else _loss_ratio(metric, was, now),
         cumulative_loss_ratio=_loss_ratio(metric, entry.anchor_value, now),
     )
+
+
+def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
+    count = len(entry.sessions)
+    if metric.comparison is not Comparison.EXACT:
+        return f"mean of {count}"
+    if entry.constant:
+        return f"equal in {count}"
+    return f"worst of {count}, {next(session.session_id for session in entry.sessions if session.value == value)}"
 
 
 def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:

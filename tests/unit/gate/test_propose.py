@@ -79,7 +79,7 @@ def test_the_table_and_the_cap(build: Build) -> None:
     slid = build.baseline(build.cell(build.sessions(880.0, 6)), previous=first)
     policy = build.policy()
     row = changes(slid, first, policy.tolerances)[0]
-    assert (row.workload, row.metric, row.session_count) == ("chat", RATE, 6)
+    assert (row.workload, row.metric, row.of_sessions) == ("chat", RATE, "mean of 6")
     assert row.loss_ratio == pytest.approx(0.12, abs=0.01)
     assert row.cumulative_loss_ratio == pytest.approx(0.12, abs=0.01)
     assert "has lost 12" in beyond_cap([row], 0.1)[0]
