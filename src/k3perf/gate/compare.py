@@ -209,16 +209,19 @@ def _judge_statistical(
 
 
 def _left_out(readings: Readings) -> list[str]:
+    """What was measured and not judged, with the reason: a session that was bought for another's sake must not pass in silence."""
+    of = f"of {readings.session_count} sessions left out"
+    alone = f"{of} for want of a valid reference session beside them"
     counts = (
-        (readings.invalid_round_count, f"rounds left out as invalid: {_by_rule(readings.invalid_round_reasons)}"),
-        (readings.invalid_session_count, "sessions left out as invalid"),
-        (readings.unpaired_session_count, "sessions left out for want of a valid reference session beside them"),
+        (readings.invalid_round_count, "rounds left out as invalid", readings.invalid_round_reasons),
+        (readings.invalid_session_count, f"{of} as invalid", readings.invalid_session_reasons),
+        (readings.unpaired_session_count, alone, readings.unpaired_reasons),
     )
-    return [f"{count} {text}" for count, text in counts if count]
+    return [f"{count} {text}{f': {_by_rule(reasons)}' if reasons else ''}" for count, text, reasons in counts if count]
 
 
 def _by_rule(reasons: Sequence[InvalidReason]) -> str:
-    """Each rule with how many rounds broke it and the reading of the first."""
+    """Each rule with how many rounds or sessions broke it and the reading of the first."""
     counts = Counter(reason.rule for reason in reasons)
     first = {reason.rule: reason.text for reason in reversed(reasons)}
     return "; ".join(f"{count} by {rule}, first {first[rule]}" for rule, count in counts.most_common())

@@ -467,7 +467,7 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     assert f"3 rounds left out as invalid: 3 by {build.reason.rule}, first {build.reason.text}" in verdict.notes
     lost = replace(broken, session_id="x", invalid_reasons=(build.reason,))
     notes = compare(baseline, build.cell([lost, good]), policy).notes
-    assert "1 sessions left out as invalid" in notes
+    assert f"1 of 2 sessions left out as invalid: 1 by {build.reason.rule}, first {build.reason.text}" in notes
     assert not any("rounds left out" in note for note in notes)  # they went with their session
     said = replace(build.reason, text=f"candidate session: {build.reason.text}")
     assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (said,), "whose session it was is told"
@@ -478,7 +478,10 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     half = build.pairs(1200.0, 1000.0, 2)
     policy = build.policy(plan=MeasurementPlan(mode="reference"))
     ratios = build.baseline(build.cell(build.pairs(1200.0, 1000.0, 6), "reference"), policy)
-    assert any("want of a valid reference" in note for note in compare(ratios, build.cell(half[:3], "reference"), policy).notes)
+    left = "1 of 2 sessions left out for want of a valid reference session beside them"
+    assert left in compare(ratios, build.cell(half[:3], "reference"), policy).notes
+    spoiled = [*half[:3], replace(half[3], invalid_reasons=(InvalidReason("lag", "9 ms"),))]
+    assert f"{left}: 1 by lag, first 9 ms" in compare(ratios, build.cell(spoiled, "reference"), policy).notes
 
 
 def test_a_slow_slide_is_caught_against_the_anchor(build: Build) -> None:
