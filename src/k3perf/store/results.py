@@ -42,12 +42,16 @@ class CellKey:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCell:
-    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID cell is measured again by a resumed run."""
+    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID cell is measured again by a resumed run.
+
+    ``lost``: a sentence for each session that died and was measured anew.
+    """
 
     key: CellKey
     outcome: str
     session_ids: tuple[str, ...]
     valid: bool
+    lost: tuple[str, ...] = ()
 
 
 class ResultWriter:
