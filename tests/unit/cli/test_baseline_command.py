@@ -100,15 +100,18 @@ def test_only_accept_writes_a_baseline(tmp_path: Path, run: Run, capsys: pytest.
     ("kept", "told"),
     [
         # the fuller of the two memories is another session than the one with the fewer tokens
-        ({0: (7.0, 90.0), 1: (9.0, 90.0)}, {"weights_bytes": "9 worst of 6, candidate1", "kv_capacity_tokens": "90 equal in 6"}),
+        (
+            {0: (7.0, 90.0), 1: (9.0, 90.0)},
+            {"weights_bytes": ("9", "worst of 6, candidate1; of 1 rank"), "kv_capacity_tokens": ("90", "equal in 6")},
+        ),
         (
             {2: (9.0, 90.0), 4: (7.0, 80.0)},
-            {"weights_bytes": "9 worst of 6, candidate2", "kv_capacity_tokens": "80 worst of 6, candidate4"},
+            {"weights_bytes": ("9", "worst of 6, candidate2; of 1 rank"), "kv_capacity_tokens": ("80", "worst of 6, candidate4")},
         ),
     ],
 )
 def test_worst_values_of_different_sessions_are_told_apart(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], kept: dict[int, tuple[float, float]], told: dict[str, str]
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], kept: dict[int, tuple[float, float]], told: dict[str, tuple[str, str]]
 ) -> None:
     measured = cell("default", 100.0)
     sessions = []
@@ -122,12 +125,10 @@ def test_worst_values_of_different_sessions_are_told_apart(
     capsys.readouterr()
     assert run("show") == 0
     for table, value_column in ((proposed, 3), (capsys.readouterr().out, 2)):
-        rows = {
-            row[1]: f"{row[value_column]} {' '.join(row[-4:] if 'worst' in row else row[-3:])}"
-            for row in map(str.split, table.splitlines())
-            if len(row) > 6
-        }
-        assert {name: rows[name] for name in told} == told
+        for name, (value, whose) in told.items():
+            (line,) = [line for line in table.splitlines() if name in line.split()]
+            assert line.split()[value_column] == value
+            assert line.endswith(f" {whose}"), line
 
 
 def test_an_untestable_tolerance_is_refused_and_nothing_is_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
