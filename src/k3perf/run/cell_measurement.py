@@ -72,9 +72,8 @@ class CellRun:
                 break
         measurement = self._measurement(self.sessions, reasons)
         verdict = self.judge(measurement) if reasons or verdict is None else verdict
-        return measurement, replace(
-            verdict, notes=(*verdict.notes, *self.lost)
-        )  # an engine that dies now and then must not pass in silence
+        # an engine that dies now and then must not pass in silence
+        return measurement, replace(verdict, notes=(*verdict.notes, *self.lost))
 
     def record_session(self) -> None:
         """One session with the full number of rounds and no judgement: what baselines are made of. EngineError when it dies."""
