@@ -11,12 +11,13 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else return 1; fi
 }
 
-# A Python of at least 3.11: K3PERF_PYTHON if given, else the newest on PATH that the locks are made for.
+# A Python of at least 3.11: K3PERF_PYTHON if given, else the newest on PATH that the locks are made for. Of an active virtual environment
+# it is the one that it was made with: the environment may be the very one that is about to be removed.
 find_python() {
     local candidate
     for candidate in ${K3PERF_PYTHON:-} python3.11 python3.12 python3.13 python3; do
         if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            command -v "$candidate"
+            "$candidate" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)'
             return
         fi
     done

@@ -77,6 +77,18 @@ def launch(python: Path, model: str, *words: str) -> EngineLaunch:
     )
 
 
+def launch_of_cell(spec: TargetSpec, model: str, python: Path, folder: Path, **parallel: int) -> EngineLaunch:
+    """The launch that a cell of the target is measured with: rendered, and with the probe. ``parallel``: the sizes of parallelism."""
+    return measured_launch(
+        spec,
+        {"enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 4, "dtype": "bfloat16", **parallel},
+        model=model,
+        engine_python=python,
+        python_path=str(Path(__file__).parents[2] / "src"),
+        cache_directory=folder / "compiled",
+    )
+
+
 def tokens_of(engine: Engine) -> int:
     body = json.dumps({"model": engine.model_name, "prompt": [5, 6, 7], "max_tokens": 8, "ignore_eos": True}).encode()
     request = urllib.request.Request(f"{engine.base_url}/v1/completions", body, {"Content-Type": "application/json"})  # noqa: S310
@@ -128,15 +140,7 @@ def test_memory_of_both_data_parallel_ranks_is_judged(config: dict[str, Any], en
             "provenance": {"kind": "experiment", "source": "test", "date": "2026-11-29"},
         }
     )
-    arguments = {"enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 4, "dtype": "bfloat16", "data_parallel_size": 2}
-    measured = measured_launch(
-        spec,
-        arguments,
-        model=made(config, tmp_path),
-        engine_python=engine_python,
-        python_path=str(Path(__file__).parents[2] / "src"),
-        cache_directory=tmp_path / "compiled",
-    )
+    measured = launch_of_cell(spec, made(config, tmp_path), engine_python, tmp_path, data_parallel_size=2)
     with start_target(spec, measured, work_directory=tmp_path / "work") as engine:
         probe = ServerProbe(engine.base_url, timeout_s=60, scratch=engine.scratch)
         assert [answer["rank"] for answer in probe.call("k3perf_memory")] == [0]  # else this test shows nothing
@@ -205,15 +209,7 @@ def test_a_measured_multi_node_target_reports_every_rank(engine_python: Path, tm
             "provenance": {"kind": "experiment", "source": "test", "date": "2026-11-29"},
         }
     )
-    arguments = {"enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 4, "dtype": "bfloat16", "tensor_parallel_size": 2}
-    measured = measured_launch(
-        spec,
-        arguments,
-        model=made(MODEL, tmp_path),
-        engine_python=engine_python,
-        python_path=str(Path(__file__).parents[2] / "src"),
-        cache_directory=tmp_path / "compiled",
-    )
+    measured = launch_of_cell(spec, made(MODEL, tmp_path), engine_python, tmp_path, tensor_parallel_size=2)
     with start_target(spec, measured, work_directory=tmp_path / "work") as engine:
         probe = ServerProbe(engine.base_url, scratch=engine.scratch)
         memory = probe.rank_memory()

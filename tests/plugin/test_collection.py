@@ -92,6 +92,18 @@ def test_broken_suite_is_one_message(repository, suite_copy):
     assert "Traceback" not in run.stderr + run.stdout
 
 
+def test_a_tolerance_of_no_metric_is_found_when_collecting(repository, suite_copy):
+    tolerances = suite_copy / "tolerances.yaml"
+    tolerances.write_text(tolerances.read_text().replace("defaults:\n", "defaults:\n  tpot_meen_ms: {loss_ratio: 0.05}\n"))
+    run = collect(repository, "--k3-suite", str(suite_copy))
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    told = (
+        "tolerances.yaml at 'defaults.tpot_meen_ms': no metric has this name (value: {'loss_ratio': 0.05}). Use a name of docs/metrics.md"
+    )
+    assert f"{told}, such as tpot_mean_ms." in run.stderr
+    assert "Traceback" not in run.stderr + run.stdout
+
+
 def test_other_pytest_calls_are_left_alone(pytester):
     pytester.makepyfile("def test_nothing(): pass")
     result = pytester.runpytest_subprocess("-q")

@@ -352,6 +352,10 @@ def test_an_engine_that_died_once_is_told_with_the_verdict(site):
     assert "session 1 was lost" in note
     assert "the stand-in dies as told" in note
     assert note in run.stdout.replace("\n", " ") or "was lost and measured anew" in run.stdout
+    resumed = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "-s")
+    assert "taken from the resumed run" in resumed.stderr
+    (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
+    assert note in cell["notes"]
 
 
 def test_an_engine_that_dies_at_a_reading_is_started_once_more_and_no_oftener(site):

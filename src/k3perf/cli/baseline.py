@@ -249,22 +249,22 @@ def _chosen(names: Sequence[str], known: tuple[str, ...], kind: str, next_step: 
 
 def _table(rows: Sequence[Change]) -> str:
     """A proposal's rows: what was committed, what is proposed, the loss of the one against the other and of both against the anchor."""
-    lines = [f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8} {'n':>3}  unit"]
+    lines = [f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8}  {'unit':<12} new, of sessions"]
     for row in rows:
         lines.append(
             f"  {row.workload or '(all)':<14} {row.metric:<26} {_value(row.old_value, row.unit):>16} {_value(row.new_value, row.unit):>16} "
-            f"{_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8} {row.session_count:>3}  {row.unit}"
+            f"{_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8}  {row.unit:<12} {row.of_sessions}"
         )
     return "\n".join(lines) + "\n"
 
 
 def _committed_table(rows: Sequence[Change]) -> str:
     """A committed baseline's rows: its values, and their loss against the anchor."""
-    lines = [f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8} {'n':>3}  unit"]
+    lines = [f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8}  {'unit':<12} value, of sessions"]
     for row in rows:
         lines.append(
             f"  {row.workload or '(all)':<14} {row.metric:<26} {_value(row.new_value, row.unit):>16} "
-            f"{_percent(row.cumulative_loss_ratio):>8} {row.session_count:>3}  {row.unit}"
+            f"{_percent(row.cumulative_loss_ratio):>8}  {row.unit:<12} {row.of_sessions}"
         )
     return "\n".join(lines) + "\n"
 

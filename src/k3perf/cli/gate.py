@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from k3perf.config.load import load_document
-from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.tolerances import load_tolerances
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.cost import Cost, measure_cost, wald_sessions
 from k3perf.gate.location_trial import location_table
@@ -112,7 +112,7 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
         else:
             files[path.stem] = document.measurements()
     tolerances = folder.parent / TOLERANCES
-    declared = load_document(ToleranceFile, tolerances) if tolerances.is_file() else None
+    declared = load_tolerances(tolerances) if tolerances.is_file() else None
     found, left_out = recordings_of_files(files, declared, GATED)
     return found, [*unread, *left_out]
 

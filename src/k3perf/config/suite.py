@@ -13,7 +13,7 @@ from k3perf.config.arguments import check_arguments
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
-from k3perf.config.tolerances import check_tolerances
+from k3perf.config.tolerances import check_tolerances, load_tolerances
 from k3perf.errors import ConfigFileError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def load_suite(root: Path) -> Suite:
     targets = _load_folder(TargetSpec, root / "targets")
     workloads = _load_folder(WorkloadSpec, root / "workloads")
     tolerances_path = root / "tolerances.yaml"
-    tolerances = load_document(ToleranceFile, tolerances_path)
+    tolerances = load_tolerances(tolerances_path)
     paths = {name: path for name, (_, path) in configs.items()}
     suite = Suite(
         root=root,

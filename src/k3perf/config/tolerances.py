@@ -1,4 +1,5 @@
-"""Cross-checks of ``tolerances.yaml`` against the suite's targets, configs and workloads: names, and one kind of tolerance for a metric.
+"""Checks of ``tolerances.yaml``: its levels, before it becomes a model, and against the suite's targets, configs and workloads its names
+and one kind of tolerance for a metric.
 
 Metric names are checked by ``k3perf.gate.gated``: this layer does not know the metrics.
 """
@@ -7,9 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any, Final
 
+from k3perf.config.load import parse, read_yaml
 from k3perf.config.models import Tolerance, ToleranceFile
 from k3perf.errors import ConfigFileError
+
+_LEVELS: Final[dict[str, tuple[str, ...]]] = {
+    "defaults": ("metric",),
+    "targets": ("target", "metric"),
+    "workloads": ("workload", "metric"),
+    "configs": ("target", "config", "metric"),
+}
+_KINDS: Final = frozenset(Tolerance.model_fields)
+
+
+def load_tolerances(path: Path) -> ToleranceFile:
+    """The file as a model, its names unchecked. Raises ConfigFileError; a level that was left out is told as such, since a model would take
+    ``loss_ratio`` for a metric's name and find fault with its number."""
+    data = read_yaml(path)
+    for place, levels in _LEVELS.items():
+        if place in data:
+            _check_levels(path, place, levels, levels, data[place])
+    return parse(ToleranceFile, data, path)
+
+
+def _check_levels(path: Path, key: str, levels: tuple[str, ...], left: tuple[str, ...], value: Any) -> None:
+    """``left``: the levels of names that still stand between ``value`` and its tolerances."""
+    place = key.partition(".")[0]
+    names = "".join(f"{level.upper()}: {{" for level in levels)
+    next_step = f"Write {place}: {{{names}loss_ratio: 0.1}}{'}' * len(levels)}; docs/configs.md lists every key."
+    if left and not isinstance(value, dict):
+        empty = ", and is empty" if value is None else ""
+        raise ConfigFileError(path, key, value, f"must be a mapping of each {left[0]} to {_held(left)}{empty}", next_step)
+    if left and not _KINDS.isdisjoint(value):
+        raise ConfigFileError(path, key, value, f"a level is missing: a tolerance stands where {left[0]} names belong", next_step)
+    if left:
+        for name, held in value.items():
+            _check_levels(path, f"{key}.{name}", levels, left[1:], held)
+    elif isinstance(value, dict) and any(isinstance(held, dict) for held in value.values()):
+        raise ConfigFileError(path, key, value, "a level too many: a tolerance belongs here", next_step)
+    elif value is not None and not isinstance(value, dict):
+        raise ConfigFileError(path, key, value, "must be a tolerance, with its kind", next_step)
+
+
+def _held(left: tuple[str, ...]) -> str:
+    return "its tolerance" if len(left) == 1 else f"its {left[1]}s"
 
 
 def check_tolerances(

@@ -129,10 +129,12 @@ class LogReader:
     def tail(self, count: int = 10) -> tuple[str, ...]:
         """The last ``count`` lines, an unfinished one included, each cut to 400 characters."""
         with self._lock:
-            last = [line.text for line in list(self._lines)[-count:]]
-            if self._partial.strip():
-                last.append(self._partial.decode(errors="replace"))
+            last = [line.text for line in list(self._lines)[-count:]] + self._unfinished()
         return tuple(text[:400] for text in last[-count:])
+
+    def _unfinished(self) -> list[str]:
+        """The last line while it has no end, in a list; nothing where there is none. Call it with the lock held."""
+        return [self._partial.decode(errors="replace")] if self._partial.strip() else []
 
     def compiles_between(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
         """Lines that report a compile in service and may have been written inside the window; ``drain`` at its edges sharpens it."""
@@ -145,9 +147,11 @@ class LogReader:
         return log_lines.compile_cache_warm(self.lines())
 
     def root_cause(self) -> str:
-        """The first error of the deepest process; empty without one."""
+        """The first error of the deepest process; empty without one. A last line without an end counts: whoever dies writing leaves one."""
         self.drain()
-        return log_lines.root_cause(self.lines())
+        with self._lock:
+            seen = [line.text for line in self._lines] + self._unfinished()
+        return log_lines.root_cause(seen)
 
 
 def _shortened(raw: bytes) -> bytes:

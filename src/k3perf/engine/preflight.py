@@ -188,7 +188,8 @@ def _can_write(directory: Path) -> bool:
 
 def _engine_python(path: Path) -> Finding:
     usable = path.is_file() and os.access(path, os.X_OK)
-    text = "" if usable else "Give --k3-engine-python the Python of an environment with vLLM."
+    named = "--k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON"  # a run asks this, k3perf doctor too
+    text = "" if usable else f"Name the Python of an environment that has vLLM: {named}."
     return Finding("engine python", Level.OK if usable else Level.FAIL, str(path), "an executable file", text)
 
 

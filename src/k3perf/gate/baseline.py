@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 BASELINE_SCHEMA_VERSION = 1
 
@@ -23,11 +23,23 @@ class _Document(BaseModel):
 
 
 class SessionValue(_Document):
-    """One recorded session's value of a metric; for ROUND metrics the rounds it was estimated from stay beside it."""
+    """One recorded session's value of a metric; for ROUND metrics the rounds it was estimated from stay beside it.
+
+    ``rank_count``: of how many ranks the value is the worst; None where that was not recorded (files written before it was) and for metrics
+    that are of no rank. None is not written, so that the digest of an older file still fits.
+    """
 
     session_id: str
     value: FiniteFloat
     round_values: tuple[FiniteFloat, ...] = ()
+    rank_count: Annotated[int, Field(ge=1)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if self.rank_count is None:
+            del data["rank_count"]
+        return data
 
 
 class MetricBaseline(_Document):
@@ -48,6 +60,11 @@ class MetricBaseline(_Document):
     def round_count(self) -> int:
         """The fewest rounds that a recorded session rests on; 0: the metric has no rounds."""
         return min(len(session.round_values) for session in self.sessions)
+
+    @property
+    def rank_counts(self) -> frozenset[int]:
+        """Of how many ranks the recorded values are the worst, as far as sessions tell; empty: not recorded, or a metric of no rank."""
+        return frozenset(session.rank_count for session in self.sessions if session.rank_count is not None)
 
     @cached_property
     def constant(self) -> bool:

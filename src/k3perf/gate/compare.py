@@ -17,7 +17,7 @@ from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline, WorkloadBaseline
 from k3perf.gate.decision import next_purchase
 from k3perf.gate.drift import config_differences
-from k3perf.gate.exact import judge_exact
+from k3perf.gate.exact import judge_exact, judge_other_ranks, rank_counts
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Readings, read_cell, read_metric
@@ -69,7 +69,7 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     return verdict(
         metrics=tuple(metrics),
         differences=differences,
-        notes=(*notes, *unjudged, *_left_out(readings)),
+        notes=(*notes, *unjudged, *_unrecorded_ranks(baseline, measurement, readings, policy), *_left_out(readings)),
         buy=buy,
         buy_until_sessions=sessions,
         buy_until_rounds=rounds,
@@ -171,15 +171,35 @@ def _entry(entries: tuple[MetricBaseline, ...], name: str) -> MetricBaseline | N
 def _judge_exact(
     metric: MetricDef, tolerance: Tolerance, baseline: Baseline | None, workload: WorkloadBaseline | None, readings: Readings
 ) -> Judged | None:
-    measured = _session_values([unit.session for unit in readings.units], metric.name)
+    sessions = [unit.session for unit in readings.units]
+    others = [unit.reference for unit in readings.units if unit.reference is not None]
+    committed = workload is not None and baseline is not None
+    measured = _session_values(sessions, metric.name)
     if workload is not None and baseline is not None:
         entry = _entry((*workload.metrics, *baseline.exact), metric.name)
         recorded = [] if entry is None else [session.value for session in entry.sessions]
+        recorded_ranks = frozenset() if entry is None else entry.rank_counts
     else:
-        recorded = _session_values([unit.reference for unit in readings.units if unit.reference is not None], metric.name)
-    if measured and recorded:
-        return Judged(judge_exact(metric, tolerance, recorded, measured))
-    return _one_sided(metric, tolerance, measured=bool(measured), recorded=bool(recorded))
+        recorded, recorded_ranks = _session_values(others, metric.name), rank_counts(metric, others)
+    if not measured or not recorded:
+        return _one_sided(metric, tolerance, measured=bool(measured), recorded=bool(recorded))
+    other_ranks = judge_other_ranks(metric, tolerance, recorded_ranks, rank_counts(metric, sessions), committed=committed)
+    return Judged(other_ranks or judge_exact(metric, tolerance, recorded, measured))
+
+
+def _unrecorded_ranks(baseline: Baseline | None, measurement: CellMeasurement, readings: Readings, policy: Policy) -> list[str]:
+    """A note where several ranks were read and an older baseline does not say of how many its values are the worst."""
+    workload = baseline.workload(measurement.workload) if baseline is not None and measurement.mode != "ab" else None
+    if baseline is None or workload is None or baseline.hardware_class != measurement.hardware_class:
+        return []
+    sessions = [unit.session for unit in readings.units]
+    names = []
+    for name in policy.tolerances:
+        entry = _entry((*workload.metrics, *baseline.exact), name)
+        if entry is not None and not entry.rank_counts and max(rank_counts(METRICS[name], sessions), default=0) > 1:
+            names.append(name)
+    step = "k3perf baseline propose records it"
+    return [f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared; {step}"] if names else []
 
 
 def _one_sided(metric: MetricDef, tolerance: Tolerance, *, measured: bool, recorded: bool) -> Judged | None:
@@ -209,16 +229,19 @@ def _judge_statistical(
 
 
 def _left_out(readings: Readings) -> list[str]:
+    """What was measured and not judged, with the reason: a session that was bought for another's sake must not pass in silence."""
+    of = f"of {readings.session_count} sessions left out"
+    alone = f"{of} for want of a valid reference session beside them"
     counts = (
-        (readings.invalid_round_count, f"rounds left out as invalid: {_by_rule(readings.invalid_round_reasons)}"),
-        (readings.invalid_session_count, "sessions left out as invalid"),
-        (readings.unpaired_session_count, "sessions left out for want of a valid reference session beside them"),
+        (readings.invalid_round_count, "rounds left out as invalid", readings.invalid_round_reasons),
+        (readings.invalid_session_count, f"{of} as invalid", readings.invalid_session_reasons),
+        (readings.unpaired_session_count, alone, readings.unpaired_reasons),
     )
-    return [f"{count} {text}" for count, text in counts if count]
+    return [f"{count} {text}{f': {_by_rule(reasons)}' if reasons else ''}" for count, text, reasons in counts if count]
 
 
 def _by_rule(reasons: Sequence[InvalidReason]) -> str:
-    """Each rule with how many rounds broke it and the reading of the first."""
+    """Each rule with how many rounds or sessions broke it and the reading of the first."""
     counts = Counter(reason.rule for reason in reasons)
     first = {reason.rule: reason.text for reason in reversed(reasons)}
     return "; ".join(f"{count} by {rule}, first {first[rule]}" for rule, count in counts.most_common())

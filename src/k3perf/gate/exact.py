@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from k3perf.config.models import Tolerance
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import MetricVerdict, plain_verdict
 from k3perf.metrics.definitions import Direction, MetricDef
+from k3perf.metrics.session_values import RANK_METRICS
+from k3perf.metrics.values import SessionMetrics
 
 
 def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[float], measured: Sequence[float]) -> MetricVerdict:
@@ -41,6 +43,32 @@ def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[floa
         relevant=outcome is Outcome.REGRESSED,
         session_count=len(measured),
     )
+
+
+def rank_counts(metric: MetricDef, sessions: Iterable[SessionMetrics]) -> frozenset[int]:
+    """Of how many ranks the sessions' values of the metric are the worst; empty for a metric of no rank."""
+    if metric.name not in RANK_METRICS:
+        return frozenset()
+    found = [session.values[metric.name] for session in sessions if metric.name in session.values]
+    return frozenset(value.n for value in found if value.value is not None and value.n)
+
+
+def judge_other_ranks(
+    metric: MetricDef, tolerance: Tolerance, recorded: frozenset[int], measured: frozenset[int], *, committed: bool
+) -> MetricVerdict | None:
+    """The verdict where the worst of some number of ranks would be compared with the worst of another; None where the numbers are equal, or
+    one side's is not known. ``committed``: what is compared with is a baseline, and not the base arm of this run."""
+    if not recorded or not measured or (recorded == measured and len(recorded) == 1):
+        return None
+    differ = f"the worst of {_ranks(measured)} was measured, the worst of {_ranks(recorded)}"
+    if not committed:
+        return plain_verdict(metric, tolerance, Outcome.INVALID, f"{differ} in the base arm; they cannot be compared (docs/multi-host.md)")
+    step = "have every rank read (docs/multi-host.md), or run k3perf baseline propose"
+    return plain_verdict(metric, tolerance, Outcome.NO_BASELINE, f"{differ} is in the baseline; {step}")
+
+
+def _ranks(counts: frozenset[int]) -> str:
+    return f"{' or '.join(map(str, sorted(counts)))} rank{'' if counts == {1} else 's'}"
 
 
 def allowed_loss(tolerance: Tolerance, baseline_value: float) -> float:

@@ -18,6 +18,7 @@ from k3perf.gate.policy import Policy
 from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.scale import Scale, scale_for
 from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.metrics.session_values import RANK_METRICS
 from k3perf.metrics.values import CellMeasurement
 from k3perf.stats.location import mean, median
 
@@ -29,15 +30,17 @@ SIGNIFICANT_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the proposal's table: a metric's value before (None: new) and now, on which sessions, and the loss (positive is
-    worse)."""
+    """One row of the proposal's table: a metric's value before (None: new) and now, of which sessions, and the loss (positive is worse).
+
+    ``of_sessions``: how ``new_value`` comes of its sessions. Worst values of two metrics may be of different sessions, so it names theirs.
+    """
 
     workload: str
     metric: str
     unit: str
     old_value: float | None
     new_value: float
-    session_count: int
+    of_sessions: str
     loss_ratio: float | None
     cumulative_loss_ratio: float | None
 
@@ -64,6 +67,7 @@ def propose(
     for measurement in measurements:
         by_workload.setdefault(measurement.workload, []).append(measurement)
     recorded = {name: _record(cells, policy) for name, cells in sorted(by_workload.items())}
+    _require_equal_ranks(first, recorded.values())
     workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
     for name, entries in recorded.items():
         before = previous.workload(name) if previous is not None and not new_anchor else None
@@ -191,8 +195,25 @@ def worst_value(metric: MetricDef, values: Sequence[float]) -> float:
 
 
 def _exact_sessions(cell: CellMeasurement, name: str) -> list[SessionValue]:
-    found = [(unit.session.session_id, unit.session.values[name].value) for unit in read_cell(cell).units if name in unit.session.values]
-    return [SessionValue(session_id=session_id, value=value) for session_id, value in found if value is not None]
+    found = [(unit.session.session_id, unit.session.values[name]) for unit in read_cell(cell).units if name in unit.session.values]
+    return [
+        SessionValue(session_id=session_id, value=value.value, rank_count=(value.n or None) if name in RANK_METRICS else None)
+        for session_id, value in found
+        if value.value is not None
+    ]
+
+
+def _require_equal_ranks(first: CellMeasurement, recorded: Iterable[list[MetricBaseline]]) -> None:
+    """The worst of one rank and the worst of two are not values of one metric."""
+    counts: dict[str, set[int]] = {}
+    for entry in (entry for entries in recorded for entry in entries):
+        counts.setdefault(entry.metric, set()).update(entry.rank_counts)
+    for name, found in counts.items():
+        if len(found) > 1:
+            raise UsageError(
+                f"{first.target}/{first.config}: {name} was read of {' and of '.join(map(str, sorted(found)))} ranks in different sessions; "
+                "propose from runs in which every rank was read (docs/multi-host.md)."
+            )
 
 
 def _sessions(cell: CellMeasurement, metric: MetricDef, scale: Scale) -> list[SessionValue]:
@@ -254,10 +275,26 @@ def _change(workload: str, entry: MetricBaseline, before: Iterable[MetricBaselin
         unit=entry.unit,
         old_value=was,
         new_value=now,
-        session_count=len(entry.sessions),
+        of_sessions=_of_sessions(metric, entry, now),
         loss_ratio=None if was is None else _loss_ratio(metric, was, now),
         cumulative_loss_ratio=_loss_ratio(metric, entry.anchor_value, now),
     )
+
+
+def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
+    count = len(entry.sessions)
+    if metric.comparison is not Comparison.EXACT:
+        return f"mean of {count}"
+    ranks = f"; {_ranks(entry)}" if metric.name in RANK_METRICS else ""
+    if entry.constant:
+        return f"equal in {count}{ranks}"
+    return f"worst of {count}, {next(session.session_id for session in entry.sessions if session.value == value)}{ranks}"
+
+
+def _ranks(entry: MetricBaseline) -> str:
+    """Of how many ranks the entry is the worst."""
+    counts = sorted(entry.rank_counts)
+    return f"of {' or '.join(map(str, counts))} rank{'' if counts == [1] else 's'}" if counts else "ranks not recorded"
 
 
 def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:

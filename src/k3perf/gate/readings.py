@@ -8,8 +8,8 @@ of the same ``pair_index``, or, where rounds did not alternate, with the median 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from k3perf.gate.scale import Scale
 from k3perf.metrics.definitions import MetricDef, Scope
@@ -37,13 +37,19 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The valid sessions of a cell, with the rounds left out as invalid, why, and the count of candidates without their reference."""
+    """The valid sessions of a cell, and how many of its ``session_count`` candidate sessions, and rounds of valid ones, were left out and why.
+
+    ``unpaired_reasons`` are those of reference sessions that candidates lack for being invalid; a reference that is not there has none.
+    """
 
     units: tuple[Unit, ...]
+    session_count: int
     invalid_round_count: int
     invalid_round_reasons: tuple[InvalidReason, ...]
     invalid_session_count: int
-    unpaired_session_count: int
+    invalid_session_reasons: tuple[InvalidReason, ...]
+    unpaired_session_count: int = 0
+    unpaired_reasons: tuple[InvalidReason, ...] = ()
 
     @property
     def alternating(self) -> bool:
@@ -75,23 +81,33 @@ def read_cell(measurement: CellMeasurement) -> Readings:
     candidates = measurement.arm(Arm.CANDIDATE)
     valid = [session for session in candidates if not session.invalid_reasons]
     invalid_rounds = [measured for session in valid for measured in session.rounds if measured.invalid_reasons]
-    reasons = tuple(reason for measured in invalid_rounds for reason in measured.invalid_reasons)
+    found = Readings(
+        units=tuple(_alone(session) for session in valid) if measurement.mode == "baseline" else (),
+        session_count=len(candidates),
+        invalid_round_count=len(invalid_rounds),
+        invalid_round_reasons=_reasons(invalid_rounds),
+        invalid_session_count=len(candidates) - len(valid),
+        invalid_session_reasons=_reasons(candidates),
+    )
     if measurement.mode == "baseline":
-        units = tuple(_alone(session) for session in valid)
-        return Readings(units, len(invalid_rounds), reasons, len(candidates) - len(valid), 0)
+        return found
     references = {
         session.pair_id: session
         for session in measurement.arm(Arm.REFERENCE)
         if session.pair_id is not None and not session.invalid_reasons
     }
     paired = [(session, references[session.pair_id]) for session in valid if session.pair_id in references]
-    return Readings(
-        tuple(_paired(session, reference) for session, reference in paired),
-        len(invalid_rounds),
-        reasons,
-        len(candidates) - len(valid),
-        len(valid) - len(paired),
+    alone = {session.pair_id for session in valid} - references.keys()
+    return replace(
+        found,
+        units=tuple(_paired(session, reference) for session, reference in paired),
+        unpaired_session_count=len(valid) - len(paired),
+        unpaired_reasons=_reasons(session for session in measurement.arm(Arm.REFERENCE) if session.pair_id in alone),
     )
+
+
+def _reasons(judged: Iterable[RoundMetrics | SessionMetrics]) -> tuple[InvalidReason, ...]:
+    return tuple(reason for one in judged for reason in one.invalid_reasons)
 
 
 def _valid_rounds(session: SessionMetrics) -> list[RoundMetrics]:

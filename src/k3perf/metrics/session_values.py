@@ -6,6 +6,7 @@ A part that one rank could not tell leaves the metric None: the worst of the oth
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from k3perf.metrics.values import MetricValue
 from k3perf.samples import RankMemory, SessionRecord
@@ -18,6 +19,9 @@ _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
     "non_torch_bytes": lambda rank: rank.non_torch_bytes,
     "peak_allocated_bytes": lambda rank: rank.peak_allocated_bytes,
 }
+
+RANK_METRICS: Final = frozenset((*_RANK_PARTS, "kv_bytes_per_token"))
+"""Metrics of the worst rank; the ``n`` of their values is how many ranks were read."""
 
 
 def session_values(record: SessionRecord) -> dict[str, MetricValue]:
@@ -46,7 +50,7 @@ def _worst_rank(ranks: tuple[RankMemory, ...], part: Callable[[RankMemory], int 
 def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> MetricValue:
     if kv_cache.value is None or not capacity_tokens:
         return MetricValue(None, 0, {"not_offered": 1})
-    return MetricValue(kv_cache.value / capacity_tokens, 1)
+    return MetricValue(kv_cache.value / capacity_tokens, kv_cache.n)
 
 
 def _start_up(record: SessionRecord) -> dict[str, MetricValue]:

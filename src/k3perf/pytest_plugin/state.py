@@ -13,6 +13,7 @@ import pytest
 
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import K3PerfError, UsageError
+from k3perf.gate.gated import check_metric_names
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
 from k3perf.pytest_plugin.selection import Selection, named_workloads, select
@@ -92,6 +93,7 @@ def make_state(config: pytest.Config) -> PluginState:
     """Load the suite and choose its cells. Raises K3PerfError for bad input."""
     root = suite_root(config)
     suite = load_suite(root)
+    check_metric_names(suite)  # a run asks again for each target; here it is found by --collect-only too
     cells_option = config.getoption("--k3-cells")
     selection = select(
         suite,

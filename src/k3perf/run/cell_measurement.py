@@ -35,7 +35,7 @@ ROUNDS_PER_PURCHASE = 2  # one ABBA block
 
 @dataclass
 class CellRun:
-    """The measurement of one cell in one run. ``measure`` is called once."""
+    """The measurement of one cell in one run. ``measure`` is called once; ``lost`` then has a sentence for each session that died in it."""
 
     cell: Cell
     mode: str
@@ -50,12 +50,12 @@ class CellRun:
     on_session: OnRecord
     on_session_end: OnSessionEnd
     sessions: list[SessionMetrics] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
         """Buy sessions until the gate is decided or the plan is spent; an engine's death is an INVALID reason, never an exception."""
         plan = self.cell.target.measurement
         reasons: tuple[InvalidReason, ...] = ()
-        deaths: list[str] = []
         verdict: CellVerdict | None = None
         for session_index in range(plan.maximum_sessions):
             try:
@@ -66,13 +66,14 @@ class CellRun:
                     reasons = (engine_reason(error),)
                     break
                 self.progress.note(f"{self.cell.cell_id}: the engine died, one more try: {error.root_cause or error}")
-                deaths.append(f"session {session_index + 1} was lost and measured anew: {engine_reason(error).text}")
+                self.lost.append(f"session {session_index + 1} was lost and measured anew: {engine_reason(error).text}")
                 continue
             if verdict.buy is not Buy.SESSIONS and session_index + 1 >= plan.minimum_sessions:
                 break
         measurement = self._measurement(self.sessions, reasons)
         verdict = self.judge(measurement) if reasons or verdict is None else verdict
-        return measurement, replace(verdict, notes=(*verdict.notes, *deaths))  # an engine that dies now and then must not pass in silence
+        # an engine that dies now and then must not pass in silence
+        return measurement, replace(verdict, notes=(*verdict.notes, *self.lost))
 
     def record_session(self) -> None:
         """One session with the full number of rounds and no judgement: what baselines are made of. EngineError when it dies."""

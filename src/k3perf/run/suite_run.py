@@ -157,15 +157,18 @@ class SuiteRun:
         if resumed is not None:
             return resumed
         self._expect_after(cell)
+        lost: list[str] = []
         try:
             with self._machine_faults_invalidate():
-                measurement, verdict = self._cell_run(cell).measure()
+                run = self._cell_run(cell)
+                lost = run.lost
+                measurement, verdict = run.measure()
         except MeasurementInvalid as error:
             reason = engine_reason(error)
             measurement = self._empty(cell, (reason,))
             verdict = self._keeper.judge(cell, measurement)
         try:
-            self._finish(cell, measurement, verdict)
+            self._finish(cell, measurement, verdict, tuple(lost))
         except MeasurementInvalid as error:  # numbers that cannot be kept are no result
             measurement = self._empty(cell, (*measurement.invalid_reasons, engine_reason(error)))
             verdict = self._keeper.judge(cell, measurement)
@@ -190,10 +193,10 @@ class SuiteRun:
         of_cell = self._durations_s.get(cell.cell_id, {})
         return tuple(value for session in measurement.sessions for value in of_cell.get(session.session_id, ()))
 
-    def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> None:
+    def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, lost: tuple[str, ...]) -> None:
         session_ids = tuple(session.session_id for session in measurement.sessions)
         valid = verdict.outcome is not Outcome.INVALID
-        self._ensure_writer().cell(FinishedCell(self._key(cell), str(verdict.outcome), session_ids, valid))
+        self._ensure_writer().cell(FinishedCell(self._key(cell), str(verdict.outcome), session_ids, valid, lost))
 
     def _key(self, cell: Cell) -> CellKey:
         mode = self.settings.mode_for(cell.target.name)
@@ -202,7 +205,8 @@ class SuiteRun:
     def _resumed(self, cell: Cell) -> CellResult | None:
         """The valid result of an interrupted run, judged anew from its samples; None when the cell has to be measured."""
         key = self._key(cell)
-        if self._earlier is None or self._earlier.finished(key) is None:
+        finished = None if self._earlier is None else self._earlier.finished(key)
+        if self._earlier is None or finished is None:
             return None
         rules = ValidityRules.for_target(cell.target.validity)
         records = tuple(replace(record, invalid_reasons=judge_session(record, rules)) for record in self._earlier.cell_sessions(key))
@@ -219,7 +223,9 @@ class SuiteRun:
             if entry.kind is RoundKind.MEASURED and entry.valid
         ]
         self._progress.note(f"{cell.cell_id}: taken from the resumed run, not measured again")
-        return self._result(cell, measurement, self._keeper.judge(cell, measurement), tuple(durations_s))
+        verdict = self._keeper.judge(cell, measurement)
+        verdict = replace(verdict, notes=(*verdict.notes, *finished.lost))
+        return self._result(cell, measurement, verdict, tuple(durations_s))
 
     def _record_all(self) -> None:
         """Every selected cell, session by session, so that a drift of the machine falls on all configs alike."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -25,7 +26,7 @@ from k3perf.errors import ConfigFileError, MeasurementInvalid
 from k3perf.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
 
 RESULTS_SCHEMA_VERSION: Final = 1
-_NOT_A_RESULT: Final = "Give the results.jsonl of a run, or remove the file to start anew."
+_CHECK_PATH: Final = "Check the path: a run writes results.jsonl into its results folder, which --k3-results names."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,16 @@ class CellKey:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCell:
-    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID cell is measured again by a resumed run."""
+    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID cell is measured again by a resumed run.
+
+    ``lost``: a sentence for each session that died and was measured anew.
+    """
 
     key: CellKey
     outcome: str
     session_ids: tuple[str, ...]
     valid: bool
+    lost: tuple[str, ...] = ()
 
 
 class ResultWriter:
@@ -158,35 +163,55 @@ class RunResults:
 
 
 def read_results(path: Path) -> RunResults:
-    """Read a results file, of a finished or of a killed run. ConfigFileError names the line that is no record."""
+    """Read a results file, of a finished or of a killed run. ConfigFileError says that there is none, or names the line that is no record and
+    what the lines before it hold."""
     try:
         data = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigFileError(path, "", None, "there is no such file", _CHECK_PATH) from None
     except OSError as error:
-        raise ConfigFileError(path, "", None, f"results cannot be read: {error}", _NOT_A_RESULT) from error
+        raise ConfigFileError(path, "", None, f"cannot be read: {error.strerror}", _CHECK_PATH) from error
     results = RunResults(path=path, run_id="", partial_last_line=bool(data) and not data.endswith(b"\n"))
     pending: dict[tuple[str, int], list[RequestSample]] = {}
-    for number, (kind, content) in _lines(path, data):
+    *lines, _ = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        kind = ""
         try:
+            kind, content = _entry(line)
             if (kind == "run") != (number == 1):
                 raise ValueError("a results file is of one run: it begins with that run's line and holds no other")
             _take(results, pending, kind, content)
         except (ValidationError, KeyError, TypeError, ValueError) as error:
-            problem = str(error).splitlines()[0]
-            if isinstance(error, KeyError):
-                problem = f"it lacks {problem}, or a line before it that names that"
-            raise ConfigFileError(path, f"line {number}", kind, f"not a record of this kind ({problem})", _NOT_A_RESULT) from error
+            raise _damaged(results, number, len(lines), kind, error) from error
     results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
     return results
 
 
-def _lines(path: Path, data: bytes) -> Iterator[tuple[int, tuple[str, Any]]]:
-    whole = data[: data.rfind(b"\n") + 1]
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            entry = orjson.loads(line)
-            yield number, (str(entry["kind"]), entry["content"])
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise ConfigFileError(path, f"line {number}", None, f"not a JSON record ({error})", _NOT_A_RESULT) from error
+def _entry(line: bytes) -> tuple[str, Any]:
+    entry = orjson.loads(line)
+    return str(entry["kind"]), entry["content"]
+
+
+def _damaged(results: RunResults, number: int, line_count: int, kind: str, error: Exception) -> ConfigFileError:
+    """``number``: of the line that is no record; ``results`` hold the lines before it."""
+    problem = str(error).splitlines()[0]
+    if not kind:
+        problem = f"not a JSON record ({problem})"
+    elif isinstance(error, KeyError):
+        problem = f"not a record of this kind (it lacks {problem}, or a line before it that names that)"
+    else:
+        problem = f"not a record of this kind ({problem})"
+    place, path, ended_count = f"line {number}", results.path, len(results.ended_sessions)
+    if number == 1:
+        return ConfigFileError(
+            path, place, kind or None, problem, "It is no results file, or not its beginning: give the one that a run wrote."
+        )
+    ended = f"{ended_count} session{'' if ended_count == 1 else 's'} that ended"
+    problem += f"; the {number - 1} before it can be read and hold {ended}, {line_count - number} follow"
+    if not ended_count:
+        return ConfigFileError(path, place, kind or None, problem, "Nothing that can be used is left: measure again, into another folder.")
+    kept = f"`head -n {number - 1} {shlex.quote(str(path))} > NEW`, then put NEW in its place"
+    return ConfigFileError(path, place, kind or None, problem, f"To use them, keep them alone: {kept}; else measure again.")
 
 
 def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], kind: str, content: Any) -> None:

@@ -92,7 +92,43 @@ def test_only_accept_writes_a_baseline(tmp_path: Path, run: Run, capsys: pytest.
     assert run("show", "cpu-gqa/default") == 0
     shown = capsys.readouterr().out
     assert "accepted by ann" in shown
-    assert shown.splitlines()[1].split() == ["workload", "metric", "value", "anchor", "n", "unit"]
+    assert shown.splitlines()[1].split() == ["workload", "metric", "value", "anchor", "unit", "value,", "of", "sessions"]
+    assert [line.split()[-4:] for line in shown.splitlines() if "output_tokens" in line] == [["ratio", "mean", "of", "6"]]
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        # the fuller of the two memories is another session than the one with the fewer tokens
+        (
+            {0: (7.0, 90.0), 1: (9.0, 90.0)},
+            {"weights_bytes": ("9", "worst of 6, candidate1; of 1 rank"), "kv_capacity_tokens": ("90", "equal in 6")},
+        ),
+        (
+            {2: (9.0, 90.0), 4: (7.0, 80.0)},
+            {"weights_bytes": ("9", "worst of 6, candidate2; of 1 rank"), "kv_capacity_tokens": ("80", "worst of 6, candidate4")},
+        ),
+    ],
+)
+def test_worst_values_of_different_sessions_are_told_apart(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], kept: dict[int, tuple[float, float]], told: dict[str, tuple[str, str]]
+) -> None:
+    measured = cell("default", 100.0)
+    sessions = []
+    for session in measured.sessions:
+        weights, tokens = kept.get(int(session.session_id[-1]), (7.0, 90.0))
+        values = {"weights_bytes": MetricValue(weights, 1), "kv_capacity_tokens": MetricValue(tokens, 1)}
+        sessions.append(replace(session, values=values))
+    assert run("propose", record(tmp_path / "r1", replace(measured, sessions=tuple(sessions)))) == 0
+    proposed = capsys.readouterr().out
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    capsys.readouterr()
+    assert run("show") == 0
+    for table, value_column in ((proposed, 3), (capsys.readouterr().out, 2)):
+        for name, (value, whose) in told.items():
+            (line,) = [line for line in table.splitlines() if name in line.split()]
+            assert line.split()[value_column] == value
+            assert line.endswith(f" {whose}"), line
 
 
 def test_an_untestable_tolerance_is_refused_and_nothing_is_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

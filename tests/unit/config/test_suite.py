@@ -303,8 +303,8 @@ def test_a_configs_tolerances_overlay_all_others_on_its_target_alone(suite_copy)
         (
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": 0.4}}},
             "configs.h200-k3.seqs_down.tpot_mean_ms",
-            "",
-            "docs/configs.md lists every key",
+            "must be a tolerance, with its kind (value: 0.4)",
+            "Write configs: {TARGET: {CONFIG: {METRIC: {loss_ratio: 0.1}}}}; docs/configs.md lists every key.",
         ),
     ],
 )
@@ -314,6 +314,38 @@ def test_a_configs_tolerance_that_cannot_be_meant(suite_copy, configs, key, prob
     assert (found.path.name, found.key) == ("tolerances.yaml", key)
     assert problem in str(found)
     assert next_step in found.next_step
+
+
+RATIO = {"loss_ratio": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "key", "problem"),
+    [
+        (
+            "configs",
+            {"h200-k3": {"tpot_mean_ms": RATIO}},
+            ".h200-k3.tpot_mean_ms",
+            "a level is missing: a tolerance stands where metric names",
+        ),
+        ("configs", {"seqs_down": {"tpot_mean_ms": RATIO}}, ".seqs_down.tpot_mean_ms", "a level is missing"),
+        ("configs", {"h200-k3": {"seqs_down": RATIO}}, ".h200-k3.seqs_down", "a level is missing"),
+        ("configs", {"tpot_mean_ms": RATIO}, ".tpot_mean_ms", "a level is missing: a tolerance stands where config names"),
+        ("configs", RATIO, "", "a level is missing: a tolerance stands where target names"),
+        ("configs", {"h200-k3": {"tpot_mean_ms": None}}, ".h200-k3.tpot_mean_ms", "each metric to its tolerance, and is empty"),
+        ("configs", {"h200-k3": None}, ".h200-k3", "must be a mapping of each config to its metrics, and is empty"),
+        ("configs", {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"chat": RATIO}}}}, ".h200-k3.seqs_down.tpot_mean_ms", "a level too many"),
+        ("targets", {"h200-k3": {"seqs_down": {"tpot_mean_ms": RATIO}}}, ".h200-k3.seqs_down", "a level too many"),
+        ("workloads", {"tpot_mean_ms": RATIO}, ".tpot_mean_ms", "a level is missing: a tolerance stands where metric names"),
+        ("defaults", RATIO, "", "a level is missing: a tolerance stands where metric names"),
+    ],
+)
+def test_a_forgotten_level_of_tolerances_is_told_as_one(suite_copy, place, value, key, problem):
+    rewrite(suite_copy / "tolerances.yaml", **{place: value})
+    found = problem_of(suite_copy)
+    assert (found.path.name, found.key) == ("tolerances.yaml", place + key)
+    assert problem in found.problem
+    assert found.next_step.startswith(f"Write {place}: {{")
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,20 @@ def test_a_line_written_while_a_look_ends_is_not_older_than_its_writing(tmp_path
     reader = LogReader(path, start_ns=0, clock_ns=clock_ns)
     assert reader.drain() == 1
     assert len(reader.compiles_between(0, written_ns)) == 1  # the window ends just then
+
+
+def test_an_error_in_a_last_line_without_an_end_is_the_root_cause(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("Loading: 10%\nINFO all is well\n(EngineCore pid=7) RuntimeError: the device is lost")
+    reader = LogReader(path, start_ns=100)
+    assert reader.root_cause() == "RuntimeError: the device is lost"
+    assert len(reader.lines()) == 2
+    with path.open("a") as handle:
+        handle.write(", at step 7\n")
+    assert reader.root_cause() == "RuntimeError: the device is lost, at step 7"
+
+
+def test_a_deeper_process_wins_where_its_line_has_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("(APIServer pid=1) RuntimeError: Engine died\n(Worker pid=9) ValueError: bad scale")
+    assert LogReader(path, start_ns=100).root_cause() == "ValueError: bad scale"

@@ -14,7 +14,7 @@ from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
 from k3perf.gate.outcome import SEVERITY, Outcome, join
 from k3perf.gate.verdict import Buy
-from k3perf.metrics.values import MetricValue
+from k3perf.metrics.values import MetricValue, SessionMetrics
 from k3perf.samples import Arm, InvalidReason
 from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
@@ -379,6 +379,59 @@ def test_exact_metrics_of_ab_are_compared_with_the_base_arm(build: Build) -> Non
     assert compare(None, build.cell([now, base], "ab"), policy).outcome is Outcome.REGRESSED
 
 
+def of_ranks(build: Build, name: str, value: float, count: int) -> SessionMetrics:
+    values = {"weights_bytes": MetricValue(value, count), "engine_peak_rss_bytes": MetricValue(50.0, 1)}
+    return replace(build.session(name), values=values)
+
+
+RANK_TOLERANCES = {"weights_bytes": Tolerance(loss_absolute=0), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "measured", "told"),
+    [
+        (2, (1,), "the worst of 1 rank was measured, the worst of 2 ranks is in the baseline; have every rank read"),
+        (1, (2, 2), "the worst of 2 ranks was measured, the worst of 1 rank is in the baseline"),
+        (2, (2, 1), "the worst of 1 or 2 ranks was measured, the worst of 2 ranks is in the baseline"),
+    ],
+)
+@pytest.mark.parametrize("value", [900.0, 1000.0, 1100.0])  # it would be better, equal, or a loss
+def test_the_worst_of_another_number_of_ranks_is_not_compared(
+    build: Build, recorded: int, measured: tuple[int, ...], told: str, value: float
+) -> None:
+    policy = build.policy(tolerances=RANK_TOLERANCES)
+    baseline = build.baseline(build.cell([of_ranks(build, f"s{n}", 1000.0, recorded) for n in range(6)]), policy)
+    verdict = compare(baseline, build.cell([of_ranks(build, f"n{n}", value, count) for n, count in enumerate(measured)]), policy)
+    by_name = {metric.metric: metric for metric in verdict.metrics}
+    assert verdict.outcome is Outcome.NO_BASELINE
+    assert told in by_name["weights_bytes"].reason
+    assert "k3perf baseline propose" in by_name["weights_bytes"].reason
+    assert by_name["engine_peak_rss_bytes"].outcome is Outcome.PASS  # of no rank: it is judged all the same
+
+
+@pytest.mark.parametrize(("count", "noted"), [(1, False), (2, True)])
+def test_a_baseline_that_does_not_know_its_ranks_is_compared_and_that_is_told(build: Build, count: int, noted: bool) -> None:
+    policy = build.policy(tolerances=RANK_TOLERANCES)
+    known = build.baseline(build.cell([of_ranks(build, f"s{n}", 1000.0, 2) for n in range(6)]), policy)
+    bare = [session.model_copy(update={"rank_count": None}) for session in known.exact[0].sessions]
+    older = known.model_copy(update={"exact": (known.exact[0].model_copy(update={"sessions": tuple(bare)}),)})
+    verdict = compare(older, build.cell([of_ranks(build, "now", 1001.0, count)]), policy)
+    assert verdict.outcome is Outcome.REGRESSED
+    text = "number of ranks not recorded in the baseline of weights_bytes, so not compared; k3perf baseline propose records it"
+    assert (text in verdict.notes) is noted
+    both = compare(known, build.cell([of_ranks(build, "now", 1001.0, 2)]), policy)
+    assert (both.outcome, both.notes) == (Outcome.REGRESSED, ())
+
+
+def test_arms_of_ab_with_another_number_of_ranks_are_invalid(build: Build) -> None:
+    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0)})
+    base = replace(of_ranks(build, "r", 10.0, 2), arm=Arm.REFERENCE, pair_id="p")
+    now = replace(of_ranks(build, "c", 11.0, 1), pair_id="p")
+    verdict = compare(None, build.cell([now, base], "ab"), policy)
+    assert verdict.outcome is Outcome.INVALID
+    assert "the worst of 1 rank was measured, the worst of 2 ranks in the base arm" in only(verdict).reason
+
+
 def test_missing_renamed_and_foreign_baselines_are_outcomes_with_the_name(build: Build) -> None:
     baseline, policy = build.baseline(), build.policy()
     cell = build.cell(build.sessions(1000.0))
@@ -467,7 +520,7 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     assert f"3 rounds left out as invalid: 3 by {build.reason.rule}, first {build.reason.text}" in verdict.notes
     lost = replace(broken, session_id="x", invalid_reasons=(build.reason,))
     notes = compare(baseline, build.cell([lost, good]), policy).notes
-    assert "1 sessions left out as invalid" in notes
+    assert f"1 of 2 sessions left out as invalid: 1 by {build.reason.rule}, first {build.reason.text}" in notes
     assert not any("rounds left out" in note for note in notes)  # they went with their session
     said = replace(build.reason, text=f"candidate session: {build.reason.text}")
     assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (said,), "whose session it was is told"
@@ -478,7 +531,10 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     half = build.pairs(1200.0, 1000.0, 2)
     policy = build.policy(plan=MeasurementPlan(mode="reference"))
     ratios = build.baseline(build.cell(build.pairs(1200.0, 1000.0, 6), "reference"), policy)
-    assert any("want of a valid reference" in note for note in compare(ratios, build.cell(half[:3], "reference"), policy).notes)
+    left = "1 of 2 sessions left out for want of a valid reference session beside them"
+    assert left in compare(ratios, build.cell(half[:3], "reference"), policy).notes
+    spoiled = [*half[:3], replace(half[3], invalid_reasons=(InvalidReason("lag", "9 ms"),))]
+    assert f"{left}: 1 by lag, first 9 ms" in compare(ratios, build.cell(spoiled, "reference"), policy).notes
 
 
 def test_a_slow_slide_is_caught_against_the_anchor(build: Build) -> None:

@@ -79,7 +79,7 @@ def test_the_table_and_the_cap(build: Build) -> None:
     slid = build.baseline(build.cell(build.sessions(880.0, 6)), previous=first)
     policy = build.policy()
     row = changes(slid, first, policy.tolerances)[0]
-    assert (row.workload, row.metric, row.session_count) == ("chat", RATE, 6)
+    assert (row.workload, row.metric, row.of_sessions) == ("chat", RATE, "mean of 6")
     assert row.loss_ratio == pytest.approx(0.12, abs=0.01)
     assert row.cumulative_loss_ratio == pytest.approx(0.12, abs=0.01)
     assert "has lost 12" in beyond_cap([row], 0.1)[0]
@@ -109,6 +109,23 @@ def test_only_gated_statistical_metrics_must_be_testable(build: Build) -> None:
     assert {entry.metric for entry in baseline.workloads[0].metrics} == {RATE, "engine_peak_rss_bytes"}
     assert [problem.metric for problem in testable(baseline, policy)] == [RATE]
     assert testable(baseline, replace(policy, tolerances={})) == ()
+
+
+def test_a_proposal_keeps_how_many_ranks_were_read_and_refuses_a_mixture(build: Build) -> None:
+    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)})
+
+    def cell(*counts: int):
+        values = [{"weights_bytes": MetricValue(9.0, count), "engine_peak_rss_bytes": MetricValue(5.0, 1)} for count in counts]
+        return build.cell([replace(build.session(f"s{n}"), values=own) for n, own in enumerate(values)])
+
+    kept = build.baseline(cell(2, 2, 2, 2, 2, 2), policy)
+    assert kept.exact[0].rank_counts == {2}
+    assert kept.workloads[0].metrics[0].rank_counts == frozenset()  # resident memory is that of the whole tree
+    assert [row.of_sessions for row in changes(kept, None, policy.tolerances)] == ["equal in 6; of 2 ranks", "equal in 6"]
+    with pytest.raises(UsageError, match="weights_bytes was read of 1 and of 2 ranks in different sessions"):
+        build.baseline(cell(2, 2, 1, 2, 2, 2), policy)
+    unread = build.baseline(cell(0, 0, 0, 0, 0, 0), policy)
+    assert changes(unread, None, policy.tolerances)[0].of_sessions == "equal in 6; ranks not recorded"
 
 
 def test_exact_metrics_of_the_start_are_shared_and_those_of_serving_are_not(build: Build) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Acceptance, Baseline, digest_of
-from k3perf.store.baselines import baseline_path, read_baseline, read_target_baselines, write_baseline
+from k3perf.store.baselines import baseline_path, read_baseline, read_baseline_file, read_target_baselines, write_baseline
 from k3perf.store.proposals import Proposal, read_proposals, write_proposal
 from k3perf.store.waivers import read_waivers
 
@@ -52,6 +52,23 @@ def test_a_baseline_survives_the_disk(tmp_path: Path) -> None:
     assert path == baseline_path(tmp_path, "gpu", "default")
     assert read_baseline(tmp_path, "gpu", "default") == baseline()
     assert [entry.name for entry in path.parent.iterdir()] == ["default.json"]
+
+
+def test_files_from_before_ranks_were_counted_stay_valid_and_are_written_as_they_were(tmp_path: Path) -> None:
+    """The committed baselines are such files, digest and all."""
+    text = write_baseline(tmp_path, baseline()).read_text()
+    assert "rank_count" not in text
+    (old,) = baseline().workloads[0].metrics
+    assert old.rank_counts == frozenset()
+    counted = old.model_copy(update={"sessions": (old.sessions[0].model_copy(update={"rank_count": 2}),)})
+    fresh = baseline().model_copy(update={"exact": (counted,)})
+    read = read_baseline_file(write_baseline(tmp_path, fresh))
+    assert read is not None
+    assert read.exact[0].rank_counts == {2}
+    path = baseline_path(tmp_path, "gpu", "default")
+    path.write_text(path.read_text().replace('"rank_count": 2', '"rank_count": 1'))
+    with pytest.raises(ConfigFileError, match="edited by hand"):
+        read_baseline_file(path)
 
 
 def test_the_writer_stamps_the_digest(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,8 +139,26 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with ResultWriter(path, run_id="r1") as writer:
         writer.session(session_record("s1"))
     path.write_bytes(path.read_bytes() + b'{"kind":"round"}\n')
-    with pytest.raises(ConfigFileError, match="line 3"):
+    with pytest.raises(ConfigFileError, match="line 3") as caught:
         read_results(path)
+    assert "the 2 before it can be read and hold 0 sessions that ended, 0 follow" in caught.value.problem
+    assert "measure again" in caught.value.next_step
+
+
+@pytest.mark.parametrize("damage", ['{"kind":"sample","content":{"session_id":"s2"}}', '{"kind":"sam', "\x00\x00"])
+def test_what_stands_before_a_damaged_line_can_be_used_as_the_message_says(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "results.jsonl"
+    lines = written(path)
+    number = next(number for number, line in enumerate(lines, start=1) if '"kind":"round"' in line and '"s2"' in line)
+    path.write_text("".join([*lines[: number - 1], f"{damage}\n", *lines[number:]]))
+    with pytest.raises(ConfigFileError) as caught:
+        read_results(path)
+    found = caught.value
+    assert found.key == f"line {number}"
+    assert found.problem.endswith(f"; the {number - 1} before it can be read and hold 1 session that ended, {len(lines) - number} follow")
+    command = found.next_step.split("`")[1].replace("NEW", str(tmp_path / "new"))
+    subprocess.run(["sh", "-c", command], check=True, timeout=10)
+    assert read_results(tmp_path / "new").ended_sessions == {"s1"}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +167,9 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
 def test_lines_that_are_no_records_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(ConfigFileError, match="line 1"):
+    with pytest.raises(ConfigFileError, match="line 1") as caught:
         read_results(path)
+    assert caught.value.next_step == "It is no results file, or not its beginning: give the one that a run wrote."
 
 
 def test_only_a_valid_cell_of_the_same_plan_counts_as_finished(tmp_path: Path) -> None:
@@ -224,6 +244,9 @@ def test_a_directory_in_the_way_is_invalid(tmp_path: Path) -> None:
         ResultWriter(blocked / "results.jsonl", run_id="r1")
 
 
-def test_missing_results_are_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="cannot be read"):
-        read_results(tmp_path / "none.jsonl")
+def test_results_that_are_not_there_or_no_file_are_one_clear_error(tmp_path: Path) -> None:
+    for path, problem in ((tmp_path / "none.jsonl", "there is no such file"), (tmp_path, "cannot be read: Is a directory")):
+        with pytest.raises(ConfigFileError) as caught:
+            read_results(path)
+        assert caught.value.problem == problem
+        assert caught.value.next_step.startswith("Check the path")
