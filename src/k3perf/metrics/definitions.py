@@ -155,6 +155,15 @@ METRIC_TABLE: Final[tuple[MetricDef, ...]] = (
         Family.STARTUP,
         "Process start to ready with a warm compile cache",
     ),
+    MetricDef(
+        "startup_uncompiled_s",
+        "s",
+        _LOWER,
+        Scope.SESSION,
+        Comparison.STATISTICAL,
+        Family.STARTUP,
+        "Process start to ready of an engine that compiles no graphs",
+    ),
     _round("prefix_hit_ratio", "ratio", _HIGHER, Family.CACHE, "Prompt tokens found in the prefix cache over prompt tokens asked for"),
     _round("energy_per_output_token_j", "J/token", _LOWER, Family.ENERGY, "Device energy over the round divided by output tokens"),
 )

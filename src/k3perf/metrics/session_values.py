@@ -53,17 +53,18 @@ def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> Metr
     return MetricValue(kv_cache.value / capacity_tokens, kv_cache.n)
 
 
-def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
-    """Process start to ready under the name of the compile cache's state; the other name, or both if the state is unknown, stays None.
+_START_UP: Final = {False: "startup_cold_s", True: "startup_warm_s", None: "startup_uncompiled_s"}
+"""The name of a start's time by the state of the compile cache; None: the engine's log tells of no compiled graph."""
 
-    Both stay None for a process that had imported vLLM ahead of its turn.
+
+def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
+    """Process start to ready under the name of the compile cache's state: cold, warm, or no compiled graphs at all; the other names are None.
+
+    All are None for a process that had imported vLLM ahead of its turn.
     """
-    if record.imported_ahead:
-        ahead = MetricValue(None, 0, {"imported_ahead": 1})
-        return {"startup_cold_s": ahead, "startup_warm_s": ahead}
-    nothing = MetricValue(None, 0, {"other_cache_state": 1} if record.compile_cache_warm is not None else {"cache_state_unknown": 1})
-    values = {"startup_cold_s": nothing, "startup_warm_s": nothing}
-    if record.compile_cache_warm is not None and record.stages:
-        name = "startup_warm_s" if record.compile_cache_warm else "startup_cold_s"
+    name = _START_UP[record.compile_cache_warm]
+    why = "imported_ahead" if record.imported_ahead else "other_cache_state"
+    values = dict.fromkeys(_START_UP.values(), MetricValue(None, 0, {why: 1}))
+    if record.stages and not record.imported_ahead:
         values[name] = MetricValue(sum(stage.duration_s for stage in record.stages), 1)
     return values

@@ -179,16 +179,20 @@ def test_a_rank_that_cannot_tell_leaves_the_worst_unknown():
     assert session_metrics(session(memory=())).values["weights_bytes"].excluded == {"no_rank_seen": 1}
 
 
-@pytest.mark.parametrize(("warm", "cold_s", "warm_s"), [(True, None, 5.5), (False, 5.5, None), (None, None, None)])
-def test_start_up_goes_under_the_cache_state_it_had(warm, cold_s, warm_s):
+START_UPS = ("startup_cold_s", "startup_warm_s", "startup_uncompiled_s")
+
+
+@pytest.mark.parametrize(("warm", "times_s"), [(False, (5.5, None, None)), (True, (None, 5.5, None)), (None, (None, None, 5.5))])
+def test_start_up_goes_under_the_cache_state_it_had(warm, times_s):
     found = session_metrics(session(compile_cache_warm=warm)).values
-    assert (found["startup_cold_s"].value, found["startup_warm_s"].value) == (cold_s, warm_s)
+    assert tuple(found[name].value for name in START_UPS) == times_s
+    assert [found[name].excluded for name in START_UPS if found[name].value is None] == [{"other_cache_state": 1}] * 2
 
 
 @pytest.mark.parametrize("warm", [True, False, None])
 def test_a_process_that_had_imported_ahead_has_no_start_up_time(warm):
     found = session_metrics(session(compile_cache_warm=warm, imported_ahead=True)).values
-    for name in ("startup_cold_s", "startup_warm_s"):
+    for name in START_UPS:
         assert (found[name].value, found[name].excluded) == (None, {"imported_ahead": 1})
 
 
