@@ -56,11 +56,12 @@ def propose(
 ) -> Baseline:
     """The baseline of one (target, config) from everything measured of it; several measurements of one workload add their sessions up.
 
-    Workloads that were not measured stay as they were while hardware class and resolved configuration stay the same. A metric's anchor
-    stays unless it is new, ``new_anchor`` is given, or the new value is better: an improvement lifts the anchor with it. Raises
-    ``UsageError`` where the measurements do not belong together, hold too few valid sessions, or a gated metric has a value that cannot
-    be recorded.
+    Sessions are taken in order of time where every one of them tells when it started, else in the order given. Workloads that were not
+    measured stay as they were while hardware class and resolved configuration stay the same. A metric's anchor stays unless it is new,
+    ``new_anchor`` is given, or the new value is better: an improvement lifts the anchor with it. Raises ``UsageError`` where the
+    measurements do not belong together, hold too few valid sessions, or a gated metric has a value that cannot be recorded.
     """
+    measurements = _in_order_of_time(measurements)
     first, resolved = _agreeing(measurements, policy)
     kept = previous if previous is not None and _still_holds(previous, first, resolved) else None
     by_workload: dict[str, list[CellMeasurement]] = {}
@@ -109,6 +110,14 @@ def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
         f"the cap is {cap_ratio:.1%}"
         for row in over
     )
+
+
+def _in_order_of_time(measurements: Sequence[CellMeasurement]) -> Sequence[CellMeasurement]:
+    """Sessions drift with time, so two orders of the same files are two baselines. A cell's own sessions are in order already."""
+    starts = [[session.started_at_utc for session in cell.sessions] for cell in measurements]
+    if not all(all(times) for times in starts):
+        return measurements
+    return [cell for _, cell in sorted(zip(starts, measurements, strict=True), key=lambda pair: pair[0][:1])]
 
 
 def _still_holds(previous: Baseline, first: CellMeasurement, resolved: Mapping[str, object]) -> bool:

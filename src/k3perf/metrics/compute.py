@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from k3perf.config.workload_spec import ServiceLevel
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
 from k3perf.metrics.session_values import session_values
 from k3perf.metrics.values import MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord
+from k3perf.samples import RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.units import NS_PER_MS, ns_to_s
+
+_SERVER_CPU_COUNTER: Final = "process_cpu_seconds_total"
 
 
 def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None = None) -> SessionMetrics:
@@ -30,6 +33,7 @@ def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None
         values=session_values(record),
         resolved_config=dict(record.resolved_config),
         invalid_reasons=record.invalid_reasons,
+        started_at_utc=record.started_at_utc,
     )
 
 
@@ -40,7 +44,17 @@ def round_metrics(record: RoundRecord, *, service_level: ServiceLevel | None = N
         values |= {f"{prefix}_{name}_ms": value for name, value in summarise_ms(observations).items()}
     values["prefix_hit_ratio"] = _prefix_hit_ratio(record)
     values["energy_per_output_token_j"] = _energy_per_token(record)
-    return RoundMetrics(record.round_index, record.pair_index, values, record.invalid_reasons)
+    return RoundMetrics(
+        record.round_index, record.pair_index, values, record.invalid_reasons, ns_to_s(record.end_ns - record.start_ns), _readings(record)
+    )
+
+
+def _readings(record: RoundRecord) -> tuple[TelemetryReading, ...]:
+    """The round's telemetry, and the processor time that the server counted for itself."""
+    server_cpu_s = record.counters.get(_SERVER_CPU_COUNTER)
+    if server_cpu_s is None:
+        return record.telemetry
+    return (*record.telemetry, TelemetryReading("server_cpu_s", server_cpu_s, _SERVER_CPU_COUNTER))
 
 
 def meets_service_level(sample: RequestSample, service_level: ServiceLevel) -> bool:

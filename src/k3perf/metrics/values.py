@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from k3perf.samples import Arm, InvalidReason
+from k3perf.samples import Arm, InvalidReason, TelemetryReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,26 @@ class MetricValue:
 
 @dataclass(frozen=True, slots=True)
 class RoundMetrics:
-    """ROUND metrics of one measured round. Invalid rounds are kept, with their reasons and values, and never judged."""
+    """ROUND metrics of one measured round. Invalid rounds are kept, with their reasons and values, and never judged.
+
+    ``duration_s``: from the round's start to its end. ``readings``: what was read of host, devices and server over
+    that time, for whoever asks what made a round slow; nothing is judged by them. None and empty where an older file has neither.
+    """
 
     round_index: int
     pair_index: int | None
     values: dict[str, MetricValue]
     invalid_reasons: tuple[InvalidReason, ...] = ()
+    duration_s: float | None = None
+    readings: tuple[TelemetryReading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionMetrics:
     """One session: its rounds' metrics in order of time, its SESSION metrics, and what it resolved its configuration to.
 
-    ``pair_id`` joins a candidate session with the reference session that was resident or measured beside it.
+    ``pair_id`` joins a candidate session with the reference session that was resident or measured beside it. ``started_at_utc``: ISO 8601,
+    empty where an older file does not tell.
     """
 
     session_id: str
@@ -43,6 +50,7 @@ class SessionMetrics:
     values: dict[str, MetricValue]
     resolved_config: dict[str, object]
     invalid_reasons: tuple[InvalidReason, ...] = ()
+    started_at_utc: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3perf.errors import ConfigFileError
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm, InvalidReason
+from k3perf.samples import Arm, InvalidReason, TelemetryReading
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 
@@ -45,17 +45,27 @@ class ValueDocument(_Document):
     excluded: dict[str, int] = Field(default_factory=dict)
 
 
+class ReadingDocument(_Document):
+    """``samples.TelemetryReading`` as a document."""
+
+    name: str
+    value: FiniteFloat | None
+    source: str
+
+
 class RoundDocument(_Document):
-    """``metrics.values.RoundMetrics`` as a document."""
+    """``metrics.values.RoundMetrics`` as a document. Older files have neither duration nor readings."""
 
     round_index: int
     pair_index: int | None = None
     values: dict[str, ValueDocument]
     invalid_reasons: tuple[ReasonDocument, ...] = ()
+    duration_s: FiniteFloat | None = None
+    readings: tuple[ReadingDocument, ...] = ()
 
 
 class SessionDocument(_Document):
-    """``metrics.values.SessionMetrics`` as a document."""
+    """``metrics.values.SessionMetrics`` as a document. Older files do not tell when a session started."""
 
     session_id: str = Field(min_length=1)
     arm: Arm
@@ -64,6 +74,7 @@ class SessionDocument(_Document):
     values: dict[str, ValueDocument]
     resolved_config: dict[str, Any]
     invalid_reasons: tuple[ReasonDocument, ...] = ()
+    started_at_utc: str = ""
 
 
 class CellDocument(_Document):
@@ -168,12 +179,15 @@ def _dump_session(session: SessionMetrics) -> dict[str, Any]:
                 "pair_index": measured.pair_index,
                 "values": _dump_values(measured.values),
                 "invalid_reasons": [_dump_reason(reason) for reason in measured.invalid_reasons],
+                "duration_s": _finite(measured.duration_s),
+                "readings": [{"name": r.name, "value": _finite(r.value), "source": r.source} for r in measured.readings],
             }
             for measured in session.rounds
         ],
         "values": _dump_values(session.values),
         "resolved_config": session.resolved_config,
         "invalid_reasons": [_dump_reason(reason) for reason in session.invalid_reasons],
+        "started_at_utc": session.started_at_utc,
     }
 
 
@@ -219,12 +233,15 @@ def _session(document: SessionDocument) -> SessionMetrics:
                 pair_index=measured.pair_index,
                 values=_values(measured.values),
                 invalid_reasons=_reasons(measured.invalid_reasons),
+                duration_s=measured.duration_s,
+                readings=tuple(TelemetryReading(name=r.name, value=r.value, source=r.source) for r in measured.readings),
             )
             for measured in document.rounds
         ),
         values=_values(document.values),
         resolved_config=dict(document.resolved_config),
         invalid_reasons=_reasons(document.invalid_reasons),
+        started_at_utc=document.started_at_utc,
     )
 
 

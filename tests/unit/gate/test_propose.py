@@ -11,7 +11,7 @@ from k3perf.gate.baseline import digest_of
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.propose import beyond_cap, changes
 from k3perf.gate.testable import testable
-from k3perf.metrics.values import MetricValue
+from k3perf.metrics.values import CellMeasurement, MetricValue
 from tests.unit.gate.conftest import LEVELS, RATE, Build
 
 
@@ -33,6 +33,25 @@ def test_several_runs_add_their_sessions_up(build: Build) -> None:
 
     baseline = propose([one, other], versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
     assert len(baseline.workloads[0].metrics[0].sessions) == 6
+
+
+def test_sessions_are_taken_in_order_of_time_whatever_the_order_of_the_files(build: Build) -> None:
+    from k3perf.gate.propose import propose
+
+    def order(*cells: CellMeasurement) -> list[str]:
+        baseline = propose(cells, versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
+        return [session.session_id for session in baseline.workloads[0].metrics[0].sessions]
+
+    def recorded(name: str, hour: int) -> CellMeasurement:
+        sessions = build.sessions(1000.0, 3)
+        return build.cell(
+            [replace(s, session_id=f"{name}{n}", started_at_utc=f"2026-11-30T{hour:02}:0{n}:00Z") for n, s in enumerate(sessions)]
+        )
+
+    early, late = recorded("e", 3), recorded("l", 4)
+    assert order(late, early) == order(early, late) == ["e0", "e1", "e2", "l0", "l1", "l2"]
+    untold = replace(early, sessions=(replace(early.sessions[0], started_at_utc=""), *early.sessions[1:]))
+    assert order(late, untold) == ["l0", "l1", "l2", "e0", "e1", "e2"]
 
 
 def test_only_sound_measurements_that_belong_together_are_recorded(build: Build) -> None:

@@ -196,6 +196,15 @@ def test_a_process_that_had_imported_ahead_has_no_start_up_time(warm):
         assert (found[name].value, found[name].excluded) == (None, {"imported_ahead": 1})
 
 
+def test_a_round_keeps_its_duration_and_what_was_read_meanwhile():
+    clock = TelemetryReading("sm_clock_min_mhz", 1590.0, "NVML device 0")
+    measured = replace(record(sample()), start_ns=100, end_ns=2_000_000_100, telemetry=(clock,))
+    found = session_metrics(session(rounds=(measured,), started_at_utc="2026-11-30T03:49:29Z"))
+    assert (found.started_at_utc, found.rounds[0].duration_s, found.rounds[0].readings) == ("2026-11-30T03:49:29Z", 2.0, (clock,))
+    counted = replace(measured, counters={"process_cpu_seconds_total": 0.66})
+    assert round_metrics(counted).readings == (clock, TelemetryReading("server_cpu_s", 0.66, "process_cpu_seconds_total"))
+
+
 def test_peak_resident_memory_is_the_sessions_and_unknown_when_it_was_not_seen():
     assert session_metrics(session(engine_peak_resident_bytes=700)).values["engine_peak_rss_bytes"].value == 700
     blind = session_metrics(session()).values["engine_peak_rss_bytes"]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from k3perf.errors import ConfigFileError
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm, InvalidReason
+from k3perf.samples import Arm, InvalidReason, TelemetryReading
 from k3perf.store.measurements import dump_measurement, load_measurement, read_measurement_file, write_measurement_file
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -20,10 +20,13 @@ values = st.dictionaries(
     names, st.builds(MetricValue, st.none() | finite, st.integers(0, 99), st.dictionaries(names, st.integers(0, 9))), max_size=3
 )
 reasons = st.lists(st.builds(InvalidReason, names, names, st.none() | finite, st.none() | finite), max_size=2).map(tuple)
-rounds = st.lists(st.builds(RoundMetrics, st.integers(0, 20), st.none() | st.integers(0, 20), values, reasons), max_size=3).map(tuple)
+readings = st.lists(st.builds(TelemetryReading, names, st.none() | finite, names), max_size=2).map(tuple)
+rounds = st.lists(
+    st.builds(RoundMetrics, st.integers(0, 20), st.none() | st.integers(0, 20), values, reasons, st.none() | finite, readings), max_size=3
+).map(tuple)
 configs = st.dictionaries(names, st.none() | st.booleans() | st.integers(-9, 9) | names | st.lists(names, max_size=2), max_size=3)
 sessions = st.lists(
-    st.builds(SessionMetrics, names, st.sampled_from(Arm), st.none() | names, rounds, values, configs, reasons), max_size=3
+    st.builds(SessionMetrics, names, st.sampled_from(Arm), st.none() | names, rounds, values, configs, reasons, names), max_size=3
 ).map(tuple)
 measurements = st.builds(
     CellMeasurement, names, names, names, st.sampled_from(["baseline", "reference", "ab"]), names, names, sessions, reasons
@@ -39,6 +42,13 @@ def one_cell(value: float | None = 1.0) -> CellMeasurement:
     measured = RoundMetrics(0, None, {"ttft_p50_ms": MetricValue(value, 8)})
     session = SessionMetrics("s1", Arm.CANDIDATE, None, (measured,), {}, {"block_size": 16})
     return CellMeasurement("cpu", "default", "short", "baseline", "cpu-x", "abc", (session,))
+
+
+def test_an_older_file_has_neither_times_nor_readings() -> None:
+    data = dump_measurement(one_cell())
+    session = data["sessions"][0]
+    del session["started_at_utc"], session["rounds"][0]["duration_s"], session["rounds"][0]["readings"]
+    assert load_measurement(data) == one_cell()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
