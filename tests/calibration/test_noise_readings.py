@@ -1,11 +1,12 @@
-"""What docs/gpu.md reads from the devices' power: computed again from the energy that every recorded round holds."""
+"""What docs/gpu.md says of the noise: computed again from the energy that every recorded round holds, and from the readings of later ones."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
-from statistics import correlation, fmean, median
+from statistics import correlation, fmean, median, pstdev
 from typing import Any, Final
 
 import pytest
@@ -88,3 +89,65 @@ def test_rounds_beside_busy_neighbours_are_slower() -> None:
     assert f"the {len(found)} rounds of `serve_1k`" in page()
     assert f"{100 * min(found)[0]:.0f} to {100 * max(found)[0]:.0f} %, {-rates:.1f} % less throughput and {times:.1f} % more TPOT" in page()
     assert f"{-max(found)[1]:.1f} % less and {max(found)[2]:.1f} % more" in page()
+
+
+def told_rounds(pattern: str = "h200*.json") -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
+    """Target and config, and the valid rounds of `serve_1k` with their readings, of every recorded session that has both."""
+    return [
+        ((cell["target"], cell["config"]), rounds)
+        for path in sorted((REPOSITORY / "perf_tests" / "recordings").glob(pattern))
+        for cell in json.loads(path.read_text())["cells"]
+        for session in cell["sessions"]
+        if cell["workload"] == "serve_1k"
+        and len(rounds := [entry for entry in session["rounds"] if not entry["invalid_reasons"] and entry.get("readings")]) >= 4
+    ]
+
+
+def reading(entry: dict[str, Any], name: str) -> float:
+    return fmean(item["value"] for item in entry["readings"] if item["name"] == name)
+
+
+def test_others_use_of_the_processors_does_not_matter_up_to_the_limit() -> None:
+    sessions = told_rounds()
+    longer: dict[str, list[float]] = {"less than 3 %": [], "3 to 6 %": [], "6 to 10 %": [], "more": []}
+    highest = 0.0
+    for _, rounds in sessions:
+        usual = median(entry["duration_s"] for entry in rounds)
+        for entry in rounds:
+            used = reading(entry, "foreign_cpu_ratio")
+            highest = max(highest, used)
+            name = "less than 3 %" if used < 0.03 else "3 to 6 %" if used < 0.06 else "6 to 10 %" if used < 0.1 else "more"
+            longer[name].append(100 * (entry["duration_s"] / usual - 1))
+    shares = [f"{fmean(values):.1f} %" for values in longer.values()]
+    assert f"up to {100 * highest:.1f} % of 32 processors" in page()
+    assert f"({sum(map(len, longer.values()))} in {len(sessions)} sessions)" in page()
+    assert f"less than 3 % took {shares[0]} longer than their session's median, those with 3 to 6 % {shares[1]}," in page()
+    assert f"with 6 to 10 % {shares[2]}, with more {shares[3]}." in page()
+
+
+def test_what_the_gpu_bound_k2_proxy_waits_for() -> None:
+    """Relative to the mean of the config, so that configs of different speed can be taken together."""
+    by_config: dict[str, list[list[dict[str, Any]]]] = {}
+    for (target, config), rounds in told_rounds("h200-k2-[4567]-2026-11-30.json"):
+        if target == "h200-k2" and config != "seqs_down":
+            by_config.setdefault(config, []).append(rounds)
+
+    def relative(value: Callable[[dict[str, Any]], float], take: Callable[[Iterable[float]], float] = fmean) -> list[float]:
+        found = []
+        for sessions in by_config.values():
+            own = [take(map(value, rounds)) for rounds in sessions]
+            found += [one / fmean(own) for one in own]
+        return found
+
+    lasted = relative(lambda entry: float(entry["duration_s"]), median)
+    with_power, with_server, with_clock, with_others = (
+        correlation(lasted, relative(partial(reading, name=name)))
+        for name in ("power_mean_w", "server_cpu_s", "sm_clock_mean_mhz", "foreign_cpu_ratio")
+    )
+    assert f"The {len(lasted)} sessions of `h200-k2` with 64 requests in flight vary by {100 * pstdev(lasted):.1f} % in duration" in page()
+    assert (
+        f"power by {with_power:.2f}, with the API server's CPU time by {with_server:+.2f}, with the mean SM clock by {with_clock:.2f}"
+        in page()
+    )
+    assert "and with others' CPU use not at all" in page()
+    assert abs(with_others) < 0.05
