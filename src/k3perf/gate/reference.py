@@ -202,8 +202,8 @@ def _level(cell: Sessions, noise: MetricNoise, taken: Taken) -> Level:
 def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Reference:
     """ab: the expected difference is none, and known; the noise is that of pairs.
 
-    Where the candidate's own pairs have a part in it, those whose rounds spread out of line have none, if two others are there: a look sets
-    them aside (``session_values``).
+    Where the candidate's own pairs have a part in it, those whose rounds spread out of line have none: a look sets them aside
+    (``session_values``).
     """
     noise = _pair_noise(subject, policy)
     plan = policy.plan
@@ -212,7 +212,7 @@ def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Refe
     def level_at(count: int) -> Level:
         this = Taken(taken.location, count)
         steady = [losses for losses in series.sessions if not stays_out_of_line(losses, count)]
-        own = [locate(taken.location, losses[:count]) for losses in (steady if len(steady) > 1 else series.sessions)]
+        own = [locate(taken.location, losses[:count]) for losses in steady]
         variance, df = noise.session(this).moderate(sample_variance(own), max(len(own) - 1, 0))
         return Level(0.0, variance, df, noise.skewness(this))
 

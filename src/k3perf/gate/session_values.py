@@ -10,6 +10,9 @@ instead, as long as
 * the plan has room: a session that is set aside counts towards its maximum of sessions, so that in a plan of one or two nothing can be.
 
 Rounds' spread alone decides who is set aside, never what they lost. What they lost is kept for the verdict.
+
+Only the last session can still get rounds; one that was followed by another is judged by those it has. A session of fewer rounds than a
+look wants is passed over, and takes its place in the plan's maximum of sessions.
 """
 
 from __future__ import annotations
@@ -108,10 +111,14 @@ def sessions_at(
     wanted = look.rounds if reference.round_count else 1
     ready: list[Session] = []
     aside: list[SetAside] = []
+    short_count = 0
     for place, losses in enumerate(sessions):
+        last = place + 1 == len(sessions)
         if len(losses) < wanted:
+            short_count += not last
             continue
-        session = kept.get((place, wanted)) or _session(place, losses, wanted, reference, limits, look)
+        reachable = limits.maximum_rounds if last else min(len(losses), limits.maximum_rounds)
+        session = kept.get((place, wanted)) or _session(place, losses, wanted, reachable, reference, limits)
         if isinstance(session, Missing):
             return LookSessions(ready, tuple(aside), session)
         kept[place, wanted] = session
@@ -124,14 +131,16 @@ def sessions_at(
         if len(ready) == look.sessions:
             return LookSessions(ready, tuple(aside))
     need = len(ready) + len(aside) + 1 if aside else look.sessions  # the next session may be out of line too, and end it
-    return LookSessions(ready, tuple(aside), Missing(Cause.TOO_FEW, need, look.rounds))
+    need += short_count
+    room = need <= maximum_sessions
+    return LookSessions(ready, tuple(aside), Missing(Cause.TOO_FEW, need if room else None, look.rounds if room else None))
 
 
 def _session(
-    place: int, losses: Sequence[float], wanted: int, reference: Reference, limits: Limits, look: Look
+    place: int, losses: Sequence[float], wanted: int, reachable: int, reference: Reference, limits: Limits
 ) -> Session | SetAside | Missing:
-    """One session by its first rounds: as many as wanted, or up to the maximum where they spread out of line, or where some stand out and
-    the session seems to lose more than the tolerance, which may be those rounds' doing."""
+    """One session by its first rounds: as many as wanted, or all that it has or can still get (``reachable``) where they spread out of line,
+    or where some stand out and the session seems to lose more than the tolerance, which may be those rounds' doing."""
     used = sorted(losses[:wanted])
     session = _valued(used, reference)
     if used[-1] - used[0] <= min(2 * reference.spread_bound, limits.tolerance):  # neither out of line nor standing out
@@ -139,10 +148,10 @@ def _session(
     spread = reference.out_of_line(used)
     if not spread and (session.loss <= limits.tolerance or not _stands_out(used, reference, limits.tolerance)):
         return session
-    if wanted < limits.maximum_rounds:
-        if len(losses) < limits.maximum_rounds:
-            return Missing(Cause.SPREAD if spread else Cause.OUTLIERS, look.sessions, limits.maximum_rounds, reference.spread(used))
-        used = sorted(losses[: limits.maximum_rounds])
+    if wanted < reachable:
+        if len(losses) < reachable:
+            return Missing(Cause.SPREAD if spread else Cause.OUTLIERS, place + 1, reachable, reference.spread(used))
+        used = sorted(losses[:reachable])
         spread = reference.out_of_line(used)
         session = _valued(used, reference)
     return SetAside(place, reference.spread(used), session.loss) if spread else session

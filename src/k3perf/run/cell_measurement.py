@@ -30,8 +30,6 @@ OnRecord = Callable[[SessionRecord], None]
 OnSessionEnd = Callable[[str, tuple[InvalidReason, ...]], None]
 OnRound = Callable[[str, Cell, Arm, RoundRecord], None]
 
-ROUNDS_PER_PURCHASE = 2  # one ABBA block
-
 
 @dataclass
 class CellRun:
@@ -68,7 +66,8 @@ class CellRun:
                 self.progress.note(f"{self.cell.cell_id}: the engine died, one more try: {error.root_cause or error}")
                 self.lost.append(f"session {session_index + 1} was lost and measured anew: {engine_reason(error).text}")
                 continue
-            if verdict.buy is not Buy.SESSIONS and session_index + 1 >= plan.minimum_sessions:
+            # rounds that are still asked for could not be had of this session: another one may have them
+            if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
         measurement = self._measurement(self.sessions, reasons)
         verdict = self.judge(measurement) if reasons or verdict is None else verdict
@@ -110,9 +109,10 @@ class CellRun:
                 current = [self._metrics(record) for record in records]
                 measurement = self._measurement([*self.sessions, *current], ())
                 verdict = self._explained(self.judge(measurement), lives) if judged else _unjudged(self.cell, self.mode)
-                if not judged or verdict.buy is not Buy.ROUNDS or goal >= plan.maximum_rounds:
-                    break
-                goal = min(verdict.buy_until_rounds or goal + ROUNDS_PER_PURCHASE, plan.maximum_rounds)
+                wanted = min(verdict.buy_until_rounds, plan.maximum_rounds)
+                if not judged or verdict.buy is not Buy.ROUNDS or wanted <= goal:
+                    break  # also where repeats are spent: what is asked for then cannot be had of this session
+                goal = wanted
             awake.all()
         for record in records:
             self._end(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import date
 
 import numpy as np
 import pytest
@@ -15,19 +16,22 @@ from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, judge
 from k3perf.gate.looks import schedule
-from k3perf.gate.noise import Taken
+from k3perf.gate.noise import MetricNoise, Taken
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import USUAL_SPREAD, Level, Reference
+from k3perf.gate.readings import Series
+from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, Subject, base_arm_reference
 from k3perf.gate.replay import Session, quick_runs, suite_run
+from k3perf.gate.scale import scale_for
 from k3perf.gate.selftest import simulated_setting
 from k3perf.gate.session_values import Cause, Limits
 from k3perf.gate.verdict import Buy, CellVerdict
 from k3perf.gate.verdict_file import CellEntry
+from k3perf.metrics.definitions import METRICS
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.samples import Arm
 from k3perf.stats.order_statistics import Location
-from tests.unit.gate.conftest import LEVELS, RATE, Build
+from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
 LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=6)
 STEADY = (0.0, 0.01, -0.01, 0.005, -0.005, 0.0)
@@ -84,6 +88,26 @@ def test_half_of_the_sessions_out_of_line_is_invalid_and_buys_nothing_more(measu
     assert (found.outcome, found.cause, found.need_sessions) == (Outcome.INVALID, Cause.SPREAD, None)
     beyond = decide([*measured, *[EARLY] * 9], most)  # what lies beyond the plan never counts
     assert (beyond.outcome, beyond.set_aside) == (found.outcome, found.set_aside)
+
+
+def test_a_session_that_was_followed_by_another_gets_no_more_rounds_and_is_judged_by_those_it_has() -> None:
+    wild = (0.0, 0.8, 0.01, 0.8, 0.4)  # of six at most
+    assert decide([wild], 3).need_rounds == 6
+    found = decide([wild, EARLY], 3)
+    assert (found.outcome, len(found.set_aside), found.need_sessions) == (Outcome.INVALID, 1, 3)
+    assert decide([wild, EARLY, EARLY], 3).outcome is Outcome.PASS
+    standing_out = decide([(1.5, 1.5, 1.5, 9.0, 1.5), lost(1.5)], 3)
+    assert (standing_out.cause, standing_out.rounds, standing_out.outcome) == (Cause.DECIDED, 9, Outcome.REGRESSED)
+
+
+def test_a_session_of_too_few_rounds_takes_its_place_in_the_plan() -> None:
+    short = STEADY[:2]
+    assert decide([short], 3).need_sessions == 1
+    assert decide([short, WILD], 4).need_sessions == 3
+    assert decide([short, WILD], 3).need_sessions == 3
+    assert decide([short, WILD, EARLY], 4).need_sessions == 4
+    full = decide([short, WILD, EARLY], 3)
+    assert (full.outcome, full.need_sessions, full.need_rounds) == (Outcome.INVALID, None, None)
 
 
 def test_two_of_five_may_be_set_aside() -> None:
@@ -220,6 +244,29 @@ def test_in_ab_a_pair_out_of_line_has_no_part_in_the_noise(build: Build) -> None
     ]
     verdict = judged(build, "ab", swing=0.5, other=build.cell(loud, "reference"))
     assert verdict.outcome is Outcome.PASS
+
+
+def test_in_ab_a_pair_that_more_rounds_bring_back_in_line_has_its_part_in_the_noise() -> None:
+    """Its first four rounds spread, all twelve do not: it is judged, so how it differs from the others counts."""
+    metric, tolerance = METRICS[RATE], Tolerance(loss_ratio=0.08)
+    recorded = tuple(tuple(0.01 * swing * (level + value) for value in SPREAD) for swing, level in ((1, 0.0), (1, 1.0), (9, 0.0), (9, 9.0)))
+    noise = MetricNoise((recorded[:2], recorded[2:]), 12)
+    plan = MeasurementPlan(mode="reference")
+    policy = Policy(tolerances={RATE: tolerance}, plan=plan, gated_metric_count=1, today=date(2026, 6, 1), noise={(RATE, "ratio"): noise})
+    subject = Subject(metric, tolerance, scale_for(metric, tolerance), "ratio")
+    sigma = noise.round_variance**0.5
+
+    def variance(*sessions: Sequence[float]) -> float:
+        series = Series(tuple(map(tuple, sessions)), ((),) * len(sessions), ("s",) * len(sessions))
+        return base_arm_reference(subject, series, policy).at(4).variance
+
+    in_line = [0.0] * 12
+    settled = [0.0, 40 * sigma, 0.0, 40 * sigma, *[20 * sigma] * 8]
+    wild = [0.0, 40 * sigma] * 6
+    assert variance(in_line, in_line, wild) == variance(in_line, in_line)
+    assert variance(in_line, in_line, settled) > variance(in_line, in_line)
+    later = [0.0] * 4 + wild[:8]  # judged by its first four
+    assert variance(in_line, in_line, later) == variance(in_line, in_line, in_line)
 
 
 @pytest.mark.parametrize("mode", ["baseline", "reference"])

@@ -167,6 +167,7 @@ def test_session_values_are_those_of_the_worst_rank():
     found = session_metrics(session()).values
     assert found["weights_bytes"].value == 120
     assert found["kv_bytes_per_token"].value == 4
+    assert found["kv_bytes_per_token"].n == found["kv_cache_bytes"].n
     assert found["kv_capacity_tokens"].value == 200
     assert found["max_concurrency_ratio"].value == 4.5
 
