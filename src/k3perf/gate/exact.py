@@ -60,14 +60,15 @@ def judge_other_ranks(
     one side's is not known. ``committed``: what is compared with is a baseline, and not the base arm of this run."""
     if not recorded or not measured or (recorded == measured and len(recorded) == 1):
         return None
-    differ = f"the worst of {_ranks(measured)} was measured, the worst of {_ranks(recorded)}"
+    differ = f"the worst of {ranks_text(measured)} was measured, the worst of {ranks_text(recorded)}"
     if not committed:
         return plain_verdict(metric, tolerance, Outcome.INVALID, f"{differ} in the base arm; they cannot be compared (docs/multi-host.md)")
     step = "have every rank read (docs/multi-host.md), or run k3perf baseline propose"
     return plain_verdict(metric, tolerance, Outcome.NO_BASELINE, f"{differ} is in the baseline; {step}")
 
 
-def _ranks(counts: frozenset[int]) -> str:
+def ranks_text(counts: frozenset[int]) -> str:
+    """How many ranks, or which numbers of them where sessions differ; at least one number."""
     return f"{' or '.join(map(str, sorted(counts)))} rank{'' if counts == {1} else 's'}"
 
 

@@ -14,6 +14,7 @@ from k3perf.config.models import Tolerance
 from k3perf.errors import UsageError
 from k3perf.gate.baseline import Acceptance, Baseline, MetricBaseline, SessionValue, WorkloadBaseline, digest_of
 from k3perf.gate.drift import config_differences
+from k3perf.gate.exact import ranks_text
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.scale import Scale, scale_for
@@ -56,10 +57,11 @@ def propose(
 ) -> Baseline:
     """The baseline of one (target, config) from everything measured of it; several measurements of one workload add their sessions up.
 
-    Sessions are taken in order of time where every one of them tells when it started, else in the order given. Workloads that were not
-    measured stay as they were while hardware class and resolved configuration stay the same. A metric's anchor stays unless it is new,
-    ``new_anchor`` is given, or the new value is better: an improvement lifts the anchor with it. Raises ``UsageError`` where the
-    measurements do not belong together, hold too few valid sessions, or a gated metric has a value that cannot be recorded.
+    Measurements are taken in the order of their first sessions where every session tells when it started, else as given; sessions of
+    measurements made side by side are not mixed. Workloads that were not measured stay as they were while hardware class and resolved
+    configuration stay the same. A metric's anchor stays unless it is new, ``new_anchor`` is given, or the new value is better: an
+    improvement lifts the anchor with it. Raises ``UsageError`` where the measurements do not belong together, hold too few valid
+    sessions, or a gated metric has a value that cannot be recorded.
     """
     measurements = _in_order_of_time(measurements)
     first, resolved = _agreeing(measurements, policy)
@@ -113,7 +115,8 @@ def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
 
 
 def _in_order_of_time(measurements: Sequence[CellMeasurement]) -> Sequence[CellMeasurement]:
-    """Sessions drift with time, so two orders of the same files are two baselines. A cell's own sessions are in order already."""
+    """Sessions drift with time, so two orders of the same files are two baselines. A cell's own sessions are in order already; those of two
+    cells that were measured at one time stay apart."""
     starts = [[session.started_at_utc for session in cell.sessions] for cell in measurements]
     if not all(all(times) for times in starts):
         return measurements
@@ -294,16 +297,11 @@ def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
     count = len(entry.sessions)
     if metric.comparison is not Comparison.EXACT:
         return f"mean of {count}"
-    ranks = f"; {_ranks(entry)}" if metric.name in RANK_METRICS else ""
+    told = f"of {ranks_text(entry.rank_counts)}" if entry.rank_counts else "ranks not recorded"
+    ranks = f"; {told}" if metric.name in RANK_METRICS else ""
     if entry.constant:
         return f"equal in {count}{ranks}"
     return f"worst of {count}, {next(session.session_id for session in entry.sessions if session.value == value)}{ranks}"
-
-
-def _ranks(entry: MetricBaseline) -> str:
-    """Of how many ranks the entry is the worst."""
-    counts = sorted(entry.rank_counts)
-    return f"of {' or '.join(map(str, counts))} rank{'' if counts == [1] else 's'}" if counts else "ranks not recorded"
 
 
 def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:
