@@ -100,9 +100,9 @@ class ModelSource(Declared):
 
 
 class Parallelism(Declared):
-    """Ranks of one engine: the product of all sizes, which must be ``hardware.device_count``.
+    """Ranks of one engine. Their number is the product of all sizes; on accelerators it must be ``hardware.device_count``.
 
-    Nothing else declares ranks: vLLM's arguments for them follow from these keys.
+    Only these keys declare ranks. vLLM's arguments for them follow, and are refused elsewhere.
     """
 
     tensor: int = Field(ge=1, default=1)
