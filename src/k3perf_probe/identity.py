@@ -21,9 +21,15 @@ _DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
 
 
 def read_identity() -> dict[str, Any]:
-    """Versions (None: not installed), CUDA and driver versions, device names, host. Never raises for a missing part."""
+    """Versions (None: not installed), devices, and what the machine brings: driver, distribution, kernel, processor, host.
+
+    Never raises for a missing part.
+    """
     found: dict[str, Any] = {name: _first_version(names) for name, names in _DISTRIBUTIONS.items()}
     found["python_version"] = platform.python_version()
+    found["distribution"] = _distribution()
+    found["kernel"] = platform.release() or None
+    found["processor"] = _processor_name()
     found["host"] = socket.gethostname()
     found["machine"] = platform.machine()
     torch = sys.modules.get("torch")  # loaded already in an engine's process; never loaded for the sake of a version
@@ -61,8 +67,20 @@ def _device_names(torch: Any) -> list[str]:
     return [_processor_name()]
 
 
+def _distribution() -> str | None:
+    """``Debian GNU/Linux 12 (bookworm)``; None where the system does not name itself."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
 def _processor_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    for line in text.splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()

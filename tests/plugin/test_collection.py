@@ -1,15 +1,17 @@
 """What a user sees when pytest collects the suite: stable ids, targets by hardware, one message for bad input. No engine starts."""
 
 import itertools
+import os
 import subprocess
 import sys
 
 import pytest
+from tests.fork_of_vllm import Fork
 
 from k3perf.errors import ExitStatus
 
 
-def collect(repository, *arguments):
+def collect(repository, *arguments, **environment):
     """`pytest perf_tests --collect-only` as a user types it, without vLLM in this environment."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments],
@@ -18,6 +20,7 @@ def collect(repository, *arguments):
         text=True,
         timeout=60,
         check=False,
+        env=os.environ | environment,
     )
 
 
@@ -195,3 +198,19 @@ def test_inject_runs_the_suite_in_the_repository(repository):
     )
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     assert "test_throughput[cpu-hybrid-fp8_kv-chat]" in run.stdout
+
+
+def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, suite_copy, tmp_path):
+    fork = Fork(tmp_path / "fork", "0.34.0+fork")
+    path = suite_copy / "targets" / "cpu-gqa.yaml"
+    path.write_text(path.read_text().replace("engine_arguments:", "engine_arguments:\n  fork_speed: 3", 1))
+    words = ("--k3-suite", str(suite_copy), "--k3-target", "cpu-gqa")
+    environment = {"K3PERF_CACHE": str(tmp_path / "cache")}
+    known = collect(repository, *words, "--k3-engine-python", str(fork.python), **environment)
+    assert known.returncode == ExitStatus.OK, known.stdout + known.stderr
+    unknown = collect(repository, *words, "--k3-engine-python", str(tmp_path / "nowhere"), **environment)
+    assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
+    told = unknown.stdout + unknown.stderr
+    assert f"{path} at 'engine_arguments.fork_speed': unknown vLLM argument (value: 3)" in told
+    assert "Checked against the table that k3perf ships" in told
+    assert "Traceback" not in told

@@ -226,6 +226,26 @@ def test_changed_default_is_config_drift(site):
     assert "enable_prefix_caching" in run.stdout
 
 
+def test_another_machine_is_a_note_and_another_vllm_is_config_drift(site):
+    """The baselines were recorded with Python 3.11.7, and with a vLLM that calls itself 0.32.0."""
+    site.behave(identity={"python_version": "3.11.2", "kernel": "6.1.0-18-amd64"})
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    note = "environment differs: python 3.11.7 -> 3.11.2"
+    assert f"note: {note}" in run.stdout
+    (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
+    assert note in cell["notes"]
+    assert cell["differences"] == []
+    document = json.loads((site.root / "out" / "measurements.json").read_text())
+    environments = [session["environment"] for measured in document["cells"] for session in measured["sessions"]]
+    assert environments == [{"python": "3.11.2", "kernel": "6.1.0-18-amd64"}] * len(environments)
+    site.behave(identity={"python_version": "3.11.2", "vllm_version": "0.99.0"})
+    drifted = site.pytest("-k", "fp8_kv and test_config_lock")
+    assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout + drifted.stderr
+    assert "version.vllm: was '0.32.0', is '0.99.0'" in drifted.stdout
+    assert "version.python" not in drifted.stdout
+
+
 def test_engine_that_dies_is_invalid_with_its_cause_once(site):
     site.behave(die_after_requests=20)
     run = site.pytest("-k", "fp8_kv", "-W", "error")

@@ -14,10 +14,12 @@ from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.baseline import Acceptance, Baseline
 from k3perf.gate.commits import distinct_commits
+from k3perf.gate.environments import recorded_environments
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
 from k3perf.gate.propose import Change, beyond_cap, changes, propose
 from k3perf.gate.testable import testable
+from k3perf.metrics.environment import environment_text
 from k3perf.metrics.values import CellMeasurement
 from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
 from k3perf.store.measurements import MeasurementFile, read_measurement_file
@@ -108,7 +110,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
             Proposal(schema_version=1, new_anchor=arguments.new_anchor, objections=tuple(objections), baseline=baseline),
         )
         sys.stdout.write(f"{target}/{config} -> {path}\n{_table(rows)}")
-        sys.stdout.writelines(f"  {line}\n" for line in _scaling(suite, root, baseline))
+        sys.stdout.writelines(f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline)))
         sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in objections)
     sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
     return 0
@@ -149,6 +151,7 @@ def run_show(arguments: argparse.Namespace) -> int:
             f"{name} on {baseline.hardware_class}, accepted by {acceptance.accepted_by} at {acceptance.accepted_at_utc} "
             f"({acceptance.reason}), commit {acceptance.commit}, runs {', '.join(acceptance.run_ids)}\n"
         )
+        sys.stdout.writelines(f"  {line}\n" for line in _environments(baseline))
         sys.stdout.write(_committed_table(changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)))
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
@@ -163,6 +166,11 @@ def _scaling(suite: Suite, root: Path, baseline: Baseline) -> list[str]:
     if base is None:
         return []
     return [f"{entry.workload}: {base.of_baseline(baseline, baseline.config, entry.workload).text}" for entry in baseline.workloads]
+
+
+def _environments(baseline: Baseline) -> list[str]:
+    """A line for each environment that the baseline's sessions were recorded in."""
+    return [f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}" for part in recorded_environments(baseline)]
 
 
 def _measurement_path(path: Path) -> Path:
@@ -195,12 +203,18 @@ def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: 
     )
     return propose(
         cells,
-        versions=sources[-1].identity,
+        versions=_agreed(sources),
         policy=_policy(suite, target, ()),
         previous=read_baseline(root, target, config),
         acceptance=acceptance,
         new_anchor=new_anchor,
     )
+
+
+def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
+    """What every run says alike of engine and machine; the sessions' environments are kept one by one."""
+    first = sources[0].identity
+    return {name: value for name, value in first.items() if all(file.identity.get(name) == value for file in sources)}
 
 
 def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:

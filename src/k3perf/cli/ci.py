@@ -224,7 +224,7 @@ def run_record_runner(arguments: argparse.Namespace) -> int:
 
 def run_check_baselines(arguments: argparse.Namespace) -> int:
     """Status 0 when every changed baseline is one that ``accept`` wrote, with a reason for each loss."""
-    from k3perf.config.suite import load_suite
+    from k3perf.cli.suite_option import load_checked
     from k3perf.gate.baseline_changes import BaselineChange, check
     from k3perf.report.escaping import command_data, command_property, visible
     from k3perf.store.baselines import digest_of
@@ -239,7 +239,7 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
         BaselineChange(change.path, repository.read_at(base, change.path), None if change.deleted else read_bounded(Path(change.path)))
         for change in changed
     ]
-    collected = frozenset((cell.target.name, cell.config.name) for cell in load_suite(arguments.suite).cells())
+    collected = frozenset((cell.target.name, cell.config.name) for cell in load_checked(arguments.suite).cells())
     findings = check(changes, digest_of=digest_of, collected=collected)
     for finding in findings:
         told = f"{finding.problem}. {finding.next_step}"

@@ -169,25 +169,33 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
 
     Falls back to the whole suite, with its own messages, when a document is not in the file of its name.
     """
+    from k3perf.cli.suite_option import load_checked
+    from k3perf.config.arguments import check_arguments
     from k3perf.config.load import load_document
     from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance, ToleranceFile
-    from k3perf.config.suite import Suite, load_suite
+    from k3perf.config.suite import Suite
+    from k3perf.run.argument_table import table_of_engine
 
+    engine_table = table_of_engine(None, root.parent)
     configs: dict[str, ConfigSpec] = {}
     wanted = [config]
     while wanted:
         name = wanted.pop()
         path = root / "configs" / f"{name}.yaml"
         if name in configs or not path.is_file():
-            return load_suite(root)
+            return load_checked(root)
         configs[name] = load_document(ConfigSpec, path)
+        check_arguments(configs[name].change, path, "change", place="config", engine_table=engine_table)
         parents = (configs[name].extends, *configs[name].combines)
         wanted += [parent for parent in parents if parent is not None and parent not in configs and parent not in wanted]
     if not (root / "targets" / f"{target}.yaml").is_file():
-        return load_suite(root)
+        return load_checked(root)
+    path = root / "targets" / f"{target}.yaml"
+    spec = load_document(TargetSpec, path)
+    check_arguments(spec.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
     tolerances = ToleranceFile(schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)})  # not read by the plan
     refusals = tuple(load_document(KnownRefusal, path) for path in sorted((root / "targets" / "refusals").glob("*.y*ml")))
-    return Suite(root, configs, {target: load_document(TargetSpec, root / "targets" / f"{target}.yaml")}, {}, tolerances, refusals)
+    return Suite(root, configs, {target: spec}, {}, tolerances, refusals)
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
@@ -215,11 +223,17 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:
-    """A mistyped argument would be left out of the plan in silence."""
+    """Arguments that the plan would leave out in silence are refused: mistyped ones, and the sizes of parallelism."""
     if settings:
-        from k3perf.config.arguments import known_arguments, nearest_argument
+        from k3perf.config.arguments import unknown_argument
+        from k3perf.config.owned_arguments import PARALLELISM
 
         for name in settings:
-            if name not in known_arguments():
-                raise UsageError(f"--set {name}: unknown vLLM argument. {nearest_argument(name)}")
+            if name in PARALLELISM:
+                option = PARALLELISM[name].replace("_", "-")
+                known = f"Use --{option} instead." if option != "prefill-context" else "The memory plan does not cover it."
+                raise UsageError(f"--set {name}: the ranks have options of their own. {known}")
+            found = unknown_argument(name)
+            if found:
+                raise UsageError(f"--set {name}: {found}")
     return settings

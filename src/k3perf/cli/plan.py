@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from k3perf.cli.numbers import positive
-from k3perf.config.suite import Suite, load_suite
+from k3perf.cli.suite_option import load_checked
+from k3perf.config.suite import Suite
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
 from k3perf.gate.planning import CostBasis, CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and left-out cells are always shown."""
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = load_suite(arguments.suite)
+    suite = load_checked(arguments.suite)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)

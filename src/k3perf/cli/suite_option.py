@@ -15,4 +15,12 @@ def add_suite_option(parser: argparse.ArgumentParser) -> None:
 
 def suite_of(arguments: argparse.Namespace) -> Suite:
     """The suite that ``--suite`` names. Raises ConfigFileError."""
-    return load_suite(Path(arguments.suite).resolve())
+    return load_checked(Path(arguments.suite), getattr(arguments, "engine_python", None))
+
+
+def load_checked(suite: Path, engine_python: str | None = None) -> Suite:
+    """The suite in ``suite``; its arguments are checked against those of the engine's vLLM where there is one."""
+    from k3perf.run.argument_table import table_of_engine
+
+    root = suite.resolve()
+    return load_suite(root, engine_table=table_of_engine(engine_python, root.parent))

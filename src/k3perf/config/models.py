@@ -100,12 +100,27 @@ class ModelSource(Declared):
 
 
 class Parallelism(Declared):
-    """Ranks of one engine."""
+    """Ranks of one engine. Their number is the product of all sizes; on accelerators it must be ``hardware.device_count``.
+
+    Only these keys declare ranks. vLLM's arguments for them follow, and are refused elsewhere.
+    """
 
     tensor: int = Field(ge=1, default=1)
     pipeline: int = Field(ge=1, default=1)
     data: int = Field(ge=1, default=1)
+    prefill_context: int = Field(ge=1, default=1)
     expert: bool = False
+
+    @property
+    def rank_count(self) -> int:
+        """Ranks of all hosts together."""
+        return self.tensor * self.pipeline * self.data * self.prefill_context
+
+    @property
+    def text(self) -> str:
+        """``tensor 8 x pipeline 2 x data 1``; prefill context only where there is some."""
+        own = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
+        return own if self.prefill_context == 1 else f"{own} x prefill context {self.prefill_context}"
 
 
 class Launch(Declared):

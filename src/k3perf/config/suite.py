@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from k3perf.config.arguments import check_arguments
+from k3perf.config.arguments import EngineTable, check_arguments
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
+from k3perf.config.owned_arguments import PARALLELISM
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
+from k3perf.config.target_checks import check_decode_context, check_devices, check_scaling_base
 from k3perf.config.tolerances import check_tolerances, load_tolerances
 from k3perf.errors import ConfigFileError, UnknownNameError
 
@@ -201,21 +203,15 @@ class Suite:
 
 
 def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
-    parallelism = target.parallelism
-    arguments: dict[str, Any] = {}
-    if parallelism.tensor > 1:
-        arguments["tensor_parallel_size"] = parallelism.tensor
-    if parallelism.pipeline > 1:
-        arguments["pipeline_parallel_size"] = parallelism.pipeline
-    if parallelism.data > 1:
-        arguments["data_parallel_size"] = parallelism.data
-    if parallelism.expert:
-        arguments["enable_expert_parallel"] = True
-    return arguments
+    declared = {name: getattr(target.parallelism, key) for name, key in PARALLELISM.items()}
+    return {name: value for name, value in declared.items() if value is True or value > 1}
 
 
-def load_suite(root: Path) -> Suite:
-    """Load and cross-check ``root``'s configs, targets, workloads and tolerances. Raises ConfigFileError at the first problem."""
+def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
+    """Load and cross-check ``root``'s configs, targets, workloads and tolerances. Raises ConfigFileError at the first problem.
+
+    ``engine_table`` gives the arguments that the engine's own vLLM takes; it is asked only about what the shipped table objects to.
+    """
     from k3perf.config.workload_spec import WorkloadSpec  # here, so that a memory plan, which has no workload, need not build its models
 
     configs = _load_folder(ConfigSpec, root / "configs")
@@ -230,11 +226,11 @@ def load_suite(root: Path) -> Suite:
         targets={name: spec for name, (spec, _) in targets.items()},
         workloads={name: spec for name, (spec, _) in workloads.items()},
         tolerances=tolerances,
-        known_refusals=_load_refusals(root / "targets" / "refusals"),
+        known_refusals=_load_refusals(root / "targets" / "refusals", engine_table),
     )
-    _check_configs(suite, paths)
+    _check_configs(suite, paths, engine_table)
     for target, path in targets.values():
-        _check_target(suite, target, path)
+        _check_target(suite, target, path, engine_table)
     check_tolerances(
         tolerances,
         tolerances_path,
@@ -277,25 +273,25 @@ def _load_folder(model: type[Named], folder: Path) -> dict[str, tuple[Named, Pat
     return found
 
 
-def _load_refusals(folder: Path) -> tuple[KnownRefusal, ...]:
+def _load_refusals(folder: Path, engine_table: EngineTable | None) -> tuple[KnownRefusal, ...]:
     """Refusals of hardware classes; a suite need not have any."""
     if not folder.is_dir():
         return ()
     found = _load_folder(KnownRefusal, folder)
     for refusal, path in found.values():
-        _check_refusal(refusal, path, "when")
+        _check_refusal(refusal, path, "when", engine_table)
     return tuple(refusal for refusal, _ in found.values())
 
 
-def _check_refusal(refusal: Refusal, path: Path, key: str) -> None:
+def _check_refusal(refusal: Refusal, path: Path, key: str, engine_table: EngineTable | None) -> None:
     for arguments in named_values(refusal):
-        check_arguments(arguments, path, key)
+        check_arguments(arguments, path, key, place="refusal", engine_table=engine_table)
 
 
-def _check_configs(suite: Suite, paths: dict[str, Path]) -> None:
+def _check_configs(suite: Suite, paths: dict[str, Path], engine_table: EngineTable | None) -> None:
     for name, spec in suite.configs.items():
         path = paths[name]
-        check_arguments(spec.change, path, "change")
+        check_arguments(spec.change, path, "change", place="config", engine_table=engine_table)
         for key, wanted in [("extends", spec.extends)] + [("combines", part) for part in spec.combines]:
             if wanted is not None and wanted not in suite.configs:
                 raise ConfigFileError(path, key, wanted, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
@@ -332,17 +328,10 @@ def _check_combination(suite: Suite, spec: ConfigSpec, path: Path) -> None:
         changed[argument] = part
 
 
-def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
-    check_arguments(target.engine_arguments, path, "engine_arguments")
-    forced = _parallel_arguments(target)
-    for name in target.configs or tuple(suite.configs):
-        clash = forced.keys() & suite.changes(name).keys() if name in suite.configs else set()
-        if clash:
-            raise ConfigFileError(
-                path, "parallelism", name, f"sets {', '.join(clash)}, as this config does", "Give it a target of its own."
-            )
+def _check_target(suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None) -> None:
+    check_arguments(target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
     for index, refusal in enumerate(target.refusals):
-        _check_refusal(refusal, path, f"refusals.{index}.when")
+        _check_refusal(refusal, path, f"refusals.{index}.when", engine_table)
     named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]
     named += [("equivalences", name) for group in target.equivalences for name in group.configs]
     for key, name in named:
@@ -355,52 +344,7 @@ def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
         problem = "the model directory has no config.json"
         raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
-    _check_devices(target, path)
-    _check_scaling_base(suite, target, path)
-
-
-def _check_devices(target: TargetSpec, path: Path) -> None:
-    """Each rank has a device of its own, and every device a rank: locks, budgets and scaling efficiency count devices, engines use ranks."""
-    hardware, parallelism = target.hardware, target.parallelism
-    if hardware.kind == "cpu":
-        return
-    ranks = parallelism.tensor * parallelism.pipeline * parallelism.data
-    if ranks != hardware.device_count:
-        problem = (
-            f"is {hardware.device_count}, but parallelism makes {ranks} ranks "
-            f"(tensor {parallelism.tensor} x pipeline {parallelism.pipeline} x data {parallelism.data})"
-        )
-        raise ConfigFileError(path, "hardware.device_count", None, problem, "Give one device a rank, of all hosts together.")
-    if hardware.device_count % hardware.host_count:
-        problem = f"does not divide the {hardware.device_count} devices evenly"
-        raise ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, "Give every host as many devices.")
-
-
-def _check_scaling_base(suite: Suite, target: TargetSpec, path: Path) -> None:
-    """The same model on the same devices, only fewer of them: else the ratio would say something of the model or of the device."""
-    name = target.scaling_base
-    if name is None:
-        return
-    base = suite.targets.get(name)
-    if base is None:
-        problem, next_step = "no target has this name", f"Use one of: {', '.join(suite.targets)}."
-    elif base.model != target.model:
-        problem = f"serves another model ({_model_text(base)}) than this target ({_model_text(target)})"
-        next_step = "Name a target of the same model, or leave the key out."
-    elif (base.hardware.kind, base.hardware.device_name) != (target.hardware.kind, target.hardware.device_name):
-        problem = f"runs on other devices ({_device_text(base)}) than this target ({_device_text(target)})"
-        next_step = "Name a target on the same devices, or leave the key out."
-    elif base.hardware.device_count >= target.hardware.device_count:
-        problem = f"has {base.hardware.device_count} devices, not fewer than this target's {target.hardware.device_count}"
-        next_step = "Name a target of fewer devices, or leave the key out."
-    else:
-        return
-    raise ConfigFileError(path, "scaling_base", name, problem, next_step)
-
-
-def _model_text(target: TargetSpec) -> str:
-    return f"{target.model.directory or target.model.checkpoint}, {target.model.weights} weights"
-
-
-def _device_text(target: TargetSpec) -> str:
-    return target.hardware.device_name or target.hardware.kind
+    check_devices(target, path)
+    check_scaling_base(suite.targets, target, path)
+    for config in target.configs or tuple(suite.configs):
+        check_decode_context(target, config, suite.engine_arguments(target, suite.configs[config]), path)

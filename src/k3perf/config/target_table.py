@@ -51,7 +51,7 @@ def _hardware(target: TargetSpec) -> str:
 
 def _ranks(target: TargetSpec) -> str:
     parallelism = target.parallelism
-    parts = [("TP", parallelism.tensor), ("PP", parallelism.pipeline), ("DP", parallelism.data)]
+    parts = [("TP", parallelism.tensor), ("PP", parallelism.pipeline), ("DP", parallelism.data), ("PCP", parallelism.prefill_context)]
     named = [f"{letter}{count}" for letter, count in parts if count > 1]
     ranks = " x ".join(named) + (", experts spread" if parallelism.expert else "") or "1"
     return ranks + (f"; scaling from `{target.scaling_base}`" if target.scaling_base else "")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from k3perf.config.arguments import native_value
 from k3perf.config.models import TargetSpec
 from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
 
@@ -38,7 +39,7 @@ class Deployment:
 def native_config(engine_arguments: dict[str, Any], model: str) -> str:
     """The text of vLLM's own ``--config`` YAML file: one key per argument, dashes as on the command line, nested mappings as they are."""
     rendered: dict[str, Any] = {"model": model}
-    rendered.update({name.replace("_", "-"): value for name, value in sorted(engine_arguments.items())})
+    rendered.update({name.replace("_", "-"): native_value(name, value) for name, value in sorted(engine_arguments.items())})
     return yaml.safe_dump(rendered, sort_keys=False, default_flow_style=False)
 
 

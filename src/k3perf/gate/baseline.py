@@ -86,6 +86,13 @@ class WorkloadBaseline(_Document):
     metrics: tuple[MetricBaseline, ...]
 
 
+class RecordedEnvironment(_Document):
+    """What the machine brought (``metrics.environment``), and the sessions that were recorded with it."""
+
+    values: dict[str, str]
+    session_ids: tuple[str, ...] = Field(min_length=1)
+
+
 class Acceptance(_Document):
     """Who accepted the numbers, why, and from which run."""
 
@@ -97,7 +104,11 @@ class Acceptance(_Document):
 
 
 class Baseline(_Document):
-    """``baselines/<target>/<config>.json``. ``digest`` covers every other field, so that a hand edit is detected."""
+    """``baselines/<target>/<config>.json``. ``digest`` covers every other field, so that a hand edit is detected.
+
+    ``resolved_config`` is the lock. ``environments`` are what its sessions were recorded in, and judge nothing. Files from before they were
+    recorded have none, and none is not written, so that their digest still fits.
+    """
 
     schema_version: Literal[1]
     target: str
@@ -110,6 +121,14 @@ class Baseline(_Document):
     acceptance: Acceptance
     anchor_acceptance: Acceptance
     digest: str
+    environments: tuple[RecordedEnvironment, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if not self.environments:
+            del data["environments"]
+        return data
 
     def workload(self, name: str) -> WorkloadBaseline | None:
         """The numbers for one workload, or None."""

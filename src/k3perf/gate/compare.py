@@ -17,6 +17,7 @@ from k3perf.config.models import Tolerance
 from k3perf.gate.baseline import Baseline, MetricBaseline, WorkloadBaseline
 from k3perf.gate.decision import next_purchase
 from k3perf.gate.drift import config_differences
+from k3perf.gate.environments import environment_notes
 from k3perf.gate.exact import judge_exact, judge_other_ranks, rank_counts
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
@@ -69,7 +70,13 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     return verdict(
         metrics=tuple(metrics),
         differences=differences,
-        notes=(*notes, *unjudged, *_unrecorded_ranks(baseline, measurement, readings, policy), *_left_out(readings)),
+        notes=(
+            *notes,
+            *_environment(baseline, measurement, readings),
+            *unjudged,
+            *_unrecorded_ranks(baseline, measurement, readings, policy),
+            *_left_out(readings),
+        ),
         buy=buy,
         buy_until_sessions=sessions,
         buy_until_rounds=rounds,
@@ -141,6 +148,12 @@ def _differences(
                 continue  # two engine environments are what ab compares
             found.setdefault(difference.key, difference)
     return tuple(found.values()), ()
+
+
+def _environment(baseline: Baseline | None, measurement: CellMeasurement, readings: Readings) -> list[str]:
+    sessions = [unit.session for unit in readings.units]
+    others = [unit.reference for unit in readings.units if unit.reference is not None]
+    return environment_notes(baseline, measurement.workload, sessions, others)
 
 
 def _judge_metrics(

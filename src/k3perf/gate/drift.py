@@ -1,4 +1,7 @@
-"""Two resolved configurations to the list of their differences. Which keys count is decided where the configuration is read, not here."""
+"""Two resolved configurations to the list of their differences.
+
+Which keys count is decided where the configuration is read, not here. Only what older files have in it and is environment now is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from k3perf.gate.verdict import ConfigDifference
+from k3perf.metrics.environment import without_environment
 
 ABSENT: Final = "(absent)"
 """Stands for a key that one side does not have; None is a value like any other."""
@@ -28,7 +32,7 @@ def config_differences(approved: Mapping[str, object], resolved: Mapping[str, ob
     """Every key whose value differs in value or type (1, 1.0 and True differ), sorted by key."""
     if approved is resolved:
         return ()
-    was, now = flatten(approved), flatten(resolved)
+    was, now = (without_environment(flatten(side)) for side in (approved, resolved))
     keys = sorted(was.keys() | now.keys())
     return tuple(
         ConfigDifference(key=key, was=was.get(key, ABSENT), now=now.get(key, ABSENT))

@@ -14,13 +14,15 @@ from k3perf.config.models import Tolerance
 from k3perf.errors import UsageError
 from k3perf.gate.baseline import Acceptance, Baseline, MetricBaseline, SessionValue, WorkloadBaseline, digest_of
 from k3perf.gate.drift import config_differences
+from k3perf.gate.environments import joined, kept_environments, measured_environments
 from k3perf.gate.exact import ranks_text
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.scale import Scale, scale_for
 from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.metrics.environment import without_environment
 from k3perf.metrics.session_values import RANK_METRICS
-from k3perf.metrics.values import CellMeasurement
+from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.stats.location import mean, median
 
 SERVING_EXACT: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
@@ -79,18 +81,20 @@ def propose(
     exact = _merge_exact(recorded.values())
     anchors = previous.exact if previous is not None and not new_anchor else ()
     anchor_acceptance = acceptance if previous is None or new_anchor else previous.anchor_acceptance
+    untouched = [entry for name, part in workloads.items() if name not in recorded for entry in part.metrics]
     baseline = Baseline(
         schema_version=1,
         target=first.target,
         config=first.config,
         hardware_class=first.hardware_class,
         versions=dict(versions),
-        resolved_config=dict(resolved),
+        resolved_config=without_environment(resolved),
         exact=tuple(_anchored(entry, anchors) for entry in exact),
         workloads=tuple(workloads[name] for name in sorted(workloads)),
         acceptance=acceptance,
         anchor_acceptance=anchor_acceptance,
         digest="",
+        environments=joined(kept_environments(kept, untouched) if kept else (), measured_environments(_units(measurements))),
     )
     return baseline.model_copy(update={"digest": digest_of(baseline)})
 
@@ -137,7 +141,7 @@ def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> tuple[
         raise UsageError(f"one baseline is of one target, config, hardware class and mode; these measurements are of {listed}.")
     if first.mode == "ab":
         raise UsageError("an ab run compares two environments and makes no baseline; run in the target's own mode.")
-    sessions = [unit.session for cell in measurements for unit in read_cell(cell).units]
+    sessions = _units(measurements)
     for session in sessions[1:]:
         differing = config_differences(sessions[0].resolved_config, session.resolved_config)
         if differing:
@@ -148,6 +152,11 @@ def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> tuple[
             )
     _enough(measurements, policy)
     return first, sessions[0].resolved_config
+
+
+def _units(measurements: Sequence[CellMeasurement]) -> list[SessionMetrics]:
+    """The valid candidate sessions of all cells."""
+    return [unit.session for cell in measurements for unit in read_cell(cell).units]
 
 
 def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:

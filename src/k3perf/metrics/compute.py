@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from k3perf.config.workload_spec import ServiceLevel
+from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
 from k3perf.metrics.session_values import session_values
 from k3perf.metrics.values import MetricValue, RoundMetrics, SessionMetrics
@@ -31,9 +32,10 @@ def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None
         pair_id=record.pair_id,
         rounds=tuple(round_metrics(entry, service_level=service_level) for entry in measured),
         values=session_values(record),
-        resolved_config=dict(record.resolved_config),
+        resolved_config=without_environment(record.resolved_config),
         invalid_reasons=record.invalid_reasons,
         started_at_utc=record.started_at_utc,
+        environment=environment_of(record.environment, record.resolved_config),
     )
 
 

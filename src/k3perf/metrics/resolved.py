@@ -1,7 +1,8 @@
-"""Server-info JSON -> a flat dict of the values that decide speed or memory, and the readable difference of two such dicts.
+"""Server-info JSON -> a flat dict of the values that decide speed or memory (the lock), and the readable difference of two such dicts.
 
-What belongs is decided by three explicit lists: whole sections taken, keys of them left out as noise, and single keys taken from other
-sections. Pure: reads no server and no file. A section that a release no longer has is an error of the reading, not an empty dict.
+It holds what a change can decide, each key with its reason: whole sections, single keys of other sections, versions. What the machine
+brings is environment (``metrics.environment``). Pure: reads no server and no file. A section that a release no longer has is an error of
+the reading, not an empty dict.
 """
 
 from __future__ import annotations
@@ -11,43 +12,47 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Sections of ``vllm_config`` whose every value counts unless it is in NOISE. New keys of a release are taken in by themselves.
-SECTIONS: Final[tuple[str, ...]] = (
-    "cache_config",
-    "scheduler_config",
-    "parallel_config",
-    "compilation_config",
-    "attention_config",
-    "kernel_config",
-    "mamba_config",
-    "offload_config",
-    "speculative_config",
-    "lora_config",
-    "kv_transfer_config",
-)
-
-# Sections from which single values count.
-CHOSEN: Final[dict[str, tuple[str, ...]]] = {
-    "model_config": (
-        "dtype",
-        "max_model_len",
-        "quantization",
-        "enforce_eager",
-        "logprobs_mode",
-        "disable_sliding_window",
-        "disable_cascade_attn",
-        "use_fp64_gumbel",
-        "model_impl",
-        "enable_sleep_mode",
-        "enable_cumem_allocator",
-        "generation_config",
-    ),
-    "load_config": ("load_format",),
-    "device_config": ("device",),
-    "observability_config": ("jit_monitor_mode",),
+# Sections of ``vllm_config`` in which every value counts unless it is in NOISE. New keys of a release are taken in by themselves.
+SECTIONS: Final[dict[str, str]] = {
+    "cache_config": "sizes, types and layout of the KV cache: how many tokens fit and how fast they are read",
+    "scheduler_config": "which requests share a step, and how large a step is",
+    "parallel_config": "how the model is split over ranks, and by what they exchange data",
+    "compilation_config": "which graphs are compiled and captured",
+    "attention_config": "the attention kernels",
+    "kernel_config": "the other kernels, such as those of the experts",
+    "mamba_config": "kernels and states of linear-attention layers",
+    "offload_config": "what is moved to host memory",
+    "speculative_config": "the drafting of tokens ahead",
+    "lora_config": "adapters: memory for them, and work in each layer",
+    "kv_transfer_config": "movement of the KV cache between engines",
 }
 
-TOP_LEVEL: Final[tuple[str, ...]] = ("optimization_level", "performance_mode", "additional_config")
+# Sections from which single values count.
+CHOSEN: Final[dict[str, dict[str, str]]] = {
+    "model_config": {
+        "dtype": "the width of weights and activations",
+        "max_model_len": "the context length: the largest request and the size of its block table",
+        "quantization": "the format of the weights and the kernels for it",
+        "enforce_eager": "no compiled graphs at all",
+        "logprobs_mode": "work after each step",
+        "disable_sliding_window": "how much of the cache attention reads",
+        "disable_cascade_attn": "whether shared prefixes are read once",
+        "use_fp64_gumbel": "the precision of sampling",
+        "model_impl": "vLLM's own model code or that of Transformers",
+        "enable_sleep_mode": "another allocator for weights and cache",
+        "enable_cumem_allocator": "another allocator for weights and cache",
+        "generation_config": "default sampling parameters, which change the work of sampling",
+    },
+    "load_config": {"load_format": "dummy weights or those of a checkpoint"},
+    "device_config": {"device": "the kind of device that computes"},
+    "observability_config": {"jit_monitor_mode": "whether compiles in service are seen, and at what cost"},
+}
+
+TOP_LEVEL: Final[dict[str, str]] = {
+    "optimization_level": "vLLM's preset for compilation",
+    "performance_mode": "vLLM's preset for throughput or latency",
+    "additional_config": "what a platform's plugin reads",
+}
 
 # Patterns (whole keys) of values that differ from start to start or from machine to machine and decide nothing.
 NOISE: Final[tuple[str, ...]] = (
@@ -76,17 +81,20 @@ ENVIRONMENT_NOISE: Final[tuple[str, ...]] = (
     r"VLLM_(SERVER_DEV_MODE|ALLOW_INSECURE_SERIALIZATION|MEDIA_.*|IMAGE_.*|AUDIO_.*|VIDEO_.*|MAX_(AUDIO|IMAGE|EMBED|MEDIA)_.*)",
 )
 
-# Versions, from ``system_env`` and from the worker's own identity.
-VERSION_KEYS: Final[tuple[str, ...]] = (
-    "vllm_version",
-    "torch_version",
-    "triton_version",
-    "flashinfer_version",
-    "transformers_version",
-    "driver_version",
-    "cuda_version",
-    "python_version",
-)
+# Versions that an upgrade under test changes, from ``system_env`` and from the worker's own identity.
+LOCKED_VERSIONS: Final[dict[str, str]] = {
+    "vllm": "the code that schedules and serves; its defaults are the configuration",
+    "torch": "operators, allocator and compiler of the model's code",
+    "triton": "compiles the kernels that vLLM writes in Triton",
+    "flashinfer": "attention, sampling and expert kernels",
+    "transformers": "model configuration and tokenizer; model code where vLLM has none of its own",
+    "cuda": "the toolkit that torch was built with and carries: cuBLAS, cuDNN, NCCL",
+}
+
+_OTHER_REASONS: Final[dict[str, str]] = {
+    "backend": "the kernel that was chosen where the configuration says auto",
+    "env": "vLLM's own environment variables switch kernels, layouts and limits; those that decide nothing are in ENVIRONMENT_NOISE",
+}
 
 _MEASURED: Final[dict[str, str]] = {
     "kv_capacity_tokens": "kv_cache_size_tokens",
@@ -134,6 +142,16 @@ def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] 
     kept.update(_versions(server_info, identity or {}))
     kept.update({f"backend.{kind}": name for kind, name in ((identity or {}).get("backends") or {}).items()})
     return dict(sorted(kept.items()))
+
+
+def reason_of(key: str) -> str:
+    """Why ``key`` is part of the lock; empty for a key that nothing declares."""
+    section, _, rest = key.partition(".")
+    if section == "version":
+        return LOCKED_VERSIONS.get(rest, "")
+    if section in CHOSEN:
+        return CHOSEN[section].get(rest.partition(".")[0], "")
+    return SECTIONS.get(section) or TOP_LEVEL.get(section) or _OTHER_REASONS.get(section, "")
 
 
 def capacity_values(server_info: Mapping[str, Any]) -> dict[str, float | None]:
@@ -211,12 +229,10 @@ def _versions(server_info: Mapping[str, Any], identity: Mapping[str, Any]) -> di
     found = {
         "vllm_version": system.get("vllm_version"),
         "torch_version": system.get("torch_version"),
-        "driver_version": system.get("nvidia_driver_version"),
         "cuda_version": system.get("cuda_compiled_version"),
-        "python_version": str(system.get("python_version") or "").split(" ", 1)[0] or None,
     }
     found.update({key: value for key, value in identity.items() if value is not None})
-    return {f"version.{key.removesuffix('_version')}": found.get(key) for key in VERSION_KEYS}
+    return {f"version.{name}": found.get(f"{name}_version") for name in LOCKED_VERSIONS}
 
 
 def _matches(key: str, patterns: tuple[str, ...]) -> bool:

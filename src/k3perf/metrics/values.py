@@ -40,7 +40,7 @@ class SessionMetrics:
     """One session: its rounds' metrics in order of time, its SESSION metrics, and what it resolved its configuration to.
 
     ``pair_id`` joins a candidate session with the reference session that was resident or measured beside it. ``started_at_utc``: ISO 8601,
-    empty where an older file does not tell.
+    empty where an older file does not tell. ``environment``: what the machine brought (``metrics.environment``).
     """
 
     session_id: str
@@ -51,6 +51,7 @@ class SessionMetrics:
     resolved_config: dict[str, object]
     invalid_reasons: tuple[InvalidReason, ...] = ()
     started_at_utc: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

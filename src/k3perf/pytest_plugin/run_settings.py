@@ -75,12 +75,13 @@ def commit_of(directory: Path) -> str:
 def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str, Any]:
     if given is None:
         return {}
+    from k3perf.run.argument_table import table_of_engine
     from k3perf.store.base_checkout import base_suite
 
     python = Path(given) / "bin" / "python"
     if python.is_file():
         return {"ab_base_python": python.absolute()}
-    return {"ab_suite": base_suite(config.rootpath, given, cache)}
+    return {"ab_suite": base_suite(config.rootpath, given, cache, table_of_engine(config.getoption("--k3-engine-python"), config.rootpath))}
 
 
 def _mode(given: str | None) -> Any:

@@ -17,6 +17,7 @@ from k3perf.gate.gated import check_metric_names
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
 from k3perf.pytest_plugin.selection import Selection, named_workloads, select
+from k3perf.run.argument_table import table_of_engine
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def state_of(config: pytest.Config) -> PluginState | None:
 def make_state(config: pytest.Config) -> PluginState:
     """Load the suite and choose its cells. Raises K3PerfError for bad input."""
     root = suite_root(config)
-    suite = load_suite(root)
+    suite = load_suite(root, engine_table=table_of_engine(config.getoption("--k3-engine-python"), config.rootpath))
     check_metric_names(suite)  # a run asks again for each target; here it is found by --collect-only too
     cells_option = config.getoption("--k3-cells")
     selection = select(

@@ -57,8 +57,16 @@ def configs_page() -> str:
         GENERATED,
         "",
         "Every file is strict: an unknown key, a key written twice or a value of the wrong kind is an error that names file, key, value and",
-        "next step (exit status 4). Engine arguments are vLLM's own names with underscores; they are checked against the argument lists of",
-        "the supported releases without vLLM installed.",
+        "next step (exit status 4). Engine arguments are vLLM's own names with underscores.",
+        "",
+        "Arguments are those of `vllm serve`, front end included. They are checked without vLLM against the table that k3perf ships. Where it",
+        "objects, or does not have the engine's release, the engine's own Python is asked (a fork, a newer release). The message names the",
+        "table that was used. Not accepted are",
+        "",
+        "* sizes of parallelism (`tensor_parallel_size`, `enable_expert_parallel`, ...): declare `parallelism`;",
+        "* what places ranks (`nnodes`, `data_parallel_rank`, ...): declare `launch` ([multi-host.md](multi-host.md));",
+        "* what the harness sets itself: model and weights, address, and what shapes the log (`log_level`, `logging_config`, ...);",
+        "* servers that cannot be measured (`ssl_certfile`, `api_key`, `grpc`, ...), and `api_server_count`, which only `vllm serve` obeys.",
     ]
     for place, model in DOCUMENTS:
         lines += ["", f"## `perf_tests/{place}`"]

@@ -57,8 +57,7 @@ class CellNotes:
         seen = [self._seen[session_id] for session_id in valid if session_id in self._seen]
         base = self._base(cell)
         notes = [base.of_measurement(measurement).text] if base is not None else []
-        ranks = cell.target.parallelism
-        notes += [memory_note([entry.memory for entry in seen], ranks.tensor * ranks.pipeline * ranks.data)]
+        notes += [memory_note([entry.memory for entry in seen], cell.target.parallelism.rank_count)]
         notes += [clock_note([entry.clocks for entry in seen])] if cell.target.hardware.device_count > 1 else []
         return replace(verdict, notes=(*verdict.notes, *(note for note in notes if note)))
 

@@ -52,6 +52,7 @@ class LiveEngine:
     kv_capacity_tokens: int | None
     kv_max_concurrency_ratio: float | None
     started_at_utc: str
+    environment: dict[str, str] = field(default_factory=dict)
     injected: str = ""
     warmed_workloads: set[str] = field(default_factory=set)
 
@@ -134,6 +135,7 @@ class SessionLog:
             imported_ahead=live.engine.imported_ahead,
             injected=live.injected,
             pair_id=self.pair_id,
+            environment=live.environment,
         )
 
     def _memory(self) -> tuple[RankMemory, ...]:

@@ -298,6 +298,7 @@ class EnginePool:
             kv_capacity_tokens=probe.kv_capacity_tokens,
             kv_max_concurrency_ratio=probe.max_concurrency,
             started_at_utc=utc_now(),
+            environment=probe.environment(),
         )
         if item.inject:
             live.inject(self._settings.injections)

@@ -17,6 +17,7 @@ from k3perf.gate.verdict import CellVerdict, SuiteVerdict
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement
+from k3perf.run.argument_table import require_known_arguments
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun, engine_reason
 from k3perf.run.cell_notes import CellNotes
@@ -90,6 +91,8 @@ class SuiteRun:
             self._plan(cell)
             for item in wanted_engines(cell, self.settings):
                 require_accepted(self.settings.suite, item.target, item.config, item.engine_python)
+                label = f"{item.target.name}-{item.config.name}"
+                require_known_arguments(label, item.engine_arguments, item.engine_python, self.settings.cache_directory)
             ValidityRules.for_target(cell.target.validity)
             self._keeper.check_inputs(cell)
             self._notes.check_inputs(cell)

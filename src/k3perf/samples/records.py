@@ -173,7 +173,8 @@ class SessionRecord:
     """One engine process from start to end, for one (target, config, workload).
 
     ``pair_id`` joins a candidate's session with the reference's that was measured beside it (None in baseline mode). ``imported_ahead``:
-    the process had imported vLLM before its turn, so ``stages`` are shorter than those of a start from nothing.
+    the process had imported vLLM before its turn, so ``stages`` are shorter than those of a start from nothing. ``environment``: what the
+    machine brings (``metrics.environment``); empty in older recordings.
     """
 
     session_id: str
@@ -196,6 +197,7 @@ class SessionRecord:
     invalid_reasons: tuple[InvalidReason, ...] = ()
     injected: str = ""
     pair_id: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def valid(self) -> bool:

@@ -8,12 +8,13 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from k3perf.config.arguments import EngineTable
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import UsageError
 from k3perf.store.repository import Repository
 
 
-def base_suite(root: Path, ref: str, cache_directory: Path) -> Suite:
+def base_suite(root: Path, ref: str, cache_directory: Path, engine_table: EngineTable | None = None) -> Suite:
     """``perf_tests`` of the repository at ``root`` as it is at ``ref``. Raises UsageError when the ref or the folder does not exist there."""
     repository = Repository(root)
     try:
@@ -26,7 +27,7 @@ def base_suite(root: Path, ref: str, cache_directory: Path) -> Suite:
         ) from None
     if archive is not None:
         _unpack(archive, place, ref)
-    return load_suite(place / "perf_tests")
+    return load_suite(place / "perf_tests", engine_table=engine_table)
 
 
 def _unpack(archive: bytes, place: Path, ref: str) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3perf.errors import ConfigFileError
+from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.samples import Arm, InvalidReason, TelemetryReading
 from k3perf.store.atomic import replace_file
@@ -65,7 +66,10 @@ class RoundDocument(_Document):
 
 
 class SessionDocument(_Document):
-    """``metrics.values.SessionMetrics`` as a document. Older files do not tell when a session started."""
+    """``metrics.values.SessionMetrics`` as a document.
+
+    Older files do not say when a session started, and have what they know of its environment in ``resolved_config``.
+    """
 
     session_id: str = Field(min_length=1)
     arm: Arm
@@ -75,6 +79,7 @@ class SessionDocument(_Document):
     resolved_config: dict[str, Any]
     invalid_reasons: tuple[ReasonDocument, ...] = ()
     started_at_utc: str = ""
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 class CellDocument(_Document):
@@ -188,6 +193,7 @@ def _dump_session(session: SessionMetrics) -> dict[str, Any]:
         "resolved_config": session.resolved_config,
         "invalid_reasons": [_dump_reason(reason) for reason in session.invalid_reasons],
         "started_at_utc": session.started_at_utc,
+        "environment": session.environment,
     }
 
 
@@ -239,9 +245,10 @@ def _session(document: SessionDocument) -> SessionMetrics:
             for measured in document.rounds
         ),
         values=_values(document.values),
-        resolved_config=dict(document.resolved_config),
+        resolved_config=without_environment(document.resolved_config),
         invalid_reasons=_reasons(document.invalid_reasons),
         started_at_utc=document.started_at_utc,
+        environment=environment_of(document.environment, document.resolved_config),
     )
 
 

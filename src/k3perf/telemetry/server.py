@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from k3perf import http_answer
 from k3perf.errors import EngineError
 from k3perf.metrics import resolved
+from k3perf.metrics.environment import read_environment
 from k3perf.samples import RankMemory
 from k3perf.telemetry.counters import CounterTextError, parse_counters
 from k3perf.units import s_to_ns
@@ -90,20 +91,28 @@ class ServerProbe:
         except (AttributeError, TypeError) as problem:
             raise EngineError(f"GET /server_info: a section is not of the form that this reader knows: {problem}") from None
 
+    def environment(self) -> dict[str, str]:
+        """What the machine brings, as every rank that answered sees it (``metrics.environment``)."""
+        return read_environment(self.server_info(), self._identities())
+
     def rank_memory(self) -> tuple[RankMemory, ...]:
         """Memory parts of every rank that answered, in rank order. A part not offered is None and named in ``absent``."""
         return tuple(rank_memory(answer) for answer in self.every_rank("k3perf_memory"))
 
     def identity(self) -> dict[str, Any]:
         """Versions, device names and host of the first rank. EngineError when another rank's host has another release of what serves."""
-        answers = self.every_rank("k3perf_identity")
-        if not answers:
-            raise EngineError("k3perf_identity was answered by no rank")
+        answers = self._identities()
         for name, other in itertools.product(_SAME_ON_EVERY_RANK, answers[1:]):
             if other.get(name) != answers[0].get(name):
                 told = " and ".join(f"{one.get(name)} on rank {one['rank']} (host {one.get('host')})" for one in (answers[0], other))
                 raise EngineError(f"one engine's ranks have different releases: {name} is {told}; install the same on every host")
         return answers[0]
+
+    def _identities(self) -> list[dict[str, Any]]:
+        answers = self.every_rank("k3perf_identity")
+        if not answers:
+            raise EngineError("k3perf_identity was answered by no rank")
+        return answers
 
     def every_rank(self, method: str) -> list[dict[str, Any]]:
         """Call a reading of the worker extension; the answers of all ranks of all data-parallel engines, in rank order.

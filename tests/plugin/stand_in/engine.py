@@ -1,7 +1,8 @@
 """A stand-in engine for whole runs of the plugin: answers every route that the harness uses, tokens at a fixed pace, readings as told.
 
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
-the JSON file in K3PERF_STAND_IN: ``token_s``, ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
+the JSON file in K3PERF_STAND_IN: ``token_s``, ``identity`` (overrides of what each rank says of itself), ``cache_config`` (overrides of the
+resolved configuration), ``die_after_requests``,
 ``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies),
 ``die_at_reset`` (it dies when its peaks are to be read anew), ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further
 rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call), ``absent_engines`` (data-parallel engines that
@@ -79,6 +80,7 @@ class State:
                 "python_version": "3.11.7",
                 "host": "here",
                 "device_names": ["stand-in"],
+                **BEHAVIOUR.get("identity", {}),
             }
             return self.answers(arguments, [{"rank": rank, **identity} for rank in range(self.rank_count)])
         if method == "k3perf_reset_peaks" and BEHAVIOUR.get("die_at_reset"):

@@ -54,6 +54,18 @@ def test_a_baseline_survives_the_disk(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["default.json"]
 
 
+def test_environments_survive_the_disk_and_are_part_of_the_digest(tmp_path: Path) -> None:
+    known = {**baseline().model_dump(), "environments": [{"values": {"python": "3.11.7"}, "session_ids": ["s"]}]}
+    path = write_baseline(tmp_path, Baseline.model_validate(known))
+    stored = read_baseline_file(path)
+    assert stored is not None
+    assert [(part.values, part.session_ids) for part in stored.environments] == [({"python": "3.11.7"}, ("s",))]
+    path.write_text(path.read_text().replace("3.11.7", "3.11.2"))
+    with pytest.raises(ConfigFileError, match="edited by hand"):
+        read_baseline_file(path)
+    assert "environments" not in write_baseline(tmp_path, baseline()).read_text()
+
+
 def test_files_from_before_ranks_were_counted_stay_valid_and_are_written_as_they_were(tmp_path: Path) -> None:
     """The committed baselines are such files, digest and all."""
     text = write_baseline(tmp_path, baseline()).read_text()

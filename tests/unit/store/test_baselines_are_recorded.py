@@ -58,6 +58,17 @@ def recorded() -> dict[tuple[str, str], tuple[Recorded, ...]]:
     return found
 
 
+def lock(resolved: dict[str, Any]) -> dict[str, Any]:
+    """Without what recordings and baselines from before 2026-12 have in it of the machine: it decides nothing."""
+    return {key: value for key, value in resolved.items() if key not in ("version.python", "version.driver")}
+
+
+def environment(session: dict[str, Any]) -> dict[str, str]:
+    """What the recording says of the session's machine; older ones say two things of it, among the configuration."""
+    old = {name: session["resolved_config"].get(f"version.{name}") for name in ("python", "driver")}
+    return session.get("environment") or {name: value for name, value in old.items() if value is not None}
+
+
 def digits(value: float) -> float:
     return float(f"{value:.{STORED_DIGITS}g}")
 
@@ -157,10 +168,23 @@ def test_provenance_is_that_of_the_recordings(baseline: dict[str, Any], sources:
     assert not any(source.document.get("injected") for _, source in used)
     digest = {workload["workload"]: workload["plan_digest"] for workload in baseline["workloads"]}
     for workload, source in used:
-        assert source.session["resolved_config"] == baseline["resolved_config"]
+        assert lock(source.session["resolved_config"]) == lock(baseline["resolved_config"])
         assert source.cell["hardware_class"] == baseline["hardware_class"]
         assert {**source.document["identity"], **baseline["versions"]} == source.document["identity"]
         assert workload is None or source.cell["plan_digest"] == digest[workload]
+
+
+@every_baseline
+def test_environments_are_those_of_the_recordings(baseline: dict[str, Any], sources: tuple[Recorded, ...]) -> None:
+    """Of each session that the baseline holds. Files from before environments were kept tell one of all sessions."""
+    written = {name: part["values"] for part in baseline.get("environments", ()) for name in part["session_ids"]}
+    one_of_all = None if "environments" in baseline else environment(baseline)
+    for workload, entry in entries(baseline):
+        for stored in entry["sessions"]:
+            source = one(sources, stored["session_id"], workload)
+            recorded_values = environment(source.session)
+            known = written[stored["session_id"]] if one_of_all is None else one_of_all
+            assert known == (recorded_values if one_of_all is None else {name: recorded_values[name] for name in one_of_all})
 
 
 @every_baseline

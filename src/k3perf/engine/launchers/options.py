@@ -78,10 +78,9 @@ def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
 
 def _check_sizes(target: TargetSpec, options: LaunchOptions) -> None:
     parallelism = target.parallelism
-    ranks = parallelism.tensor * parallelism.pipeline * parallelism.data
-    if ranks != options.devices:
+    if parallelism.rank_count != options.devices:
         raise UsageError(
-            f"target {target.name!r} runs {ranks} ranks (tensor {parallelism.tensor} x pipeline {parallelism.pipeline} x "
-            f"data {parallelism.data}) but its launch has {options.hosts} hosts x {options.devices_per_host} devices = "
-            f"{options.devices}. Change parallelism, hosts or devices_per_host so that they agree."
+            f"target {target.name!r} runs {parallelism.rank_count} ranks ({parallelism.text}) but its launch has "
+            f"{options.hosts} hosts x {options.devices_per_host} devices = {options.devices}. "
+            "Change parallelism, hosts or devices_per_host so that they agree."
         )

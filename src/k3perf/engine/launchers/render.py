@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import yaml
 
+from k3perf.config.arguments import native_value
 from k3perf.config.models import TargetSpec
 from k3perf.engine.launchers.kubernetes import kubernetes_documents
 from k3perf.engine.launchers.options import LaunchOptions, resolve_options
@@ -91,7 +92,7 @@ def _config_text(arguments: dict[str, Any], target: TargetSpec, options: LaunchO
         own["load_format"] = "dummy"
     if target.model.trust_remote_code:
         own["trust_remote_code"] = True
-    rendered = {"model": options.model} | {name.replace("_", "-"): value for name, value in sorted(own.items())}
+    rendered = {"model": options.model} | {name.replace("_", "-"): native_value(name, value) for name, value in sorted(own.items())}
     return yaml.safe_dump(rendered, sort_keys=False, default_flow_style=False)
 
 
