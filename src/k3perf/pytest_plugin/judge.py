@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +37,11 @@ class SuiteJudge:
         self._conclude(part)
 
     def _measure(self, cell: Cell) -> CellResult:
+        run = self._state.open_run()
+        drawing = self._state.progress.drawing() if self._state.progress is not None else contextlib.nullcontext()
         try:
-            return self._state.open_run().measure(cell)
+            with drawing:
+                return run.measure(cell)
         except UsageError as error:  # found only while measuring, e.g. a launch kind that the suite does not start
             pytest.exit(str(error), returncode=ExitStatus.USAGE)
 

@@ -20,7 +20,7 @@ from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
-from k3perf.run.progress import Progress
+from k3perf.run.progress import Progress, RoundDone
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.plan import Plan
@@ -49,6 +49,7 @@ class CellRun:
     on_session_end: OnSessionEnd
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    session_number: int = 0
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
         """Buy sessions until the gate is decided or the plan is spent; an engine's death is an INVALID reason, never an exception."""
@@ -69,6 +70,9 @@ class CellRun:
             # rounds that are still asked for could not be had of this session: another one may have them
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
+            if session_index + 1 < plan.maximum_sessions:
+                until_count = min(max(verdict.buy_until_sessions, session_index + 2), plan.maximum_sessions)
+                self.progress.undecided(self.cell.cell_id, until_count, 0)
         measurement = self._measurement(self.sessions, reasons)
         verdict = self.judge(measurement) if reasons or verdict is None else verdict
         # an engine that dies now and then must not pass in silence
@@ -86,6 +90,7 @@ class CellRun:
         return isinstance(error, RepeatedCrashError)
 
     def _measure_session(self, session_index: int, *, rounds_count: int | None = None, judged: bool = True) -> CellVerdict:
+        self.session_number = session_index + 1
         pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
         if self.cell.target.measurement.interleave == "rounds" or len(self.wanted) == 1:
             if session_index:
@@ -101,7 +106,7 @@ class CellRun:
         with _OneAwake(lives) as awake:
             for log in logs:
                 awake.only(log.live)
-                self._warm_up(log)
+                self._warm_up(log, logs, goal)
             while True:
                 self._rounds_up_to(goal, logs, awake)
                 awake.all()
@@ -113,6 +118,7 @@ class CellRun:
                 if not judged or verdict.buy is not Buy.ROUNDS or wanted <= goal:
                     break  # also where repeats are spent: what is asked for then cannot be had of this session
                 goal = wanted
+                self.progress.undecided(self.cell.cell_id, 0, goal)
             awake.all()
         for record in records:
             self._end(record)
@@ -127,7 +133,7 @@ class CellRun:
             (live,) = self.pool.acquire((item,))
             log = self._open(live, pair_id)
             with _OneAwake((live,)) as awake:
-                self._warm_up(log)
+                self._warm_up(log, [log], goal)
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
@@ -144,13 +150,14 @@ class CellRun:
         lines = next(live.engine.log.lines() for live in lives if live.arm is Arm.CANDIDATE)
         return replace(verdict, differences=tuple(replace(d, forced_by=forced_by(d.key, lines)) for d in verdict.differences))
 
-    def _warm_up(self, log: SessionLog) -> None:
+    def _warm_up(self, log: SessionLog, logs: list[SessionLog], goal: int) -> None:
         warmed = log.live.warmed_workloads
         count = self.cell.target.measurement.warm_up_rounds
         if self.cell.workload.name in warmed:
             count = min(count, 1)  # the engine has seen this workload; one round settles its caches again
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
+            self._report_round(log, logs, goal)
         warmed.add(self.cell.workload.name)
         with self._death_reported(log.live):
             log.live.probe.reset_peaks()  # peaks are those of the measured rounds
@@ -165,6 +172,7 @@ class CellRun:
             for log in logs if pair_index % 2 == 0 else list(reversed(logs)):
                 awake.only(log.live)
                 self._one_round(log, RoundPlace(pair_index, RoundKind.MEASURED, pair_index))
+                self._report_round(log, logs, goal)
             pair_index += 1
             now_valid = _valid_pairs(logs)
             if now_valid == valid_count:
@@ -174,12 +182,25 @@ class CellRun:
             valid_count = now_valid
 
     def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
+        self.progress.measuring(str(log.live.arm))
         with self._death_reported(log.live):
             record = measure_round(log, place, self.sampler, self.rules)
         self.on_round(log.session_id, self.cell, log.live.arm, record)
-        done = sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED)
-        detail = record.invalid_reasons[0].text if record.invalid_reasons else ""
-        self.progress.round(self.cell.cell_id, str(log.live.arm), done, self.cell.target.measurement.maximum_rounds, detail)
+
+    def _report_round(self, log: SessionLog, logs: list[SessionLog], wanted_count: int) -> None:
+        last = log.rounds[-1]
+        self.progress.round(
+            RoundDone(
+                cell=self.cell.cell_id,
+                arm=str(log.live.arm),
+                session_number=self.session_number,
+                number=sum(1 for record in log.rounds if record.kind is RoundKind.MEASURED),
+                valid_count=_valid_pairs(logs),
+                wanted_count=wanted_count,
+                arm_count=len(logs),
+                invalid=last.invalid_reasons[0].text if last.invalid_reasons else "",
+            )
+        )
 
     def _open(self, live: LiveEngine, pair_id: str | None) -> SessionLog:
         log = SessionLog(self.cell, self.plan, live, pair_id)

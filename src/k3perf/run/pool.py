@@ -260,6 +260,7 @@ class EnginePool:
         def interrupted() -> EngineError | None:
             return EngineError("the start was interrupted") if cancelled.is_set() else None
 
+        on_stage("import")
         engine: Engine | EngineGroup
         try:
             if ahead is not None:
