@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from k3perf.errors import ConfigFileError
+from k3perf.errors import ConfigFileError, raise_all
 
 # The harness decides these itself; a config that set them would not be the one that is measured.
 RESERVED = frozenset({"model", "host", "port", "load_format", "worker_extension_cls", "served_model_name", "config"})
@@ -41,25 +42,30 @@ def known_arguments() -> dict[str, ArgumentDef]:
 
 
 def check_arguments(arguments: dict[str, Any], path: Path, key: str) -> None:
-    """Raise ConfigFileError for an argument that vLLM does not have, that the harness owns, or whose value cannot be one of its."""
+    """Raise ConfigFileError for every problem of ``arguments`` (``argument_problems``)."""
+    raise_all(argument_problems(arguments, path, key))
+
+
+def argument_problems(arguments: dict[str, Any], path: Path, key: str) -> Iterator[ConfigFileError]:
+    """Each argument that vLLM does not have, that the harness owns, or that cannot have its value."""
     known = known_arguments()
     for name, value in arguments.items():
         at = f"{key}.{name}"
         if name in RESERVED:
-            raise ConfigFileError(path, at, value, "is set by the harness itself", "Remove it; targets declare model and weights.")
-        definition = known.get(name)
-        if definition is None:
-            raise ConfigFileError(path, at, value, "unknown vLLM argument", nearest_argument(name))
-        _check_value(definition, value, path, at)
+            yield ConfigFileError(path, at, value, "is set by the harness itself", "Remove it; targets declare model and weights.")
+        elif name not in known:
+            yield ConfigFileError(path, at, value, "unknown vLLM argument", nearest_argument(name))
+        else:
+            yield from _check_value(known[name], value, path, at)
 
 
-def _check_value(definition: ArgumentDef, value: Any, path: Path, at: str) -> None:
+def _check_value(definition: ArgumentDef, value: Any, path: Path, at: str) -> Iterator[ConfigFileError]:
     if definition.kind == "flag" and not isinstance(value, bool):
-        raise ConfigFileError(path, at, value, "is a flag", "Give true or false.")
-    if definition.kind == "value" and isinstance(value, bool):
-        raise ConfigFileError(path, at, value, "takes a value, not true or false", "Give the value vLLM should get.")
-    if definition.choices and str(value) not in definition.choices:
-        raise ConfigFileError(path, at, value, "is not among vLLM's choices", f"Use one of: {', '.join(definition.choices)}.")
+        yield ConfigFileError(path, at, value, "is a flag", "Give true or false.")
+    elif definition.kind == "value" and isinstance(value, bool):
+        yield ConfigFileError(path, at, value, "takes a value, not true or false", "Give the value vLLM should get.")
+    elif definition.choices and str(value) not in definition.choices:
+        yield ConfigFileError(path, at, value, "is not among vLLM's choices", f"Use one of: {', '.join(definition.choices)}.")
 
 
 def nearest_argument(name: str) -> str:

@@ -36,6 +36,7 @@ class PluginState:
     selected_cells: list[Cell] = field(default_factory=list)
     checked: list[Outcome] = field(default_factory=list)
     failed_count: int = 0
+    exit_status: int = 0  # what the run ends with, known once the session is over
     run: SuiteRun | None = None
     progress: LiveProgress | None = None
     restore_signals: Callable[[], None] = field(default=lambda: None)

@@ -21,7 +21,7 @@ from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
-from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.plan import Plan
 
@@ -63,9 +63,10 @@ class CellRun:
                 self.pool.stop_all()  # whatever failed, no engine that may hang is used again
                 if self._crashed_before(error) or session_index + 1 == plan.maximum_sessions:
                     reasons = (engine_reason(error),)
+                    self.lost = [note for note in self.lost if not error.root_cause or error.root_cause not in note]
                     break
-                self.progress.note(f"{self.cell.cell_id}: the engine died, one more try: {error.root_cause or error}")
-                self.lost.append(f"session {session_index + 1} was lost and measured anew: {engine_reason(error).text}")
+                self.progress.note(f"{self.cell.cell_id}: the engine failed, starting it once more: {error.root_cause or error.message}")
+                self.lost.append(f"session {session_index + 1} was lost and repeated: {engine_reason(error).text}")
                 continue
             # rounds that are still asked for could not be had of this session: another one may have them
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
@@ -280,9 +281,10 @@ def engine_reason(error: MeasurementInvalid) -> InvalidReason:
     later. The first line is the message, the root cause follows."""
     text = str(error).splitlines()[0]
     root_cause = error.root_cause if isinstance(error, EngineError) else ""
+    failure = EngineFailure(text, root_cause, error.log_path, error.log_tail) if isinstance(error, EngineError) else None
     rules = {EngineError: "engine_died", PreflightError: "not_fit_to_start"}
     rule = next((name for kind, name in rules.items() if isinstance(error, kind)), "machine_failed")
-    return InvalidReason(rule, f"{text}; root cause: {root_cause}" if root_cause else text)
+    return InvalidReason(rule, f"{text}; root cause: {root_cause}" if root_cause else text, failure=failure)
 
 
 def _valid_pairs(logs: list[SessionLog]) -> int:

@@ -72,6 +72,8 @@ def test_one_cause_of_many_cells_is_told_once_at_the_end():
     reason = InvalidReason("engine_died", "engine ended in stage load; root cause: boom")
     cells = tuple(replace(CELL, metrics=(), workload=name, invalid_reasons=(reason,)) for name in ("chat", "burst", "trace"))
     text = suite_summary(SuiteVerdict(cells, 0.01, 6))
-    assert "3 cells: engine ended in stage load; root cause: boom" in text
+    names = "cpu-hybrid-fp8_kv-chat, cpu-hybrid-fp8_kv-burst, cpu-hybrid-fp8_kv-trace"
+    assert f"INVALID: {names} (3 cells, one cause)" in text
+    assert text.count("engine ended in stage load; root cause: boom") == 1
     assert "outcome: INVALID" in text
     assert "1.0%" in text
