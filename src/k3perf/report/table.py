@@ -122,7 +122,7 @@ def _legend(cells: Sequence[CellVerdict]) -> str:
     lines = ["change: better or worse than the baseline, with its confidence interval (- is worse, + is better)"]
     lines.append("could see: the smallest loss that this run could detect")
     if any(cell.mode == "reference" for cell in cells):
-        lines.append("reference mode: timings are ratios to the reference config, measured side by side in this run")
+        lines.append("reference mode: timings are ratios to the reference config, measured side by side in this run; the rest is absolute")
     if any(cell.mode == "ab" for cell in cells):
         lines.append("ab mode: the baseline is the base named by --k3-ab-base, measured side by side in this run")
     return "\n".join(f"  {line}" for line in lines)
