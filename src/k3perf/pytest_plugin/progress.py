@@ -94,7 +94,7 @@ class LiveProgress:
         with self._lock:
             self._left.round(done)
             unit = "valid pairs of rounds" if done.arm_count > 1 else "valid rounds"
-            self._rounds = f"{done.valid_count} of {done.wanted_count} {unit}"
+            self._rounds = f"{done.valid_count} of {done.wanted_count} {unit}" if done.number else "warmed up"
             if done.session_number > 1:
                 self._rounds += f" in session {done.session_number}"
             if done.invalid:

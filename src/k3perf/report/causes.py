@@ -18,10 +18,18 @@ def reason_lines(reason: InvalidReason) -> list[str]:
     failure = reason.failure
     if failure is None:
         return [f"{reason.text} [{reason.rule}]"]
-    lines = [f"{failure.message} [{reason.rule}]", f"cause: {failure.cause or 'unknown, its log holds no error'}"]
+    lines = [f"{failure.message} [{reason.rule}]", *cause_lines(reason)]
     if failure.log_lines:
         lines += ["last lines of its log:", *(f"  | {line}" for line in failure.log_lines)]
     return [*lines, f"log: {failure.log_path}"] if failure.log_path else lines
+
+
+def cause_lines(reason: InvalidReason) -> list[str]:
+    """The root cause of a failed engine, an exception's further lines indented; nothing for another reason."""
+    if reason.failure is None:
+        return []
+    first, *further = reason.failure.cause.splitlines() or ["unknown, its log holds no error"]
+    return [f"cause: {first}", *(f"  {line}" for line in further)]
 
 
 def difference_text(difference: ConfigDifference) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
-from k3perf.report.causes import cell_name, difference_text
+from k3perf.report.causes import cause_lines, cell_name, difference_text
 from k3perf.report.table import change_text, tolerance_text, value_text
 
 
@@ -23,9 +23,8 @@ def failure_text(verdict: CellVerdict, shown_at: str = "") -> str:
             lines.append(f"  {metric.metric}: {metric.outcome}, {change_text(metric)}, tolerance {tolerance_text(metric)}, {values}")
             lines += [f"    {metric.reason}"] if metric.reason else []
     for reason in verdict.invalid_reasons:
-        cause = reason.failure.cause if reason.failure is not None else ""
         lines.append(f"  {reason.failure.message if reason.failure is not None else reason.text} [{reason.rule}]")
-        lines += [f"  cause: {cause}"] if cause else []
+        lines += [f"  {line}" for line in cause_lines(reason)]
     lines += [f"  {difference_text(difference)}" for difference in verdict.differences]
     lines += [f"  {verdict.missing}"] if verdict.missing else []
     return "\n".join([*lines, 'More under "k3perf" below.'])

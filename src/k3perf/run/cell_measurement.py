@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
@@ -24,6 +25,8 @@ from k3perf.run.progress import Progress, RoundDone
 from k3perf.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.plan import Plan
+
+_LONGEST_TEXT: Final = 2_000  # a verdict file with a longer text would be refused
 
 Judge = Callable[[CellMeasurement], CellVerdict]
 OnRecord = Callable[[SessionRecord], None]
@@ -50,6 +53,8 @@ class CellRun:
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     session_number: int = 0
+    _beside: list[SessionLog] = field(default_factory=list)  # the sessions whose rounds alternate now, and how many rounds they want
+    _goal: int = 0
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
         """Buy sessions until the gate is decided or the plan is spent; an engine's death is an INVALID reason, never an exception."""
@@ -107,7 +112,7 @@ class CellRun:
         with _OneAwake(lives) as awake:
             for log in logs:
                 awake.only(log.live)
-                self._warm_up(log, logs, goal)
+                self._warm_up(log)
             while True:
                 self._rounds_up_to(goal, logs, awake)
                 awake.all()
@@ -134,7 +139,7 @@ class CellRun:
             (live,) = self.pool.acquire((item,))
             log = self._open(live, pair_id)
             with _OneAwake((live,)) as awake:
-                self._warm_up(log, [log], goal)
+                self._warm_up(log)
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
@@ -151,14 +156,13 @@ class CellRun:
         lines = next(live.engine.log.lines() for live in lives if live.arm is Arm.CANDIDATE)
         return replace(verdict, differences=tuple(replace(d, forced_by=forced_by(d.key, lines)) for d in verdict.differences))
 
-    def _warm_up(self, log: SessionLog, logs: list[SessionLog], goal: int) -> None:
+    def _warm_up(self, log: SessionLog) -> None:
         warmed = log.live.warmed_workloads
         count = self.cell.target.measurement.warm_up_rounds
         if self.cell.workload.name in warmed:
             count = min(count, 1)  # the engine has seen this workload; one round settles its caches again
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
-            self._report_round(log, logs, goal)
         warmed.add(self.cell.workload.name)
         with self._death_reported(log.live):
             log.live.probe.reset_peaks()  # peaks are those of the measured rounds
@@ -169,11 +173,11 @@ class CellRun:
         repeats_left = self.cell.target.measurement.repeat_invalid_rounds - (done_count - _valid_pairs(logs))
         pair_index = max((r.pair_index for log in logs for r in log.rounds if r.pair_index is not None), default=-1) + 1
         valid_count = _valid_pairs(logs)
+        self._beside, self._goal = logs, goal
         while valid_count < goal:
             for log in logs if pair_index % 2 == 0 else list(reversed(logs)):
                 awake.only(log.live)
                 self._one_round(log, RoundPlace(pair_index, RoundKind.MEASURED, pair_index))
-                self._report_round(log, logs, goal)
             pair_index += 1
             now_valid = _valid_pairs(logs)
             if now_valid == valid_count:
@@ -187,19 +191,16 @@ class CellRun:
         with self._death_reported(log.live):
             record = measure_round(log, place, self.sampler, self.rules)
         self.on_round(log.session_id, self.cell, log.live.arm, record)
-
-    def _report_round(self, log: SessionLog, logs: list[SessionLog], wanted_count: int) -> None:
-        last = log.rounds[-1]
         self.progress.round(
             RoundDone(
                 cell=self.cell.cell_id,
                 arm=str(log.live.arm),
                 session_number=self.session_number,
-                number=sum(1 for record in log.rounds if record.kind is RoundKind.MEASURED),
-                valid_count=_valid_pairs(logs),
-                wanted_count=wanted_count,
-                arm_count=len(logs),
-                invalid=last.invalid_reasons[0].text if last.invalid_reasons else "",
+                number=sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED),
+                valid_count=_valid_pairs(self._beside),
+                wanted_count=self._goal,
+                arm_count=len(self._beside),
+                invalid=record.invalid_reasons[0].text if record.invalid_reasons else "",
             )
         )
 
@@ -281,10 +282,13 @@ def engine_reason(error: MeasurementInvalid) -> InvalidReason:
     later. The first line is the message, the root cause follows."""
     text = str(error).splitlines()[0]
     root_cause = error.root_cause if isinstance(error, EngineError) else ""
-    failure = EngineFailure(text, root_cause, error.log_path, error.log_tail) if isinstance(error, EngineError) else None
+    failure = None
+    if isinstance(error, EngineError):
+        failure = EngineFailure(text[:_LONGEST_TEXT], root_cause[:_LONGEST_TEXT], error.log_path, error.log_tail)
     rules = {EngineError: "engine_died", PreflightError: "not_fit_to_start"}
     rule = next((name for kind, name in rules.items() if isinstance(error, kind)), "machine_failed")
-    return InvalidReason(rule, f"{text}; root cause: {root_cause}" if root_cause else text, failure=failure)
+    told = f"{text}; root cause: {' '.join(root_cause.split())}" if root_cause else text
+    return InvalidReason(rule, told[:_LONGEST_TEXT], failure=failure)
 
 
 def _valid_pairs(logs: list[SessionLog]) -> int:

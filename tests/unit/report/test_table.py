@@ -115,6 +115,11 @@ def test_a_death_without_a_cause_says_so():
     assert "cause: unknown, its log holds no error" in suite_summary(SuiteVerdict((died(1, "chat", ""),), 0.01, 6))
 
 
+def test_a_cause_of_several_lines_is_shown_whole():
+    text = suite_summary(SuiteVerdict((died(1, "chat", "ValidationError: 1 error\nblock_size\n  Input should be 16"),), 0.01, 6))
+    assert "  cause: ValidationError: 1 error\n    block_size\n      Input should be 16\n" in text
+
+
 def test_values_that_changed_in_several_cells_are_shown_once():
     change = ConfigDifference("cache_config.block_size", 640, 1280)
     cells = tuple(replace(CELL, workload=name, differences=(change,)) for name in ("chat", "burst"))
