@@ -16,6 +16,7 @@ Messages name the value, the limit and the next step. ``ExitStatus`` is the docu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 
@@ -48,17 +49,53 @@ class UsageError(K3PerfError):
 
 
 class ConfigFileError(UsageError):
-    """A document of the suite cannot be used: names the file, the key, the value and what to do next."""
+    """A document of the suite cannot be used: names the file, the key, the value and what to do next.
 
-    def __init__(self, path: Path | str, key: str, value: object, problem: str, next_step: str) -> None:
+    ``others``: further problems, of the same file or of others, that this stop reports too.
+    """
+
+    def __init__(
+        self, path: Path | str, key: str, value: object, problem: str, next_step: str, *, others: tuple[ConfigFileError, ...] = ()
+    ) -> None:
+        super().__init__(problem)
         self.path = Path(path)
         self.key = key
         self.value = value
         self.problem = problem
         self.next_step = next_step
-        at = f" at {key!r}" if key else ""
-        shown = "" if value is None else f" (value: {value!r})"
-        super().__init__(f"{path}{at}: {problem}{shown}. {next_step}")
+        self.others = others
+
+    @property
+    def problems(self) -> tuple[ConfigFileError, ...]:
+        """This problem and the others, each alone."""
+        alone = ConfigFileError(self.path, self.key, self.value, self.problem, self.next_step)
+        return (alone, *(single for other in self.others for single in other.problems))
+
+    def __str__(self) -> str:
+        if not self.others:
+            at = f" at {self.key!r}" if self.key else ""
+            return f"{self.path}{at}: {self._text}"
+        files: dict[Path, list[ConfigFileError]] = {}
+        for problem in self.problems:
+            files.setdefault(problem.path, []).append(problem)
+        blocks = []
+        for path, found in files.items():
+            lines = dict.fromkeys(f"  {f'at {one.key!r}: ' if one.key else ''}{one._text}" for one in found)
+            blocks.append(f"{path}: {len(lines)} problem{'s' if len(lines) > 1 else ''}\n" + "\n".join(lines))
+        return "\n".join(blocks)
+
+    @property
+    def _text(self) -> str:
+        shown = "" if self.value is None else f" (value: {self.value!r})"
+        return f"{self.problem}{shown}. {self.next_step}"
+
+
+def raise_all(problems: Iterable[ConfigFileError]) -> None:
+    """Raise one error that reports every one of ``problems``; do nothing where there are none."""
+    found = [single for problem in problems for single in problem.problems]
+    if found:
+        first = found[0]
+        raise ConfigFileError(first.path, first.key, first.value, first.problem, first.next_step, others=tuple(found[1:]))
 
 
 class UnknownNameError(UsageError):
@@ -86,18 +123,26 @@ class EngineError(MeasurementInvalid):
     """The engine did not start, died or hung.
 
     ``root_cause`` is the first error of the deepest process in its log; ``log_tail`` the last lines; ``stage`` where it was.
+    ``log_path`` is the log, empty until whoever started the engine adds it.
     """
 
-    def __init__(self, message: str, *, stage: str = "", root_cause: str = "", log_tail: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, *, stage: str = "", root_cause: str = "", log_tail: tuple[str, ...] = (), log_path: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.stage = stage
         self.root_cause = root_cause
         self.log_tail = log_tail
-        parts = [message]
-        if root_cause:
-            parts.append(f"root cause: {root_cause}")
-        if log_tail:
-            parts.append("last lines of the engine's log:\n" + "\n".join(f"  | {line}" for line in log_tail))
-        super().__init__("\n".join(parts))
+        self.log_path = log_path
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.root_cause:
+            parts.append(f"root cause: {self.root_cause}")
+        if self.log_tail:
+            parts.append("last lines of the engine's log:\n" + "\n".join(f"  | {line}" for line in self.log_tail))
+        if self.log_path:
+            parts.append(f"whole log: {self.log_path}")
+        return "\n".join(parts)
 
 
 class BaselineMissing(K3PerfError):

@@ -250,9 +250,42 @@ def test_engine_that_dies_is_invalid_with_its_cause_once(site):
     site.behave(die_after_requests=20)
     run = site.pytest("-k", "fp8_kv", "-W", "error")
     assert run.returncode == ExitStatus.INVALID, run.stdout
-    assert "the stand-in dies as told" in run.stdout
+    failures, _, summary = run.stdout.partition("=== FAILURES ===")[2].partition("= k3perf =")
+    assert failures.count("cause: RuntimeError: the stand-in dies as told") == 1
+    assert failures.count("INVALID: tiny-fp8_kv-quick, see test_config_lock[tiny-fp8_kv-quick] above") == 4
+    assert "Captured" not in failures  # what happened on the way is not repeated for each test
+    assert summary.count("cause: RuntimeError: the stand-in dies as told") == 1
+    assert summary.count("| (EngineCore pid=1) ERROR") == 1
+    (log,) = [line.partition("log: ")[2] for line in summary.splitlines() if line.startswith("  log: ")]
+    assert "the stand-in dies as told" in Path(log).read_text()
+    assert summary.count("engine died in service") == 1
     assert " error" not in run.stdout.splitlines()[-1]  # the outcome is told once: no complaint about a benchmark without rounds
     assert site.engines_left() == []
+
+
+def test_cells_that_died_of_one_cause_share_its_message(site):
+    site.behave(die_after_requests=20)
+    run = site.pytest("--k3-results", "out")
+    assert run.returncode == ExitStatus.INVALID, run.stdout
+    said = run.stdout.partition("=== FAILURES ===")[2]
+    assert "INVALID: tiny-default-quick, tiny-fp8_kv-quick (2 cells, one cause)" in said
+    assert "INVALID: tiny-fp8_kv-quick, see test_config_lock[tiny-default-quick] above" in said
+    assert said.count("cause: RuntimeError: the stand-in dies as told") == 2  # of the first test, and in the summary
+    _, tail = said.split("last lines of its log:")
+    assert "exit status: 10\n" in tail
+
+
+def test_pytest_benchmarks_own_output_is_for_those_who_ask(site):
+    quiet = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert quiet.returncode == ExitStatus.OK, quiet.stdout
+    assert "Rounds  Iterations" not in quiet.stdout
+    assert "benchmark: " not in quiet.stdout
+    assert not (site.root / ".benchmarks").exists()
+    asked = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", PYTEST_ADDOPTS="--benchmark-autosave")
+    assert asked.returncode == ExitStatus.OK, asked.stdout + asked.stderr
+    assert "Rounds  Iterations" in asked.stdout
+    assert "benchmark: " in asked.stdout
+    assert list((site.root / ".benchmarks").rglob("*.json"))
 
 
 def test_the_suite_does_without_pytests_own_warnings_plugin(site):
@@ -264,10 +297,11 @@ def test_interrupted_run_is_resumed_without_measuring_again(site):
     commit = "0123456789abcdef0123456789abcdef01234567"
     first = site.pytest("-k", "fp8_kv", "--k3-results", "out", K3PERF_COMMIT=commit)
     assert first.returncode == ExitStatus.OK, first.stdout
-    again = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "-s", K3PERF_COMMIT=commit[:8])  # the same, said shorter
+    again = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", K3PERF_COMMIT=commit[:8])  # the same, said shorter
     assert again.returncode == ExitStatus.OK, again.stdout
-    assert "not measured again" in again.stderr + again.stdout
-    assert "ready" not in again.stderr
+    assert "not measured again" in again.stdout
+    assert ": ready" in first.stdout
+    assert ": ready" not in again.stdout
 
 
 def test_resume_of_another_experiment_is_refused(site):
@@ -368,12 +402,12 @@ def test_an_engine_that_died_once_is_told_with_the_verdict(site):
     assert (site.root / "died").exists()
     assert run.returncode == ExitStatus.OK, run.stdout
     (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
-    (note,) = [note for note in cell["notes"] if "was lost and measured anew" in note]
+    (note,) = [note for note in cell["notes"] if "was lost and repeated" in note]
     assert "session 1 was lost" in note
     assert "the stand-in dies as told" in note
-    assert note in run.stdout.replace("\n", " ") or "was lost and measured anew" in run.stdout
-    resumed = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "-s")
-    assert "taken from the resumed run" in resumed.stderr
+    assert note in run.stdout.replace("\n", " ") or "was lost and repeated" in run.stdout
+    resumed = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume")
+    assert "taken from the resumed run" in resumed.stdout
     (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
     assert note in cell["notes"]
 

@@ -16,6 +16,7 @@ from k3perf.cli.numbers import count, positive, share
 from k3perf.cli.output import write_text
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.errors import ConfigFileError, UsageError
+from k3perf.run.progress import SilentProgress
 
 if TYPE_CHECKING:
     from k3perf.config.models import TargetSpec
@@ -178,15 +179,12 @@ def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
     )
 
 
-class _StageLines:
-    """An engine's stages as lines on stderr."""
+class _StageLines(SilentProgress):
+    """An engine's stages as lines on stderr. No rounds are measured here."""
 
     def stage(self, engine: str, stage: str) -> None:
         """One line."""
         sys.stderr.write(f"{engine}: {stage}\n")
-
-    def round(self, cell: str, arm: str, done_count: int, planned_count: int, detail: str) -> None:
-        """No rounds are measured here."""
 
     def note(self, text: str) -> None:
         """One line."""

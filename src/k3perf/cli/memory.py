@@ -170,10 +170,11 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
     Falls back to the whole suite, with its own messages, when a document is not in the file of its name.
     """
     from k3perf.cli.suite_option import load_checked
-    from k3perf.config.arguments import check_arguments
+    from k3perf.config.arguments import argument_problems
     from k3perf.config.load import load_document
     from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance, ToleranceFile
     from k3perf.config.suite import Suite
+    from k3perf.errors import raise_all
     from k3perf.run.argument_table import table_of_engine
 
     engine_table = table_of_engine(None, root.parent)
@@ -185,14 +186,14 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
         if name in configs or not path.is_file():
             return load_checked(root)
         configs[name] = load_document(ConfigSpec, path)
-        check_arguments(configs[name].change, path, "change", place="config", engine_table=engine_table)
+        raise_all(argument_problems(configs[name].change, path, "change", place="config", engine_table=engine_table))
         parents = (configs[name].extends, *configs[name].combines)
         wanted += [parent for parent in parents if parent is not None and parent not in configs and parent not in wanted]
     if not (root / "targets" / f"{target}.yaml").is_file():
         return load_checked(root)
     path = root / "targets" / f"{target}.yaml"
     spec = load_document(TargetSpec, path)
-    check_arguments(spec.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
+    raise_all(argument_problems(spec.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table))
     tolerances = ToleranceFile(schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)})  # not read by the plan
     refusals = tuple(load_document(KnownRefusal, path) for path in sorted((root / "targets" / "refusals").glob("*.y*ml")))
     return Suite(root, configs, {target: spec}, {}, tolerances, refusals)

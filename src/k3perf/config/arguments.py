@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -106,8 +106,10 @@ def covered(names: Iterable[str], release: str) -> bool:
     return _USUAL_BUILD.fullmatch(local) is not None and all(name in known and public in known[name].releases for name in names)
 
 
-def check_arguments(arguments: Mapping[str, Any], path: Path, key: str, *, place: Place, engine_table: EngineTable | None = None) -> None:
-    """Raise ConfigFileError for an argument that vLLM does not take so, or that is not the file's to give.
+def argument_problems(
+    arguments: Mapping[str, Any], path: Path, key: str, *, place: Place, engine_table: EngineTable | None = None
+) -> Iterator[ConfigFileError]:
+    """Each argument that vLLM does not take so, or that is not the file's to give.
 
     ``engine_table`` is asked only about what the shipped table objects to. A refusal's ``when`` may
     name what `parallelism` makes of it.
@@ -116,10 +118,11 @@ def check_arguments(arguments: Mapping[str, Any], path: Path, key: str, *, place
         at = f"{key}.{name}"
         other = OWNED.get(name) if place == "refusal" else owned(name, value, in_config=place == "config")
         if other is not None:
-            raise ConfigFileError(path, at, value, other.problem, other.next_step)
+            yield ConfigFileError(path, at, value, other.problem, other.next_step)
+            continue
         found = _objection(name, value, engine_table)
         if found is not None:
-            raise ConfigFileError(path, at, value, *found)
+            yield ConfigFileError(path, at, value, *found)
 
 
 def unknown_argument(name: str) -> str:

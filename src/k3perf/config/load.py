@@ -6,9 +6,9 @@ Every failure becomes one ``ConfigFileError`` with file, key, value and next ste
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -20,7 +20,12 @@ try:  # libyaml reads a suite six times as fast; PyYAML's wheels have it, a buil
 except ImportError:
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 Document = TypeVar("Document", bound=BaseModel)
+
+_MISSING: Final = "required key is missing"
 
 
 class _UniqueKeyLoader(_SafeLoader):
@@ -68,11 +73,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse(model: type[Document], data: dict[str, Any], path: Path) -> Document:
-    """``data`` as a ``model``; the first problem is reported with its key, value and, for a mistyped key, the nearest known one."""
+    """``data`` as a ``model``. Raises one ConfigFileError for all problems, each with its key, value and next step."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _first_problem(model, error, path) from None
+        raise _joined(model, error, path) from None
 
 
 def load_document(model: type[Document], path: Path) -> Document:
@@ -80,23 +85,41 @@ def load_document(model: type[Document], path: Path) -> Document:
     return parse(model, read_yaml(path), path)
 
 
-def _first_problem(model: type[BaseModel], error: ValidationError, path: Path) -> ConfigFileError:
-    problems = error.errors(include_url=False, include_context=False)
-    # A mistyped key is reported twice, as unknown and as missing; the unknown one is what the author can see.
-    problem = next((found for found in problems if found["type"] == "extra_forbidden"), problems[0])
+def _joined(model: type[BaseModel], error: ValidationError, path: Path) -> ConfigFileError:
+    found = error.errors(include_url=False, include_context=False)
+    # a mistyped key comes first: it explains the missing one, and often more
+    found.sort(key=lambda problem: problem["type"] != "extra_forbidden")
+    problems = [_problem(model, problem, path) for problem in found]
+    return ConfigFileError(
+        path, problems[0].key, problems[0].value, problems[0].problem, problems[0].next_step, others=tuple(_unexplained(problems))
+    )
+
+
+def _unexplained(problems: list[ConfigFileError]) -> Iterator[ConfigFileError]:
+    """All but the first, without required keys that an unknown key beside them was meant to be."""
+    meant = {f"{problem.key.rpartition('.')[0]} {problem.next_step}" for problem in problems}
+    for problem in problems[1:]:
+        place, _, name = problem.key.rpartition(".")
+        if not (problem.problem == _MISSING and f"{place} {_did_you_mean(name)}" in meant):
+            yield problem
+
+
+def _problem(model: type[BaseModel], problem: ErrorDetails, path: Path) -> ConfigFileError:
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     value = problem["input"]
     kind = problem["type"]
-    others = error.error_count() - 1
-    more = f" ({others} more problem{'s' if others > 1 else ''} after this one.)" if others else ""
     if kind == "extra_forbidden":
-        return ConfigFileError(path, key, value, "unknown key", _suggest(model, location) + more)
+        return ConfigFileError(path, key, value, "unknown key", _suggest(model, location))
     if kind == "missing":
-        return ConfigFileError(path, key, None, "required key is missing", f"Add {location[-1]!r}; docs/configs.md lists every key.{more}")
+        return ConfigFileError(path, key, None, _MISSING, f"Add {location[-1]!r}; docs/configs.md lists every key.")
     message = problem["msg"].removeprefix("Value error, ")
     shown = None if isinstance(value, dict) else value
-    return ConfigFileError(path, key or model.__name__, shown, message, f"Correct the value; docs/configs.md lists every key.{more}")
+    return ConfigFileError(path, key or model.__name__, shown, message, "Correct the value; docs/configs.md lists every key.")
+
+
+def _did_you_mean(name: str) -> str:
+    return f"Did you mean {name!r}?"
 
 
 def _suggest(model: type[BaseModel], location: list[str]) -> str:
@@ -108,5 +131,5 @@ def _suggest(model: type[BaseModel], location: list[str]) -> str:
         fields = list(getattr(current, "model_fields", {}))
     near = difflib.get_close_matches(location[-1], fields, n=1)
     if near:
-        return f"Did you mean {near[0]!r}?"
+        return _did_you_mean(near[0])
     return f"Known keys here: {', '.join(fields)}." if fields else "Remove it."

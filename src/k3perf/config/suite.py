@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from k3perf.config.arguments import EngineTable, check_arguments
+from k3perf.config.arguments import EngineTable, argument_problems
+from k3perf.config.lineage_checks import config_problems
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
 from k3perf.config.owned_arguments import PARALLELISM
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
-from k3perf.config.target_checks import check_decode_context, check_devices, check_scaling_base
-from k3perf.config.tolerances import check_tolerances, load_tolerances
-from k3perf.errors import ConfigFileError, UnknownNameError
+from k3perf.config.target_checks import decode_context_problems, devices_problems, scaling_base_problems
+from k3perf.config.tolerances import load_tolerances, tolerance_problems
+from k3perf.errors import ConfigFileError, UnknownNameError, raise_all
 
 if TYPE_CHECKING:
     from k3perf.config.workload_spec import WorkloadSpec
@@ -208,17 +209,24 @@ def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
 
 
 def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
-    """Load and cross-check ``root``'s configs, targets, workloads and tolerances. Raises ConfigFileError at the first problem.
+    """Load and cross-check ``root``'s configs, targets, workloads and tolerances.
 
+    Raises one ConfigFileError for all problems found: those of single files first, then those between files.
     ``engine_table`` gives the arguments that the engine's own vLLM takes; it is asked only about what the shipped table objects to.
     """
     from k3perf.config.workload_spec import WorkloadSpec  # here, so that a memory plan, which has no workload, need not build its models
 
-    configs = _load_folder(ConfigSpec, root / "configs")
-    targets = _load_folder(TargetSpec, root / "targets")
-    workloads = _load_folder(WorkloadSpec, root / "workloads")
+    problems: list[ConfigFileError] = []
+    configs = _load_folder(ConfigSpec, root / "configs", problems)
+    targets = _load_folder(TargetSpec, root / "targets", problems)
+    workloads = _load_folder(WorkloadSpec, root / "workloads", problems)
+    refusals = _load_refusals(root / "targets" / "refusals", problems, engine_table)
     tolerances_path = root / "tolerances.yaml"
-    tolerances = load_tolerances(tolerances_path)
+    try:
+        tolerances = load_tolerances(tolerances_path)
+    except ConfigFileError as error:
+        problems.append(error)
+    raise_all(problems)
     paths = {name: path for name, (_, path) in configs.items()}
     suite = Suite(
         root=root,
@@ -226,12 +234,11 @@ def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
         targets={name: spec for name, (spec, _) in targets.items()},
         workloads={name: spec for name, (spec, _) in workloads.items()},
         tolerances=tolerances,
-        known_refusals=_load_refusals(root / "targets" / "refusals", engine_table),
+        known_refusals=refusals,
     )
-    _check_configs(suite, paths, engine_table)
-    for target, path in targets.values():
-        _check_target(suite, target, path, engine_table)
-    check_tolerances(
+    raise_all(config_problems(suite, paths, engine_table))
+    problems = [problem for target, path in targets.values() for problem in _target_problems(suite, target, path, engine_table)]
+    problems += tolerance_problems(
         tolerances,
         tolerances_path,
         targets=suite.targets,
@@ -239,6 +246,7 @@ def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
         workloads=suite.workloads,
         not_collected=lambda target, config: suite.not_collected(suite.target(target), suite.config(config)),
     )
+    raise_all(problems)
     _check_cell_ids(suite, {name: path for name, (_, path) in targets.items()})
     return suite
 
@@ -259,92 +267,60 @@ def _in_order(configs: dict[str, ConfigSpec]) -> dict[str, ConfigSpec]:
     return dict(sorted(configs.items(), key=lambda item: (item[1].extends is not None, bool(item[1].combines), item[0])))
 
 
-def _load_folder(model: type[Named], folder: Path) -> dict[str, tuple[Named, Path]]:
+def _load_folder(model: type[Named], folder: Path, problems: list[ConfigFileError]) -> dict[str, tuple[Named, Path]]:
+    """The folder's documents by name; what is wrong with single ones is added to ``problems``."""
     if not folder.is_dir():
         raise ConfigFileError(folder, "", None, "no such folder", NO_SUITE)
     found: dict[str, tuple[Named, Path]] = {}
-    for path in sorted(folder.glob("*.y*ml")):
-        spec = load_document(model, path)
+    paths = sorted(folder.glob("*.y*ml"))
+    for path in paths:
+        try:
+            spec = load_document(model, path)
+        except ConfigFileError as error:
+            problems.append(error)
+            continue
         if spec.name in found:
-            raise ConfigFileError(path, "name", spec.name, f"is already taken by {found[spec.name][1].name}", "Give it another name.")
-        found[spec.name] = (spec, path)
-    if not found:
+            text = f"is already taken by {found[spec.name][1].name}"
+            problems.append(ConfigFileError(path, "name", spec.name, text, "Give it another name."))
+        found.setdefault(spec.name, (spec, path))
+    if not paths:
         raise ConfigFileError(folder, "", None, "holds no YAML file", "Add at least one.")
     return found
 
 
-def _load_refusals(folder: Path, engine_table: EngineTable | None) -> tuple[KnownRefusal, ...]:
+def _load_refusals(folder: Path, problems: list[ConfigFileError], engine_table: EngineTable | None) -> tuple[KnownRefusal, ...]:
     """Refusals of hardware classes; a suite need not have any."""
     if not folder.is_dir():
         return ()
-    found = _load_folder(KnownRefusal, folder)
+    found = _load_folder(KnownRefusal, folder, problems)
     for refusal, path in found.values():
-        _check_refusal(refusal, path, "when", engine_table)
+        problems += _refusal_problems(refusal, path, "when", engine_table)
     return tuple(refusal for refusal, _ in found.values())
 
 
-def _check_refusal(refusal: Refusal, path: Path, key: str, engine_table: EngineTable | None) -> None:
+def _refusal_problems(refusal: Refusal, path: Path, key: str, engine_table: EngineTable | None) -> Iterator[ConfigFileError]:
     for arguments in named_values(refusal):
-        check_arguments(arguments, path, key, place="refusal", engine_table=engine_table)
+        yield from argument_problems(arguments, path, key, place="refusal", engine_table=engine_table)
 
 
-def _check_configs(suite: Suite, paths: dict[str, Path], engine_table: EngineTable | None) -> None:
-    for name, spec in suite.configs.items():
-        path = paths[name]
-        check_arguments(spec.change, path, "change", place="config", engine_table=engine_table)
-        for key, wanted in [("extends", spec.extends)] + [("combines", part) for part in spec.combines]:
-            if wanted is not None and wanted not in suite.configs:
-                raise ConfigFileError(path, key, wanted, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
-    for name, path in paths.items():
-        _check_no_cycle(suite, name, path)
-    for name, spec in suite.configs.items():
-        _check_combination(suite, spec, paths[name])
-
-
-def _check_no_cycle(suite: Suite, name: str, path: Path) -> None:
-    seen = [name]
-    while (parent := suite.configs[seen[-1]].extends) is not None:
-        if parent in seen:
-            ring = " -> ".join([*seen[seen.index(parent) :], parent])
-            raise ConfigFileError(
-                path, "extends", suite.configs[name].extends, f"the parents form a cycle: {ring}", "Let one of them extend default."
-            )
-        seen.append(parent)
-
-
-def _check_combination(suite: Suite, spec: ConfigSpec, path: Path) -> None:
-    changed: dict[str, str] = {}
-    for part in spec.combines:
-        change = suite.configs[part].change
-        if suite.configs[part].extends is None or len(change) != 1:
-            raise ConfigFileError(path, "combines", part, "is not an approved single change", "List configs that change one argument.")
-        argument = next(iter(change))
-        if suite.configs[part].extends != spec.extends:
-            problem = f"extends {suite.configs[part].extends}, the combination extends {spec.extends}"
-            raise ConfigFileError(path, "combines", part, problem, "Combine changes of one parent.")
-        if argument in changed:
-            problem = f"sets {argument}, as {changed[argument]} does"
-            raise ConfigFileError(path, "combines", part, problem, "A combination sets each argument once.")
-        changed[argument] = part
-
-
-def _check_target(suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None) -> None:
-    check_arguments(target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
+def _target_problems(suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None) -> Iterator[ConfigFileError]:
+    yield from argument_problems(target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
     for index, refusal in enumerate(target.refusals):
-        _check_refusal(refusal, path, f"refusals.{index}.when", engine_table)
+        yield from _refusal_problems(refusal, path, f"refusals.{index}.when", engine_table)
     named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]
     named += [("equivalences", name) for group in target.equivalences for name in group.configs]
     for key, name in named:
         if name not in suite.configs:
-            raise ConfigFileError(path, key, name, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
+            yield ConfigFileError(path, key, name, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
     for key, workloads in (("workloads", target.workloads), ("workloads_on_request", target.workloads_on_request)):
         for name in workloads:
             if name not in suite.workloads:
-                raise ConfigFileError(path, key, name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
+                yield ConfigFileError(path, key, name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
     if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
         problem = "the model directory has no config.json"
-        raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
-    check_devices(target, path)
-    check_scaling_base(suite.targets, target, path)
+        yield ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+    yield from devices_problems(target, path)
+    yield from scaling_base_problems(suite.targets, target, path)
     for config in target.configs or tuple(suite.configs):
-        check_decode_context(target, config, suite.engine_arguments(target, suite.configs[config]), path)
+        if config in suite.configs:
+            yield from decode_context_problems(target, config, suite.engine_arguments(target, suite.configs[config]), path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,20 @@ from k3perf.config.models import TargetSpec
 from k3perf.errors import ConfigFileError
 
 
-def check_devices(target: TargetSpec, path: Path) -> None:
+def devices_problems(target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
     """Each rank has a device of its own, and every device a rank: locks, budgets and scaling efficiency count devices, engines use ranks."""
     hardware, parallelism = target.hardware, target.parallelism
     if hardware.kind == "cpu":
         return
     if parallelism.rank_count != hardware.device_count:
         problem = f"is {hardware.device_count}, but parallelism makes {parallelism.rank_count} ranks ({parallelism.text})"
-        raise ConfigFileError(path, "hardware.device_count", None, problem, "Give one device a rank, of all hosts together.")
+        yield ConfigFileError(path, "hardware.device_count", None, problem, "Give one device a rank, of all hosts together.")
     if hardware.device_count % hardware.host_count:
         problem = f"does not divide the {hardware.device_count} devices evenly"
-        raise ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, "Give every host as many devices.")
+        yield ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, "Give every host as many devices.")
 
 
-def check_decode_context(target: TargetSpec, config: str, arguments: Mapping[str, Any], path: Path) -> None:
+def decode_context_problems(target: TargetSpec, config: str, arguments: Mapping[str, Any], path: Path) -> Iterator[ConfigFileError]:
     """Decode context parallelism adds no rank: it spreads the KV cache over ranks that `parallelism` has.
 
     The sizes that vLLM takes are those of ``ParallelConfig`` in vLLM 0.32.
@@ -40,11 +40,12 @@ def check_decode_context(target: TargetSpec, config: str, arguments: Mapping[str
     problem = f"does not fit the ranks of parallelism ({target.parallelism.text})"
     step = f"Use one of: {', '.join(map(str, possible))}."
     if own:
-        raise ConfigFileError(path, f"engine_arguments.{name}", size, problem, step)
-    raise ConfigFileError(path, "configs", config, f"sets {name} {size!r}, which {problem}", f"{step} Or leave the config out.")
+        yield ConfigFileError(path, f"engine_arguments.{name}", size, problem, step)
+        return
+    yield ConfigFileError(path, "configs", config, f"sets {name} {size!r}, which {problem}", f"{step} Or leave the config out.")
 
 
-def check_scaling_base(targets: Mapping[str, TargetSpec], target: TargetSpec, path: Path) -> None:
+def scaling_base_problems(targets: Mapping[str, TargetSpec], target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
     """The same model on the same devices, only fewer of them: else the ratio would say something of the model or of the device."""
     name = target.scaling_base
     if name is None:
@@ -63,7 +64,7 @@ def check_scaling_base(targets: Mapping[str, TargetSpec], target: TargetSpec, pa
         next_step = "Name a target of fewer devices, or leave the key out."
     else:
         return
-    raise ConfigFileError(path, "scaling_base", name, problem, next_step)
+    yield ConfigFileError(path, "scaling_base", name, problem, next_step)
 
 
 def _model_text(target: TargetSpec) -> str:

@@ -16,11 +16,12 @@ from typing import Final
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def install() -> Callable[[], None]:
+def install(tell: Callable[[str], object] | None = None) -> Callable[[], None]:
     """Make SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt once; returns the function that restores what was there.
 
     The first signal raises, so that every ``finally`` and fixture runs and pytest ends with status 2. The second is only noted, since it
     would cut the clean end short; from the third on each raises again. A signal that was ignored at the start (nohup) stays ignored.
+    ``tell`` shows the user a text from inside a signal handler; by default it goes to ``sys.stderr``.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
@@ -29,7 +30,7 @@ def install() -> Callable[[], None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
         if len(seen) == 2:
-            sys.stderr.write(f"\nk3perf: {signal.Signals(number).name} again; the engines are being ended, this takes seconds\n")
+            (tell or sys.stderr.write)(f"\nk3perf: {signal.Signals(number).name} again. The engines are stopping; this takes seconds.\n")
             return
         raise KeyboardInterrupt(signal.Signals(number).name)
 

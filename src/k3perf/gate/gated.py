@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from k3perf.config.suite import Cell, Suite
-from k3perf.errors import ConfigFileError
+from k3perf.errors import ConfigFileError, raise_all
 from k3perf.metrics.definitions import METRICS, Comparison
 
 
@@ -22,11 +22,15 @@ def statistical_metric_count(suite: Suite, cells: Iterable[Cell]) -> int:
 
 
 def check_metric_names(suite: Suite) -> None:
-    """Raises ConfigFileError for the first tolerance of a metric that does not exist."""
+    """Raises one ConfigFileError for every tolerance of a metric that does not exist."""
+    problems = []
     for place, tolerances in suite.tolerances.places():
         for name, tolerance in tolerances.items():
             if name not in METRICS:
                 near = get_close_matches(name, METRICS, n=1)
                 value = None if tolerance is None else tolerance.model_dump(exclude_none=True)
                 next_step = f"Use a name of docs/metrics.md{f', such as {near[0]}' if near else ''}."
-                raise ConfigFileError(suite.root / "tolerances.yaml", f"{place}.{name}", value, "no metric has this name", next_step)
+                problems.append(
+                    ConfigFileError(suite.root / "tolerances.yaml", f"{place}.{name}", value, "no metric has this name", next_step)
+                )
+    raise_all(problems)

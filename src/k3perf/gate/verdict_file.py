@@ -59,6 +59,15 @@ class DifferenceEntry(_Part):
     forced_by: LongText = ""
 
 
+class FailureEntry(_Part):
+    """``samples.EngineFailure`` as written."""
+
+    message: LongText
+    cause: LongText = ""
+    log_path: Annotated[str, Field(max_length=4_096)] = ""
+    log_lines: tuple[LongText, ...] = Field(max_length=1_000, default=())
+
+
 class InvalidEntry(_Part):
     """``samples.InvalidReason`` as written."""
 
@@ -66,6 +75,7 @@ class InvalidEntry(_Part):
     text: LongText
     reading: Number | None = None
     limit: Number | None = None
+    failure: FailureEntry | None = None
 
 
 class CellEntry(_Part):

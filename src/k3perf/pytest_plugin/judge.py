@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +26,7 @@ class SuiteJudge:
 
     def __init__(self, state: PluginState) -> None:
         self._state = state
+        self._shown_at: dict[tuple[str, ...], str] = {}  # why a cell has no numbers, to the first test that says so
 
     def check(self, cell: Cell, families: tuple[Family, ...], benchmark: Any = None, clock: ReplayClock | None = None) -> None:
         """Measure ``cell`` unless that was done; fail with the table of the families' metrics when one of them fails."""
@@ -33,28 +36,39 @@ class SuiteJudge:
             carry(benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics)
         if not part.metrics and part.outcome is Outcome.PASS and not self._state.config.getoption("--k3-record"):
             pytest.skip(f"no {' or '.join(families)} metric has a tolerance for {cell.cell_id}: reported, not judged")
-        self._conclude(part)
+        self._conclude(part, result.verdict)
 
     def _measure(self, cell: Cell) -> CellResult:
+        run = self._state.open_run()
+        drawing = self._state.progress.drawing() if self._state.progress is not None else contextlib.nullcontext()
         try:
-            return self._state.open_run().measure(cell)
+            with drawing:
+                return run.measure(cell)
         except UsageError as error:  # found only while measuring, e.g. a launch kind that the suite does not start
             pytest.exit(str(error), returncode=ExitStatus.USAGE)
 
     def check_configuration(self, cell: Cell) -> None:
         """Fail when the engine resolved another configuration than the approved one."""
         verdict = self._measure(cell).verdict
-        self._conclude(replace(verdict, metrics=(), notes=()))
+        self._conclude(replace(verdict, metrics=(), notes=()), verdict)
 
-    def _conclude(self, verdict: CellVerdict) -> None:
+    def _conclude(self, verdict: CellVerdict, whole: CellVerdict) -> None:
+        """``whole``: the cell's verdict that ``verdict`` is the part of which the test asks about."""
         outcome = verdict.outcome
         self._state.checked.append(outcome)
         strict = self._state.config.getoption("--k3-strict")
         if outcome in FAILING or (strict and outcome is Outcome.INCONCLUSIVE):
-            from k3perf.report.table import cell_table
+            from k3perf.report.causes import causes_of
+            from k3perf.report.failing_test import failure_text
 
             self._state.failed_count += 1
-            pytest.fail(cell_table(verdict), pytrace=False)
+            shown_at = "" if whole.metrics else self._shown_at.setdefault(causes_of(whole), _running_test())
+            pytest.fail(failure_text(verdict, "" if shown_at == _running_test() else shown_at), pytrace=False)
+
+
+def _running_test() -> str:
+    """The name of the test that runs now, with its cell."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].rpartition("::")[2]
 
 
 def only_families(verdict: CellVerdict, families: tuple[Family, ...]) -> CellVerdict:

@@ -5,7 +5,7 @@ Stays out of every pytest call that does not ask for the suite's tests. Collecti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; load the suite when this call concerns it, so that bad input is a usage error."""
     from k3perf.pytest_plugin.marks import register
 
     register(config)
-    _state(config)
+    if _state(config) is not None:
+        from k3perf.pytest_plugin.benchmark_output import make_no_folder
+
+        make_no_folder(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -59,19 +63,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Remember which cells were selected after -k and -m (they share the false-alarm budget); refuse bad input before anything starts."""
     if (state := _state(session.config)) is not None:
+        from k3perf.pytest_plugin.benchmark_output import keep_quiet
         from k3perf.pytest_plugin.marks import selected_cells
 
+        keep_quiet(session.config, session.items)
         state.selected_cells = selected_cells(session.items)
         state.check_inputs()
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Targets, and why others are not here."""
+@pytest.hookimpl(wrapper=True)
+def pytest_report_header(config: pytest.Config) -> Generator[None, list[str | list[str]], list[str | list[str]]]:
+    """Targets, and why others are not here, in front of what other plugins say."""
+    lines = yield
     if (state := _state(config)) is None:
-        return []
+        return lines
+    from k3perf.pytest_plugin.benchmark_output import without_header
     from k3perf.pytest_plugin.summary import header
 
-    return header(state, verbose=config.get_verbosity() > 0)
+    # pytest prints them in reversed order
+    return [*without_header(config, lines), header(state, verbose=config.get_verbosity() > 0)]
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -87,7 +97,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if (state := _state(session.config)) is not None:
         from k3perf.pytest_plugin.summary import finish
 
-        session.exitstatus = finish(state, session, exitstatus)
+        session.exitstatus = state.exit_status = finish(state, session, exitstatus)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

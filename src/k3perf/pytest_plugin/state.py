@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class PluginState:
     selected_cells: list[Cell] = field(default_factory=list)
     checked: list[Outcome] = field(default_factory=list)
     failed_count: int = 0
+    exit_status: int = 0  # what the run ends with, known once the session is over
     run: SuiteRun | None = None
     progress: LiveProgress | None = None
     restore_signals: Callable[[], None] = field(default=lambda: None)
@@ -46,10 +48,12 @@ class PluginState:
             from k3perf.engine.signals import install as install_signals
             from k3perf.pytest_plugin.progress import LiveProgress
             from k3perf.pytest_plugin.run_settings import run_settings
+            from k3perf.pytest_plugin.screen import Screen
             from k3perf.run.suite_run import SuiteRun
 
-            self.restore_signals = install_signals()
-            self.progress = LiveProgress(live=not self.config.getoption("--k3-plain"))
+            screen = Screen(self.config)
+            self.progress = LiveProgress(screen, plain=self.config.getoption("--k3-plain"), verbosity=self.config.get_verbosity())
+            self.restore_signals = install_signals(screen.urgent)
             settings = run_settings(self.config, self.suite, run_id=new_run_id())
             self.run = SuiteRun(settings, self.selected_cells, self.progress)
         return self.run
@@ -66,11 +70,13 @@ class PluginState:
 
     def close_run(self) -> None:
         """Stop everything that the run started and write its files."""
-        if self.progress is not None:
-            self.progress.close()
-        if self.run is not None:
-            self.run.close()
-        self.restore_signals()
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.restore_signals)
+            if self.progress is not None:
+                ending.callback(self.progress.close)
+                ending.enter_context(self.progress.drawing())
+            if self.run is not None:
+                self.run.close()
 
     def verdicts(self) -> tuple[CellVerdict, ...]:
         """Verdicts of the cells measured so far."""

@@ -39,16 +39,16 @@ def finish(state: PluginState, session: pytest.Session, status: int) -> int:
 
 
 def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None:
-    """Every measured cell's table and where the files are."""
+    """Every measured cell's table, the exit status and where the files are."""
     if state.run is None:
         return
     if not state.run.results():
         _write_what_is_left(reporter, state.run.settings)
         return
-    from k3perf.report.table import lines_below, suite_summary
+    from k3perf.report.table import NATURAL_WIDTH, lines_below, suite_summary
 
     reporter.section("k3perf", sep="=")
-    width = max(100, min(reporter._tw.fullwidth, 160))
+    width = reporter._tw.fullwidth if reporter.isatty else NATURAL_WIDTH  # a log is not 80 columns wide
     settings = state.run.settings
     if settings.record:
         reporter.write_line("recorded, not judged:")
@@ -58,6 +58,7 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
         reporter.write_line(suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup))
     if state.run.write_problem:
         reporter.write_line(state.run.write_problem)
+    reporter.write_line(f"exit status: {int(state.exit_status)}")
     reporter.write_line(f"results: {settings.results_directory}")
     if settings.record:
         reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -13,9 +14,20 @@ from rich.text import Text
 
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, MetricVerdict, SuiteVerdict
+from k3perf.report.causes import difference_text, shared_differences, unjudged_blocks
 from k3perf.units import format_bytes
 
-NATURAL_WIDTH: Final = 160  # no cell is cut: a terminal that is narrower wraps the line, and every number stays readable
+NATURAL_WIDTH: Final = 160  # no table is wider
+
+MEANING: Final = {
+    Outcome.PASS: "No gated metric lost more than its tolerance.",
+    Outcome.IMPROVED: "A gated metric is better than its baseline. To keep the gain: k3perf baseline propose, then accept.",
+    Outcome.INCONCLUSIVE: "The measurement plan ended before the evidence decided. Run it again, or raise maximum_sessions of the target.",
+    Outcome.INVALID: "This measurement cannot be trusted and says nothing about the change. Fix the cause above, then run again.",
+    Outcome.NO_BASELINE: "Nothing is committed to compare with. Record it with the commands above.",
+    Outcome.CONFIG_DRIFT: "The engine runs with other settings than the approved ones. Set the values in the config, or record and accept.",
+    Outcome.REGRESSED: "A loss beyond the tolerance is proven. Fix the change, or record and accept the loss with a reason.",
+}
 
 OUTCOME_STYLE: Final = {
     Outcome.PASS: "green",
@@ -28,8 +40,22 @@ OUTCOME_STYLE: Final = {
 }
 
 
-def cell_table(cell: CellVerdict, *, width: int = 120, color: bool = False) -> str:
-    """One cell: metric, baseline, now, change, tolerance, outcome, then differences, reasons and notes as lines below."""
+def cell_table(cell: CellVerdict, *, width: int = NATURAL_WIDTH, color: bool = False, elsewhere: Container[str] = ()) -> str:
+    """One cell: metric, baseline, now, change, tolerance, outcome, then differences, reasons and notes as lines below.
+
+    Where ``width`` columns do not hold the table, each metric gets lines of its own instead. ``elsewhere``: differences that are
+    shown elsewhere.
+    """
+    heading = f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
+    if not cell.metrics:
+        return "\n".join([heading, *lines_below(cell, elsewhere)])
+    body = _render(_table(cell), color=color)
+    if max(len(line) for line in Text.from_ansi(body).plain.splitlines()) > width:
+        body = _render(_list(cell), color=color)
+    return "\n".join([heading, body, *lines_below(cell, elsewhere)])
+
+
+def _table(cell: CellVerdict) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=None)
     for heading in ("metric", "baseline", "now", "change", "could see", "tolerance", "outcome"):
         table.add_column(heading, justify="left" if heading in ("metric", "outcome") else "right", no_wrap=True)
@@ -39,21 +65,31 @@ def cell_table(cell: CellVerdict, *, width: int = 120, color: bool = False) -> s
             value_text(metric.baseline_value, metric.unit),
             value_text(metric.now_value, metric.unit),
             change_text(metric),
-            "" if metric.smallest_detectable_loss_ratio is None else f"{metric.smallest_detectable_loss_ratio:.1%}",
+            could_see_text(metric),
             tolerance_text(metric),
             Text(str(metric.outcome), style=OUTCOME_STYLE[metric.outcome]),
         )
-    heading = f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
-    body = _render(table, width=max(width, NATURAL_WIDTH), color=color) if cell.metrics else ""
-    return "\n".join([heading, *([body] if body else []), *lines_below(cell)])
+    return table
 
 
-def lines_below(cell: CellVerdict) -> list[str]:
-    """Differences, reasons and notes of a cell, a line each."""
-    lines = [
-        f"  config drift: {d.key}: was {d.was!r}, is {d.now!r}{f' (forced by {d.forced_by})' if d.forced_by else ''}"
-        for d in cell.differences
-    ]
+def _list(cell: CellVerdict) -> Text:
+    """The table's contents for a narrow terminal: two lines a metric."""
+    lines = Text()
+    for metric in cell.metrics:
+        lines.append(f"\n  {metric.metric}: ").append(str(metric.outcome), style=OUTCOME_STYLE[metric.outcome])
+        change = change_text(metric)
+        lines.append(", no change" if change == "=" else f", {change}")
+        values = f"baseline {value_text(metric.baseline_value, metric.unit)}, now {value_text(metric.now_value, metric.unit)}"
+        seen = could_see_text(metric)
+        lines.append(f"\n    {values}, tolerance {tolerance_text(metric)}{f', could see {seen}' if seen else ''}")
+    return lines
+
+
+def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
+    """Differences, reasons and notes of a cell, a line each. Differences in ``elsewhere`` are left out."""
+    lines = [f"  config drift: {text}" for text in map(difference_text, cell.differences) if text not in elsewhere]
+    if len(lines) < len(cell.differences):
+        lines.append("  config drift: see the changed values of several cells below")
     lines += [f"  invalid: {reason.text} [{reason.rule}]" for reason in cell.invalid_reasons]
     lines += [f"  no baseline: {cell.missing}"] if cell.missing else []
     lines += [f"  {metric.metric}: {metric.reason}" for metric in cell.metrics if metric.reason and metric.outcome is not Outcome.PASS]
@@ -61,27 +97,35 @@ def lines_below(cell: CellVerdict) -> list[str]:
     return lines
 
 
-def suite_summary(verdict: SuiteVerdict, *, width: int = 120, color: bool = False) -> str:
-    """Every cell's table, causes that several cells share told once, and the error budget the run was judged under."""
-    parts = [cell_table(cell, width=width, color=color) for cell in verdict.cells]
-    causes = shared_causes(verdict.cells)
-    if causes:
-        parts.append("causes shared by several cells:\n" + "\n".join(f"  {len(cells)} cells: {text}" for text, cells in causes.items()))
+def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: bool = False) -> str:
+    """The table of every judged cell, then why others have none, and what the run came to and what to do next."""
+    judged = [cell for cell in verdict.cells if cell.metrics]
+    shared = shared_differences(judged)
+    parts = [cell_table(cell, width=width, color=color, elsewhere=shared) for cell in judged]
+    if shared:
+        parts.append("\n".join(["changed values of several cells:", *(f"  {text} ({len(names)} cells)" for text, names in shared.items())]))
+    parts += unjudged_blocks(cell for cell in verdict.cells if not cell.metrics)
+    if judged:
+        parts.append(_legend(judged))
+    counts = Counter(str(cell.outcome) for cell in verdict.cells)
+    each = f" ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})" if len(counts) > 1 else ""
     parts.append(
-        f"outcome: {verdict.outcome} - {len(verdict.cells)} cell(s), {verdict.gated_metric_count} gated metrics, "
-        f"false-alarm budget of the whole run {verdict.false_alarm_budget:.1%}"
+        f"outcome: {verdict.outcome} - {len(verdict.cells)} cell{'s' if len(verdict.cells) != 1 else ''}{each}, "
+        f"{verdict.gated_metric_count} gated metrics, false-alarm budget of the whole run {verdict.false_alarm_budget:.1%}\n"
+        f"  {MEANING[verdict.outcome]}"
     )
     return "\n\n".join(parts)
 
 
-def shared_causes(cells: Sequence[CellVerdict]) -> dict[str, tuple[str, ...]]:
-    """Reasons given by at least two cells, with the cells."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        texts = {reason.text for reason in cell.invalid_reasons} | {f"{d.key}: {d.was!r} -> {d.now!r}" for d in cell.differences}
-        for text in sorted(texts):
-            found.setdefault(text, []).append(f"{cell.target}-{cell.config}-{cell.workload}")
-    return {text: tuple(names) for text, names in found.items() if len(names) > 1}
+def _legend(cells: Sequence[CellVerdict]) -> str:
+    """What the columns mean, for someone who sees the table for the first time."""
+    lines = ["change: better or worse than the baseline, with its confidence interval (- is worse, + is better)"]
+    lines.append("could see: the smallest loss that this run could detect")
+    if any(cell.mode == "reference" for cell in cells):
+        lines.append("reference mode: timings are ratios to the reference config, measured side by side in this run; the rest is absolute")
+    if any(cell.mode == "ab" for cell in cells):
+        lines.append("ab mode: the baseline is the base named by --k3-ab-base, measured side by side in this run")
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def value_text(value: float | None, unit: str) -> str:
@@ -112,6 +156,11 @@ def change_text(metric: MetricVerdict) -> str:
     return f"{text} ({-metric.loss_upper_bound_ratio:+.1%} .. {-metric.loss_lower_bound_ratio:+.1%})"
 
 
+def could_see_text(metric: MetricVerdict) -> str:
+    """The smallest loss that the run could detect; empty for a metric that is compared exactly."""
+    return "" if metric.smallest_detectable_loss_ratio is None else f"{metric.smallest_detectable_loss_ratio:.1%}"
+
+
 def _sign(loss_ratio: float) -> str:
     return "worse" if loss_ratio > 0 else "better"
 
@@ -125,8 +174,10 @@ def tolerance_text(metric: MetricVerdict) -> str:
     return "-"
 
 
-def _render(table: Table, *, width: int, color: bool) -> str:
+def _render(body: Table | Text, *, color: bool) -> str:
     stream = io.StringIO()
-    console = Console(file=stream, width=width, force_terminal=color, color_system="standard" if color else None, legacy_windows=False)
-    console.print(table)
+    console = Console(
+        file=stream, width=NATURAL_WIDTH, force_terminal=color, color_system="standard" if color else None, legacy_windows=False
+    )
+    console.print(body)
     return "\n".join(line.rstrip() for line in stream.getvalue().rstrip().splitlines())

@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
@@ -20,10 +21,12 @@ from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
-from k3perf.run.progress import Progress
-from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.run.progress import Progress, RoundDone
+from k3perf.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.plan import Plan
+
+_LONGEST_TEXT: Final = 2_000  # a verdict file with a longer text would be refused
 
 Judge = Callable[[CellMeasurement], CellVerdict]
 OnRecord = Callable[[SessionRecord], None]
@@ -49,6 +52,9 @@ class CellRun:
     on_session_end: OnSessionEnd
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    session_number: int = 0
+    _beside: list[SessionLog] = field(default_factory=list)  # the sessions whose rounds alternate now, and how many rounds they want
+    _goal: int = 0
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
         """Buy sessions until the gate is decided or the plan is spent; an engine's death is an INVALID reason, never an exception."""
@@ -62,13 +68,17 @@ class CellRun:
                 self.pool.stop_all()  # whatever failed, no engine that may hang is used again
                 if self._crashed_before(error) or session_index + 1 == plan.maximum_sessions:
                     reasons = (engine_reason(error),)
+                    self.lost = [note for note in self.lost if not error.root_cause or error.root_cause not in note]
                     break
-                self.progress.note(f"{self.cell.cell_id}: the engine died, one more try: {error.root_cause or error}")
-                self.lost.append(f"session {session_index + 1} was lost and measured anew: {engine_reason(error).text}")
+                self.progress.note(f"{self.cell.cell_id}: the engine failed, starting it once more: {error.root_cause or error.message}")
+                self.lost.append(f"session {session_index + 1} was lost and repeated: {engine_reason(error).text}")
                 continue
             # rounds that are still asked for could not be had of this session: another one may have them
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
+            if session_index + 1 < plan.maximum_sessions:
+                until_count = min(max(verdict.buy_until_sessions, session_index + 2), plan.maximum_sessions)
+                self.progress.undecided(self.cell.cell_id, until_count, 0)
         measurement = self._measurement(self.sessions, reasons)
         verdict = self.judge(measurement) if reasons or verdict is None else verdict
         # an engine that dies now and then must not pass in silence
@@ -86,6 +96,7 @@ class CellRun:
         return isinstance(error, RepeatedCrashError)
 
     def _measure_session(self, session_index: int, *, rounds_count: int | None = None, judged: bool = True) -> CellVerdict:
+        self.session_number = session_index + 1
         pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
         if self.cell.target.measurement.interleave == "rounds" or len(self.wanted) == 1:
             if session_index:
@@ -113,6 +124,7 @@ class CellRun:
                 if not judged or verdict.buy is not Buy.ROUNDS or wanted <= goal:
                     break  # also where repeats are spent: what is asked for then cannot be had of this session
                 goal = wanted
+                self.progress.undecided(self.cell.cell_id, 0, goal)
             awake.all()
         for record in records:
             self._end(record)
@@ -161,6 +173,7 @@ class CellRun:
         repeats_left = self.cell.target.measurement.repeat_invalid_rounds - (done_count - _valid_pairs(logs))
         pair_index = max((r.pair_index for log in logs for r in log.rounds if r.pair_index is not None), default=-1) + 1
         valid_count = _valid_pairs(logs)
+        self._beside, self._goal = logs, goal
         while valid_count < goal:
             for log in logs if pair_index % 2 == 0 else list(reversed(logs)):
                 awake.only(log.live)
@@ -174,12 +187,22 @@ class CellRun:
             valid_count = now_valid
 
     def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
+        self.progress.measuring(str(log.live.arm))
         with self._death_reported(log.live):
             record = measure_round(log, place, self.sampler, self.rules)
         self.on_round(log.session_id, self.cell, log.live.arm, record)
-        done = sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED)
-        detail = record.invalid_reasons[0].text if record.invalid_reasons else ""
-        self.progress.round(self.cell.cell_id, str(log.live.arm), done, self.cell.target.measurement.maximum_rounds, detail)
+        self.progress.round(
+            RoundDone(
+                cell=self.cell.cell_id,
+                arm=str(log.live.arm),
+                session_number=self.session_number,
+                number=sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED),
+                valid_count=_valid_pairs(self._beside),
+                wanted_count=self._goal,
+                arm_count=len(self._beside),
+                invalid=record.invalid_reasons[0].text if record.invalid_reasons else "",
+            )
+        )
 
     def _open(self, live: LiveEngine, pair_id: str | None) -> SessionLog:
         log = SessionLog(self.cell, self.plan, live, pair_id)
@@ -259,9 +282,13 @@ def engine_reason(error: MeasurementInvalid) -> InvalidReason:
     later. The first line is the message, the root cause follows."""
     text = str(error).splitlines()[0]
     root_cause = error.root_cause if isinstance(error, EngineError) else ""
+    failure = None
+    if isinstance(error, EngineError):
+        failure = EngineFailure(text[:_LONGEST_TEXT], root_cause[:_LONGEST_TEXT], error.log_path, error.log_tail)
     rules = {EngineError: "engine_died", PreflightError: "not_fit_to_start"}
     rule = next((name for kind, name in rules.items() if isinstance(error, kind)), "machine_failed")
-    return InvalidReason(rule, f"{text}; root cause: {root_cause}" if root_cause else text)
+    told = f"{text}; root cause: {' '.join(root_cause.split())}" if root_cause else text
+    return InvalidReason(rule, told[:_LONGEST_TEXT], failure=failure)
 
 
 def _valid_pairs(logs: list[SessionLog]) -> int:

@@ -14,9 +14,10 @@ def find_engine_python(given: str | None, root: Path) -> Path:
     """The engine environment's Python: ``given``, then K3PERF_ENGINE_PYTHON, then .venv-engine under ``root``. Raises UsageError."""
     named = given or os.environ.get("K3PERF_ENGINE_PYTHON")
     path = Path(named) if named else root / ".venv-engine" / "bin" / "python"
+    problem = "is a directory" if path.is_dir() else "does not exist" if not path.exists() else "is not executable"
     if not path.is_file() or not os.access(path, os.X_OK):
         raise UsageError(
-            f"no engine Python at {path}. Run scripts/perf once, which sets one up, "
+            f"the engine Python {path} {problem}. Run scripts/perf once, which sets one up, "
             "or name one with --k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
         )
     return path.absolute()  # not resolved: a virtual environment's Python is a link, and its place decides the environment

@@ -134,6 +134,7 @@ class EnginePool:
 
     def report_crash(self, live: LiveEngine, error: EngineError) -> None:
         """An engine died while measured: remember the cause and clear what is left of it."""
+        error.log_path = error.log_path or str(live.engine.log_path)
         self._crashes[(live.target, live.config, live.arm)].append(error)
         self.stop(live)
 
@@ -167,6 +168,8 @@ class EnginePool:
                 f"{item.target.name}-{item.config.name} crashed {len(crashes)} times in this run and is not tried again",
                 stage=first.stage,
                 root_cause=first.root_cause,
+                log_tail=first.log_tail,
+                log_path=first.log_path,
             )
 
     def _lock(self, target: TargetSpec) -> None:
@@ -260,6 +263,7 @@ class EnginePool:
         def interrupted() -> EngineError | None:
             return EngineError("the start was interrupted") if cancelled.is_set() else None
 
+        on_stage("import")
         engine: Engine | EngineGroup
         try:
             if ahead is not None:
@@ -274,12 +278,14 @@ class EnginePool:
                     companion_failed=interrupted,
                 )
         except EngineError as error:
+            error.log_path = error.log_path or _newest_log(self._work(session_id))
             self._crashes[item.key].append(error)
             raise
         try:
             self._live[item.key] = self._probe(item, session_id, engine)
         except BaseException as error:
             if isinstance(error, EngineError):
+                error.log_path = error.log_path or str(engine.log_path)
                 self._crashes[item.key].append(error)
             engine.stop()
             raise
@@ -309,3 +315,9 @@ class EnginePool:
         if model.directory is None:
             return str(model.checkpoint)
         return str(materialise(item.suite_root / model.directory, self._settings.cache_directory / "models"))
+
+
+def _newest_log(work_directory: Path) -> str:
+    """The log of the last attempt to start there, of several hosts the one that was written to last. Empty where there is none."""
+    logs = sorted(work_directory.rglob("engine*.log"), key=lambda path: path.stat().st_mtime_ns)
+    return str(logs[-1]) if logs else ""

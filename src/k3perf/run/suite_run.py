@@ -28,6 +28,7 @@ from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_accepted, require_port
 from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
+from k3perf.run.time_left import planned_steps, sessions_to_record
 from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.store.atomic import replace_file
 from k3perf.store.found_rates import found_rate_per_s
@@ -100,6 +101,8 @@ class SuiteRun:
     def measure(self, cell: Cell) -> CellResult:
         """The cell's result. A broken measurement is an INVALID verdict; only bad input raises."""
         if cell.cell_id not in self._results:
+            if not self._results:
+                self._progress.planned(planned_steps(self._cells, self.settings))
             self._results[cell.cell_id] = self._measure(cell)
         return self._results[cell.cell_id]
 
@@ -150,12 +153,20 @@ class SuiteRun:
         return earlier
 
     def _measure(self, cell: Cell) -> CellResult:
-        early = self._keeper.early_verdict(cell, self._plan(cell).digest)
-        if early is not None:
-            return CellResult(self._empty(cell, ()), early, ())
+        """The cell's result, its start and end reported; a recording reports each of its sessions itself."""
         if self.settings.record:
             self._record_all()
             return self._results[cell.cell_id]
+        self._progress.started(cell.cell_id)
+        result = self._measure_now(cell)
+        resumed = self._earlier is not None and self._earlier.finished(self._key(cell)) is not None
+        self._progress.finished(cell.cell_id, str(result.verdict.outcome), measured=bool(result.measurement.sessions) and not resumed)
+        return result
+
+    def _measure_now(self, cell: Cell) -> CellResult:
+        early = self._keeper.early_verdict(cell, self._plan(cell).digest)
+        if early is not None:
+            return CellResult(self._empty(cell, ()), early, ())
         resumed = self._resumed(cell)
         if resumed is not None:
             return resumed
@@ -233,14 +244,14 @@ class SuiteRun:
     def _record_all(self) -> None:
         """Every selected cell, session by session, so that a drift of the machine falls on all configs alike."""
         runs = {cell.cell_id: self._cell_run(cell) for cell in self._cells}
-        count = self.settings.record_sessions or max(cell.target.measurement.baseline_sessions for cell in self._cells)
+        count = sessions_to_record(self._cells, self.settings)
         broken: dict[str, InvalidReason] = {}
         for session_index in range(count):
             self._pool.stop_all()
             for cell in self._cells:
                 if cell.cell_id in broken:
                     continue
-                self._progress.note(f"session {session_index + 1} of {count}: {cell.cell_id}")
+                self._progress.started(cell.cell_id)
                 self._expect_after(cell, again=session_index + 1 < count, broken=broken)
                 try:
                     with self._machine_faults_invalidate():
@@ -249,6 +260,8 @@ class SuiteRun:
                 except MeasurementInvalid as error:
                     self._pool.stop_all()
                     broken[cell.cell_id] = engine_reason(error)
+                name = f"session {session_index + 1} of {count}"
+                self._progress.finished(cell.cell_id, f"{name} {'INVALID' if cell.cell_id in broken else 'recorded'}", measured=True)
         for cell in self._cells:
             reasons = (broken[cell.cell_id],) if cell.cell_id in broken else ()
             measurement = runs[cell.cell_id].measurement(reasons)

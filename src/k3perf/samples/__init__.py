@@ -7,6 +7,7 @@ Frozen slots dataclasses; every time is an int of nanoseconds from one monotonic
 from k3perf.samples.records import (
     Arm,
     ChunkRecord,
+    EngineFailure,
     EngineIdentity,
     InvalidReason,
     RankMemory,
@@ -22,6 +23,7 @@ from k3perf.samples.records import (
 __all__ = [
     "Arm",
     "ChunkRecord",
+    "EngineFailure",
     "EngineIdentity",
     "InvalidReason",
     "RankMemory",

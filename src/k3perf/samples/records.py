@@ -82,13 +82,27 @@ class RequestSample:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineFailure:
+    """How an engine failed: what was seen, the root cause from its log (empty if unknown), the log's path and last lines."""
+
+    message: str
+    cause: str
+    log_path: str
+    log_lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InvalidReason:
-    """Why a round or session cannot be trusted: the rule's name, the reading that broke it, the limit, one sentence."""
+    """Why a round or session cannot be trusted: the rule's name, the reading that broke it, the limit, one sentence.
+
+    ``failure``: the details for a person at the terminal, where an engine failed.
+    """
 
     rule: str
     text: str
     reading: float | None = None
     limit: float | None = None
+    failure: EngineFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

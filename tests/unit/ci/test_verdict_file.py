@@ -11,7 +11,7 @@ from k3perf.errors import UsageError
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, ConfigDifference, MetricVerdict
 from k3perf.gate.verdict_file import MAXIMUM_FILE_BYTES, CellEntry, VerdictDocument, parse_verdict
-from k3perf.samples import InvalidReason
+from k3perf.samples import EngineFailure, InvalidReason
 
 from .verdicts import cell, metric, verdict
 
@@ -27,7 +27,10 @@ def test_every_field_of_the_gates_verdict_is_read() -> None:
         "baseline",
         (judged,),
         differences=(ConfigDifference("block_size", 16, [1, None], "hybrid"),),
-        invalid_reasons=(InvalidReason("throttled", "clocks fell", 1.0, 2.0),),
+        invalid_reasons=(
+            InvalidReason("throttled", "clocks fell", 1.0, 2.0),
+            InvalidReason("engine_died", "it died", failure=EngineFailure("it died", "ValueError", "/run/engine.log", ("a", "b"))),
+        ),
         missing="none recorded",
         notes=("a note",),
     )

@@ -430,3 +430,53 @@ def test_two_cells_of_one_id_are_refused(suite_copy):
     found = problem_of(suite_copy)
     assert found.key == "name"
     assert "'cpu-hybrid-default-x-default-chat', which is that of cpu-hybrid + default + x-default-chat too" in str(found)
+
+
+def test_one_stop_reports_every_problem_of_a_file(suite_copy):
+    path = suite_copy / "targets" / "cpu-gqa.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["hardware"]["hardware_clas"] = data["hardware"].pop("hardware_class")
+    data["hardware"]["device_count"] = 0
+    data["measurement"]["minimum_rounds"] = "four"
+    data["measurement"]["warm_up_round"] = 1
+    data["validity"] = {"steal_ratio": "none"}
+    del data["description"]
+    path.write_text(yaml.safe_dump(data))
+    error = problem_of(suite_copy)
+    text = str(error)
+    assert text.startswith(f"{path}: 6 problems\n")
+    lines = text.splitlines()[1:]
+    keys = {problem.key for problem in error.problems}
+    assert keys == {
+        "hardware.hardware_clas",
+        "hardware.device_count",
+        "measurement.minimum_rounds",
+        "measurement.warm_up_round",
+        "validity.steal_ratio",
+        "description",
+    }
+    assert len(lines) == 6
+    assert all(line.startswith("  at '") and line.rstrip().endswith((".", "?")) for line in lines)  # each with its next step
+    assert any("Did you mean 'warm_up_rounds'?" in line for line in lines)
+    assert any("(value: 'four')" in line for line in lines)
+
+
+def test_one_stop_reports_the_refusals_of_every_file(suite_copy):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtyp": "fp8"}, extends="nobody")
+    rewrite(suite_copy / "configs" / "seqs_up.yaml", change={"max_num_seqs": True})
+    text = str(problem_of(suite_copy))
+    assert f"{suite_copy / 'configs' / 'fp8_kv.yaml'}: 2 problems" in text
+    assert f"{suite_copy / 'configs' / 'seqs_up.yaml'}: 1 problem\n" in text
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtype": "fp8"}, extends="default")
+    rewrite(suite_copy / "configs" / "seqs_up.yaml", change={"max_num_seqs": 128})
+    rewrite(suite_copy / "targets" / "cpu-gqa.yaml", workloads=["nothing", "nowhere"], engine_arguments={"port": 1})
+    rewrite(suite_copy / "tolerances.yaml", workloads={"gone": {}}, configs={"cpu-gqa": {"none": {}}, "nothing": {"default": {}}})
+    text = str(problem_of(suite_copy))
+    assert "cpu-gqa.yaml: 3 problems" in text
+    assert "tolerances.yaml: 3 problems" in text
+    assert "'engine_arguments.port': is set by the harness itself (value: 1). Remove it" in text
+
+
+def test_a_single_problem_stays_on_one_line(suite_copy):
+    rewrite(suite_copy / "configs" / "fp8_kv.yaml", extends="nobody")
+    assert "\n" not in str(problem_of(suite_copy))

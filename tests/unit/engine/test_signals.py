@@ -26,7 +26,7 @@ def test_the_first_raises_the_second_is_told_the_third_raises(number: signal.Sig
         with pytest.raises(KeyboardInterrupt, match=number.name):
             signal.raise_signal(number)
         signal.raise_signal(number)
-        assert "the engines are being ended" in capsys.readouterr().err
+        assert "The engines are stopping" in capsys.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     finally:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
+from k3perf.report.failing_test import failure_text
 from k3perf.report.table import cell_table, change_text, suite_summary, value_text
-from k3perf.samples import InvalidReason
+from k3perf.samples import EngineFailure, InvalidReason
 
 SLOW = MetricVerdict(
     metric="tpot_mean_ms",
@@ -72,6 +73,68 @@ def test_one_cause_of_many_cells_is_told_once_at_the_end():
     reason = InvalidReason("engine_died", "engine ended in stage load; root cause: boom")
     cells = tuple(replace(CELL, metrics=(), workload=name, invalid_reasons=(reason,)) for name in ("chat", "burst", "trace"))
     text = suite_summary(SuiteVerdict(cells, 0.01, 6))
-    assert "3 cells: engine ended in stage load; root cause: boom" in text
+    names = "cpu-hybrid-fp8_kv-chat, cpu-hybrid-fp8_kv-burst, cpu-hybrid-fp8_kv-trace"
+    assert f"INVALID: {names} (3 cells, one cause)" in text
+    assert text.count("engine ended in stage load; root cause: boom") == 1
     assert "outcome: INVALID" in text
     assert "1.0%" in text
+
+
+def test_a_narrow_terminal_gets_lines_instead_of_a_table_that_wraps():
+    text = cell_table(CELL, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "tpot_mean_ms: REGRESSED, worse 15.0% (-19.0% .. -11.0%)" in text
+    assert "baseline 44 ms, now 50.6 ms, tolerance 10.0%, could see 6.2%" in text
+    assert "weights_bytes: PASS, no change" in text
+    assert "could see" in cell_table(CELL, width=120).splitlines()[2]
+
+
+def died(pid: int, workload: str, cause: str = "RuntimeError: boom") -> CellVerdict:
+    failure = EngineFailure(f"engine died in service: process {pid} ended", cause, f"/run/{pid}/engine.log", ("INFO a", f"ERROR {cause}"))
+    reason = InvalidReason("engine_died", f"{failure.message}; root cause: {cause}", failure=failure)
+    return replace(CELL, metrics=(), workload=workload, invalid_reasons=(reason,))
+
+
+def test_engines_that_died_of_one_cause_are_one_block_with_cause_lines_and_log():
+    text = suite_summary(SuiteVerdict((died(1, "chat"), died(2, "burst"), died(3, "trace", "OSError: disk")), 0.01, 6))
+    first, second, _ = text.split("\n\n")
+    assert first.splitlines() == [
+        "INVALID: cpu-hybrid-fp8_kv-chat, cpu-hybrid-fp8_kv-burst (2 cells, one cause)",
+        "  engine died in service: process 1 ended [engine_died]",
+        "  cause: RuntimeError: boom",
+        "  last lines of its log:",
+        "    | INFO a",
+        "    | ERROR RuntimeError: boom",
+        "  log: /run/1/engine.log",
+    ]
+    assert second.startswith("INVALID: cpu-hybrid-fp8_kv-trace\n")
+    assert "cause: OSError: disk" in second
+
+
+def test_a_death_without_a_cause_says_so():
+    assert "cause: unknown, its log holds no error" in suite_summary(SuiteVerdict((died(1, "chat", ""),), 0.01, 6))
+
+
+def test_a_cause_of_several_lines_is_shown_whole():
+    text = suite_summary(SuiteVerdict((died(1, "chat", "ValidationError: 1 error\nblock_size\n  Input should be 16"),), 0.01, 6))
+    assert "  cause: ValidationError: 1 error\n    block_size\n      Input should be 16\n" in text
+
+
+def test_values_that_changed_in_several_cells_are_shown_once():
+    change = ConfigDifference("cache_config.block_size", 640, 1280)
+    cells = tuple(replace(CELL, workload=name, differences=(change,)) for name in ("chat", "burst"))
+    text = suite_summary(SuiteVerdict(cells, 0.01, 6))
+    assert text.count("cache_config.block_size: was 640, is 1280") == 1
+    assert "cache_config.block_size: was 640, is 1280 (2 cells)" in text
+
+
+def test_a_failing_test_says_what_failed_and_the_next_of_its_cell_refers_to_it():
+    text = failure_text(CELL)
+    assert text.splitlines()[0] == "REGRESSED: cpu-hybrid-fp8_kv-chat"
+    assert "tpot_mean_ms: REGRESSED, worse 15.0% (-19.0% .. -11.0%), tolerance 10.0%, baseline 44 ms, now 50.6 ms" in text
+    assert "weights_bytes" not in text
+    lost = died(1, "chat")
+    assert "cause: RuntimeError: boom" in failure_text(lost)
+    assert "engine.log" not in failure_text(lost)
+    assert failure_text(lost, "test_a[x]") == "INVALID: cpu-hybrid-fp8_kv-chat, see test_a[x] above"
+    assert "see" not in failure_text(CELL, "test_a[x]").partition("\n")[0]

@@ -1,0 +1,78 @@
+"""Why cells have no numbers, each cause shown once with the cells it concerns. Pure: verdicts in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from k3perf.gate.verdict import CellVerdict, ConfigDifference
+from k3perf.samples import InvalidReason
+
+
+def cell_name(cell: CellVerdict) -> str:
+    """``target-config-workload``, the cell's id."""
+    return f"{cell.target}-{cell.config}-{cell.workload}"
+
+
+def reason_lines(reason: InvalidReason) -> list[str]:
+    """A reason in full: of a failed engine what happened, its cause, the last lines of its log and the log's path."""
+    failure = reason.failure
+    if failure is None:
+        return [f"{reason.text} [{reason.rule}]"]
+    lines = [f"{failure.message} [{reason.rule}]", *cause_lines(reason)]
+    if failure.log_lines:
+        lines += ["last lines of its log:", *(f"  | {line}" for line in failure.log_lines)]
+    return [*lines, f"log: {failure.log_path}"] if failure.log_path else lines
+
+
+def cause_lines(reason: InvalidReason) -> list[str]:
+    """The root cause of a failed engine, an exception's further lines indented; nothing for another reason."""
+    if reason.failure is None:
+        return []
+    first, *further = reason.failure.cause.splitlines() or ["unknown, its log holds no error"]
+    return [f"cause: {first}", *(f"  {line}" for line in further)]
+
+
+def difference_text(difference: ConfigDifference) -> str:
+    """``cache_config.block_size: was 640, is 1280 (forced by ...)``."""
+    forced = f" (forced by {difference.forced_by})" if difference.forced_by else ""
+    return f"{difference.key}: was {difference.was!r}, is {difference.now!r}{forced}"
+
+
+def causes_of(cell: CellVerdict) -> tuple[str, ...]:
+    """What makes two cells' reasons the same. Messages name processes and paths, so a known cause counts instead."""
+    reasons = [
+        f"{reason.rule} {reason.failure.cause if reason.failure is not None and reason.failure.cause else reason.text}"
+        for reason in cell.invalid_reasons
+    ]
+    differences = [difference_text(difference) for difference in cell.differences]
+    return (str(cell.outcome), cell.missing, *reasons, *differences)
+
+
+def unjudged_blocks(cells: Iterable[CellVerdict]) -> list[str]:
+    """One block for all cells that have no metrics for the same reasons: outcome, cells, then each reason."""
+    groups: dict[tuple[str, ...], list[CellVerdict]] = {}
+    for cell in cells:
+        groups.setdefault(causes_of(cell), []).append(cell)
+    return [_block(members) for members in groups.values()]
+
+
+def _block(cells: Sequence[CellVerdict]) -> str:
+    first = cells[0]
+    lines = [f"{first.outcome}: {', '.join(cell_name(cell) for cell in cells)}"]
+    if len(cells) > 1:
+        lines[0] += f" ({len(cells)} cells, one cause)"
+    for reason in first.invalid_reasons:
+        lines += [f"  {line}" for line in reason_lines(reason)]
+    lines += [f"  config drift: {difference_text(difference)}" for difference in first.differences]
+    lines += [f"  {first.missing}"] if first.missing else []
+    notes = dict.fromkeys(note for cell in cells for note in cell.notes)
+    return "\n".join([*lines, *(f"  note: {note}" for note in notes)])
+
+
+def shared_differences(cells: Sequence[CellVerdict]) -> dict[str, list[str]]:
+    """Changed values of at least two cells, with the names of the cells."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        for difference in cell.differences:
+            found.setdefault(difference_text(difference), []).append(cell_name(cell))
+    return {text: names for text, names in found.items() if len(names) > 1}
