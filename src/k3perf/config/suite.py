@@ -149,9 +149,18 @@ class Suite:
         """Why the target is known to refuse the config; empty when it is not, or when only a release that is not given could tell."""
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
-            if matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+            if not refusal.without_cpu_features and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
                 return refusal.reason
         return ""
+
+    def refusal_here(self, target: TargetSpec, config: ConfigSpec, cpu_features: Container[str]) -> Refusal | None:
+        """The refusal of a processor with these instruction sets alone; None when it can serve the config."""
+        arguments = self.engine_arguments(target, config)
+        for refusal in self.refusals_of(target):
+            missing = any(feature not in cpu_features for feature in refusal.without_cpu_features)
+            if missing and matches(refusal, arguments) and in_range(refusal, None, target) is not False:
+                return refusal
+        return None
 
     def refusal_of_release(self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None) -> str:
         """Why an engine of this release cannot serve the config, in a sentence; empty when nothing is known against it."""
@@ -159,7 +168,8 @@ class Suite:
             return f"{target.name} needs vLLM {target.hardware.minimum_vllm} or later, the engine has {vllm_release}"
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
-            if vllm_release is not None and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+            known = vllm_release is not None and not refusal.without_cpu_features
+            if known and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
                 asked = ", ".join(f"{name} {arguments.get(name)!r}" for name in refusal.when)
                 return f"{target.name}-{config.name}: {asked} is refused by {range_text(refusal)}, the engine has {vllm_release}: {refusal.reason}"
         return ""
@@ -355,8 +365,16 @@ def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
         problem = "the model directory has no config.json"
         raise ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+    _check_default(suite, target, path)
     _check_devices(target, path)
     _check_scaling_base(suite, target, path)
+
+
+def _check_default(suite: Suite, target: TargetSpec, path: Path) -> None:
+    other = target.default_instead_of
+    if other is not None and other not in suite.targets:
+        listed = f"Use one of: {', '.join(suite.targets)}."
+        raise ConfigFileError(path, "default_instead_of", other, "no target has this name", listed)
 
 
 def _check_devices(target: TargetSpec, path: Path) -> None:

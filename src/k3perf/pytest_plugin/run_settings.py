@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from k3perf.config.cpu_features import usable
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
 from k3perf.run.settings import Injection, RunSettings
+from k3perf.telemetry.hardware import detect_hardware
 
 MODES = ("baseline", "reference", "ab")
 
@@ -48,6 +50,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         trace_file=_existing(option("--k3-trace"), "--k3-trace"),
         resume=option("--k3-resume"),
         build=os.environ.get("GITHUB_SHA", ""),
+        cpu_features=usable(detect_hardware().cpu_flags, os.environ),
         **base,
     )
 

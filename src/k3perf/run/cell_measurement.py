@@ -37,6 +37,7 @@ class CellRun:
 
     cell: Cell
     mode: str
+    hardware_class: str
     plan: Plan
     wanted: tuple[Wanted, ...]
     pool: EnginePool
@@ -215,7 +216,7 @@ class CellRun:
             config=self.cell.config.name,
             workload=self.cell.workload.name,
             mode=self.mode,
-            hardware_class=self.cell.target.hardware.hardware_class,
+            hardware_class=self.hardware_class,
             plan_digest=self.plan.digest,
             sessions=tuple(sessions),
             invalid_reasons=reasons,

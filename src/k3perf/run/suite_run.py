@@ -279,6 +279,7 @@ class SuiteRun:
         return CellRun(
             cell=cell,
             mode=self.settings.mode_for(cell.target.name),
+            hardware_class=self.settings.hardware_class(cell.target),
             plan=self._plan(cell),
             wanted=wanted_engines(cell, self.settings),
             pool=self._pool,
@@ -342,7 +343,7 @@ class SuiteRun:
             config=cell.config.name,
             workload=cell.workload.name,
             mode=self.settings.mode_for(cell.target.name),
-            hardware_class=cell.target.hardware.hardware_class,
+            hardware_class=self.settings.hardware_class(cell.target),
             plan_digest=self._plan(cell).digest,
             sessions=(),
             invalid_reasons=reasons,
