@@ -3,14 +3,17 @@
 Its methods are called over the server's ``/collective_rpc`` route, once per rank of every data-parallel engine, and return JSON-able dicts
 with the rank's number. vLLM passes on the first engine's answers alone, so a reading is also left in ``directory`` (``answers``). vLLM refuses an extension
 that shares an attribute name with its worker, so every name starts with ``k3perf_`` and all state sits in one attribute. A call changes
-nothing in the engine unless its name says so (reset, slow down, hold).
+nothing in the engine unless its name says so (reset, slow down, hold). Importing the module changes nothing unless oneDNN is capped.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from k3perf_probe import answers, backends, holding, identity, memory, slowing
+from k3perf_probe import answers, backends, cpu_caps, holding, identity, memory, slowing
+
+cpu_caps.honour_caps(os.environ)  # vLLM imports this module before its worker chooses kernels
 
 
 class ProbeExtension:

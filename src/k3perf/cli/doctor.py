@@ -6,13 +6,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
 from k3perf.config.refusals import too_old
+from k3perf.config.suite import Suite
 from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
 from k3perf.engine.preflight import Finding, Level
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print every check of every target; status 10 when one fails."""
     suite = suite_of(arguments)
     python = Path(arguments.engine_python or os.environ.get("K3PERF_ENGINE_PYTHON") or ".venv-engine/bin/python").absolute()
-    targets = [suite.target(name) for name in arguments.target] or _targets_here(tuple(suite.targets.values()))
+    targets, choice = ([suite.target(name) for name in arguments.target], "") if arguments.target else _targets_here(suite)
     installed, left = installed_vllm(python), _leftovers()
     found = {
         target.name: (*_target_findings(target, python, Path(arguments.results)), _engine_version(target, installed, python), left)
@@ -50,22 +50,28 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps({name: [asdict(finding) for finding in findings] for name, findings in found.items()}, indent=1) + "\n")
     else:
+        sys.stdout.write(choice)
         for name, findings in found.items():
             sys.stdout.write(_table(name, findings))
     failed = any(finding.level is Level.FAIL for findings in found.values() for finding in findings)
     return ExitStatus.INVALID if failed else ExitStatus.OK
 
 
-def _targets_here(targets: Iterable[TargetSpec]) -> list[TargetSpec]:
-    """Those that can run on this machine. Raises UsageError, with what each lacks, when none can."""
+def _targets_here(suite: Suite) -> tuple[list[TargetSpec], str]:
+    """Those that can run on this machine, and which of them a run measures by default and why. Raises UsageError, with what each lacks,
+    when none can.
+    """
+    from k3perf.telemetry.default_targets import default_targets
     from k3perf.telemetry.hardware import detect_hardware
 
-    hardware = detect_hardware()
+    hardware, targets = detect_hardware(), tuple(suite.targets.values())
     lacks = {target.name: hardware.lacks(target.hardware) for target in targets}
     if all(lacks.values()):
         listed = "".join(f"  {name}: {lack}\n" for name, lack in lacks.items())
         raise UsageError(f"no target can run on this machine:\n{listed}Name one with --target to see all that it would need.")
-    return [target for target in targets if not lacks[target.name]]
+    chosen = default_targets(suite, hardware)
+    choice = f"measured by default: {', '.join(chosen.names) or 'none'}{f' ({chosen.reason})' if chosen.reason else ''}\n"
+    return [target for target in targets if not lacks[target.name]], choice
 
 
 def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[Finding, ...]:

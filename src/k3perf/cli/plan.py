@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     selection = _with_notes(selection, arguments.hardware_classes)
+    cells, unserved = _served_by_class(suite, cells)
+    selection = Selection(selection.cells, (*selection.notes, *unserved))
     costs = CostModel(_recorded(arguments.costs, arguments.suite), recording=arguments.record)
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
@@ -134,13 +136,29 @@ def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
     return {name for name in named if fits(name)}
 
 
+def _served_by_class(suite: Suite, cells: tuple[SelectedCell, ...]) -> tuple[tuple[SelectedCell, ...], tuple[str, ...]]:
+    """The cells that every runner of their class can serve, and a note for each other one: a CPU class promises instruction sets."""
+    kept, notes = [], []
+    for selected in cells:
+        cell, hardware = selected.cell, selected.cell.target.hardware
+        refusal = suite.refusal_here(cell.target, cell.config, hardware.cpu_features) if hardware.kind == "cpu" else None
+        if refusal is None:
+            kept.append(selected)
+        else:
+            needed = ", ".join(refusal.without_cpu_features)
+            notes.append(f"{cell.cell_id} is not planned: {refusal.reason}; not every {hardware.hardware_class} has {needed}")
+    return tuple(kept), tuple(notes)
+
+
 def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
     """A touched cell that has no runner must show somewhere."""
     if hardware_classes is None:
         return selection
-    absent = Counter(selected.cell.target.hardware.hardware_class for selected in selection.cells)
+    hardware = [selected.cell.target.hardware for selected in selection.cells]
+    absent = Counter(item.hardware_class for item in hardware)
+    needs = {item.hardware_class: f" ({', '.join(item.cpu_features)} is needed)" for item in hardware if item.cpu_features}
     notes = tuple(
-        f"{count} touched cells on {name} are not measured: no runner of this class"
+        f"{count} touched cells on {name} are not measured: no runner of this class{needs.get(name, '')}"
         for name, count in absent.items()
         if name not in hardware_classes.split(",")
     )

@@ -6,7 +6,7 @@ into one message with file, key, value and next step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,6 +16,7 @@ SCHEMA_VERSION = 1
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=48)]
 ConfigName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=48)]
 Release = Annotated[str, Field(pattern=r"^(\d+(\.\d+)*)?$")]
+CpuFeature = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=48)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EngineArguments = dict[str, Any]
 
@@ -70,6 +71,8 @@ class ConfigSpec(Declared):
 class Hardware(Declared):
     """The hardware class a target runs on; the class is part of every baseline's key.
 
+    ``cpu_features``: instruction sets that the engine needs, by their names in /proc/cpuinfo. ``cpu_classes``: classes of processors that
+    can do more, each with the instruction sets that make it; a run is of the first class that fits, else of ``hardware_class``.
     ``power_limit_w``: what each device may draw, to 2 %; a device under another limit is refused before anything starts.
     """
 
@@ -82,6 +85,13 @@ class Hardware(Declared):
     host_count: int = Field(ge=1, default=1)
     minimum_driver: str = ""
     minimum_vllm: Release = ""
+    cpu_features: tuple[CpuFeature, ...] = ()
+    cpu_classes: dict[Name, tuple[CpuFeature, ...]] = Field(default_factory=dict)
+
+    def class_with(self, cpu_features: Container[str]) -> str:
+        """The class of a machine on which these instruction sets can be used."""
+        fitting = (name for name, needed in self.cpu_classes.items() if all(feature in cpu_features for feature in needed))
+        return next(fitting, self.hardware_class)
 
 
 class ModelSource(Declared):
@@ -135,7 +145,8 @@ class Refusal(Declared):
 
     ``when`` names arguments with the value that is refused, or with ``{one_of: [...]}`` or ``{other_than: VALUE}`` for one that is given.
     Releases from ``minimum_vllm`` on and before ``below_vllm`` refuse it; empty: no end on that side. Where only the engine's release can
-    tell, the cell is collected and the run ends with a configuration error before anything is started.
+    tell, the cell is collected and the run ends with a configuration error before anything is started. ``without_cpu_features``: the
+    refusal holds only on a processor that lacks one of these.
     """
 
     when: EngineArguments = Field(min_length=1)
@@ -143,6 +154,7 @@ class Refusal(Declared):
     source: str = ""
     minimum_vllm: Release = ""
     below_vllm: Release = ""
+    without_cpu_features: tuple[CpuFeature, ...] = ()
 
 
 class KnownRefusal(Refusal):
@@ -215,6 +227,7 @@ class TargetSpec(Declared):
     """Where configs run: hardware class, model, parallelism and the arguments the hardware forces.
 
     ``workloads`` are measured by every run of the target; ``workloads_on_request`` fit it too, and are measured when a run names them.
+    ``default_instead_of``: measured by default where the named target's hardware is missing.
     ``scaling_base`` names the target of fewer devices and the same model that scaling efficiency is reported against.
     """
 
@@ -222,6 +235,7 @@ class TargetSpec(Declared):
     name: Name
     description: str = Field(min_length=8)
     measured_by_default: bool = False
+    default_instead_of: Name | None = None
     hardware: Hardware
     model: ModelSource
     parallelism: Parallelism = Parallelism()

@@ -152,9 +152,18 @@ class Suite:
         """Why the target is known to refuse the config; empty when it is not, or when only a release that is not given could tell."""
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
-            if matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+            if not refusal.without_cpu_features and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
                 return refusal.reason
         return ""
+
+    def refusal_here(self, target: TargetSpec, config: ConfigSpec, cpu_features: Container[str]) -> Refusal | None:
+        """The refusal of a processor with these instruction sets alone; None when it can serve the config."""
+        arguments = self.engine_arguments(target, config)
+        for refusal in self.refusals_of(target):
+            missing = any(feature not in cpu_features for feature in refusal.without_cpu_features)
+            if missing and matches(refusal, arguments) and in_range(refusal, None, target) is not False:
+                return refusal
+        return None
 
     def refusal_of_release(self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None) -> str:
         """Why an engine of this release cannot serve the config, in a sentence; empty when nothing is known against it."""
@@ -162,7 +171,8 @@ class Suite:
             return f"{target.name} needs vLLM {target.hardware.minimum_vllm} or later, the engine has {vllm_release}"
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
-            if vllm_release is not None and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+            known = vllm_release is not None and not refusal.without_cpu_features
+            if known and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
                 asked = ", ".join(f"{name} {arguments.get(name)!r}" for name in refusal.when)
                 return f"{target.name}-{config.name}: {asked} is refused by {range_text(refusal)}, the engine has {vllm_release}: {refusal.reason}"
         return ""
@@ -307,6 +317,18 @@ def _target_problems(suite: Suite, target: TargetSpec, path: Path, engine_table:
     yield from argument_problems(target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
     for index, refusal in enumerate(target.refusals):
         yield from _refusal_problems(refusal, path, f"refusals.{index}.when", engine_table)
+    yield from _unknown_names(suite, target, path)
+    if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
+        problem = "the model directory has no config.json"
+        yield ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+    yield from devices_problems(target, path)
+    yield from scaling_base_problems(suite.targets, target, path)
+    for config in target.configs or tuple(suite.configs):
+        if config in suite.configs:
+            yield from decode_context_problems(target, config, suite.engine_arguments(target, suite.configs[config]), path)
+
+
+def _unknown_names(suite: Suite, target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
     named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]
     named += [("equivalences", name) for group in target.equivalences for name in group.configs]
     for key, name in named:
@@ -316,11 +338,7 @@ def _target_problems(suite: Suite, target: TargetSpec, path: Path, engine_table:
         for name in workloads:
             if name not in suite.workloads:
                 yield ConfigFileError(path, key, name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
-    if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
-        problem = "the model directory has no config.json"
-        yield ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
-    yield from devices_problems(target, path)
-    yield from scaling_base_problems(suite.targets, target, path)
-    for config in target.configs or tuple(suite.configs):
-        if config in suite.configs:
-            yield from decode_context_problems(target, config, suite.engine_arguments(target, suite.configs[config]), path)
+    other = target.default_instead_of
+    if other is not None and other not in suite.targets:
+        listed = f"Use one of: {', '.join(suite.targets)}."
+        yield ConfigFileError(path, "default_instead_of", other, "no target has this name", listed)

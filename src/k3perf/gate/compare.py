@@ -21,13 +21,14 @@ from k3perf.gate.environments import environment_notes
 from k3perf.gate.exact import judge_exact, judge_other_ranks, rank_counts
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.policy import Policy
-from k3perf.gate.readings import Readings, read_cell, read_metric
+from k3perf.gate.readings import Readings, read_cell, read_metric, served_as_planned
 from k3perf.gate.reference import Subject
 from k3perf.gate.scale import scale_for
 from k3perf.gate.statistical import Judged, judge_statistical
 from k3perf.gate.verdict import Buy, CellVerdict, ConfigDifference, plain_verdict
 from k3perf.gate.waivers import apply_waivers
 from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.samples import InvalidReason
 
@@ -44,9 +45,9 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     policy = policy.for_cell(measurement.config, measurement.workload)
     verdict = partial(CellVerdict, measurement.target, measurement.config, measurement.workload, measurement.mode)
     readings = read_cell(measurement)
-    invalid = measurement.invalid_reasons or _nothing_valid(measurement, readings)
-    if invalid:
-        return verdict(metrics=(), invalid_reasons=invalid)
+    spoiled = measurement.invalid_reasons or _nothing_valid(measurement, readings)
+    if spoiled and (measurement.invalid_reasons or not readings.standing):
+        return verdict(metrics=(), invalid_reasons=spoiled)
     missing, notes = _usable(baseline, measurement)
     if missing:
         return verdict(metrics=(), missing=missing)
@@ -56,7 +57,7 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     judged, unjudged = _judge_metrics(baseline, measurement, readings, policy)
     if not judged:
         text = f"no gated metric could be judged ({'; '.join(unjudged) or 'no metric has a tolerance'})"
-        return verdict(metrics=(), differences=differences, invalid_reasons=(InvalidReason("nothing_judged", text),))
+        return verdict(metrics=(), differences=differences, invalid_reasons=spoiled or (InvalidReason("nothing_judged", text),))
     cell = (measurement.target, measurement.config, measurement.workload)
     metrics = []
     for item in judged:
@@ -70,6 +71,8 @@ def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Pol
     return verdict(
         metrics=tuple(metrics),
         differences=differences,
+        invalid_reasons=spoiled,
+        times_only=bool(spoiled),
         notes=(
             *notes,
             *_environment(baseline, measurement, readings),
@@ -109,7 +112,7 @@ def _usable(baseline: Baseline | None, measurement: CellMeasurement) -> tuple[st
     if baseline is None or baseline.hardware_class == measurement.hardware_class:
         return "", []
     classes = f"recorded on hardware class {baseline.hardware_class!r}, measured on {measurement.hardware_class!r}"
-    return "", [f"{classes}: ratios are compared, exact metrics are not"]
+    return "", [f"{classes}: ratios are compared, memory that depends on the hardware is not"]
 
 
 def _mismatch(baseline: Baseline | None, measurement: CellMeasurement) -> str:
@@ -133,11 +136,11 @@ def _differences(
     baseline: Baseline | None, measurement: CellMeasurement, readings: Readings
 ) -> tuple[tuple[ConfigDifference, ...], tuple[InvalidReason, ...]]:
     """Every valid candidate session against the approved configuration; without a baseline (ab) against the base arm's."""
-    sessions = [unit.session for unit in readings.units]
+    sessions = [unit.session for unit in readings.standing]
     if baseline is not None:
         approved = baseline.resolved_config
     else:
-        approved = next((unit.reference.resolved_config for unit in readings.units if unit.reference is not None), {})
+        approved = next((unit.reference.resolved_config for unit in readings.standing if unit.reference is not None), {})
     found: dict[str, ConfigDifference] = {}
     for session in sessions:
         if approved and not session.resolved_config:
@@ -167,7 +170,10 @@ def _judge_metrics(
     for name, tolerance in policy.tolerances.items():
         metric = METRICS[name]
         if metric.comparison is Comparison.EXACT:
-            item = None if foreign and workload else _judge_exact(metric, tolerance, baseline, workload, readings)
+            elsewhere = foreign and workload and not _equal_on_both(metric, baseline, measurement)
+            item = None if elsewhere else _judge_exact(metric, tolerance, baseline, workload, readings)
+        elif not readings.units:
+            item = _without_rounds(metric, tolerance, measurement)
         else:
             item = _judge_statistical(metric, tolerance, recorded, measurement.mode, readings, policy)
         if item is None:
@@ -177,6 +183,12 @@ def _judge_metrics(
     return judged, notes
 
 
+def _equal_on_both(metric: MetricDef, baseline: Baseline | None, measurement: CellMeasurement) -> bool:
+    """A CPU engine's cache has the size that its arguments give it, whatever the processor. Device memory decides it elsewhere."""
+    classes = (measurement.hardware_class, baseline.hardware_class if baseline else "")
+    return metric.name in KV_METRICS and all(name.startswith("cpu-") for name in classes)
+
+
 def _entry(entries: tuple[MetricBaseline, ...], name: str) -> MetricBaseline | None:
     return next((entry for entry in entries if entry.metric == name and entry.basis == "absolute"), None)
 
@@ -184,8 +196,9 @@ def _entry(entries: tuple[MetricBaseline, ...], name: str) -> MetricBaseline | N
 def _judge_exact(
     metric: MetricDef, tolerance: Tolerance, baseline: Baseline | None, workload: WorkloadBaseline | None, readings: Readings
 ) -> Judged | None:
-    sessions = [unit.session for unit in readings.units]
-    others = [unit.reference for unit in readings.units if unit.reference is not None]
+    units = [unit for unit in readings.standing if metric.name not in SERVING_METRICS or served_as_planned(unit.session)]
+    sessions = [unit.session for unit in units]
+    others = [unit.reference for unit in units if unit.reference is not None]
     committed = workload is not None and baseline is not None
     measured = _session_values(sessions, metric.name)
     if workload is not None and baseline is not None:
@@ -205,7 +218,7 @@ def _unrecorded_ranks(baseline: Baseline | None, measurement: CellMeasurement, r
     workload = baseline.workload(measurement.workload) if baseline is not None and measurement.mode != "ab" else None
     if baseline is None or workload is None or baseline.hardware_class != measurement.hardware_class:
         return []
-    sessions = [unit.session for unit in readings.units]
+    sessions = [unit.session for unit in readings.standing]
     names = []
     for name in policy.tolerances:
         entry = _entry((*workload.metrics, *baseline.exact), name)
@@ -213,6 +226,14 @@ def _unrecorded_ranks(baseline: Baseline | None, measurement: CellMeasurement, r
             names.append(name)
     step = "k3perf baseline propose records it"
     return [f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared; {step}"] if names else []
+
+
+def _without_rounds(metric: MetricDef, tolerance: Tolerance, measurement: CellMeasurement) -> Judged | None:
+    """The verdict of a metric that needs valid rounds where none is; None where this cell has no such metric."""
+    values = [value for session in measurement.sessions for value in (session.values, *(measured.values for measured in session.rounds))]
+    if all(value.get(metric.name) is None or value[metric.name].value is None for value in values):
+        return None
+    return Judged(plain_verdict(metric, tolerance, Outcome.INVALID, "no valid round to judge it by"))
 
 
 def _one_sided(metric: MetricDef, tolerance: Tolerance, *, measured: bool, recorded: bool) -> Judged | None:
@@ -243,6 +264,8 @@ def _judge_statistical(
 
 def _left_out(readings: Readings) -> list[str]:
     """What was measured and not judged, with the reason: a session that was bought for another's sake must not pass in silence."""
+    if not readings.units:
+        return []  # the cell's invalid_reasons say it
     of = f"of {readings.session_count} sessions left out"
     alone = f"{of} for want of a valid reference session beside them"
     counts = (

@@ -21,12 +21,9 @@ from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.scale import Scale, scale_for
 from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
 from k3perf.metrics.environment import without_environment
-from k3perf.metrics.session_values import RANK_METRICS
+from k3perf.metrics.session_values import RANK_METRICS, SERVING_METRICS
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.stats.location import mean, median
-
-SERVING_EXACT: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
-"""Exact metrics that depend on what was served, and so belong to a workload; all others are settled when the engine starts."""
 
 SIGNIFICANT_DIGITS: Final = 9
 
@@ -257,7 +254,7 @@ def _digits(value: float) -> float:
 
 
 def _at_start(entry: MetricBaseline) -> bool:
-    return METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_EXACT
+    return METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_METRICS
 
 
 def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaseline]:

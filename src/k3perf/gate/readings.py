@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from k3perf.gate.scale import Scale
 from k3perf.metrics.definitions import MetricDef, Scope
+from k3perf.metrics.validity import VALID_ROUNDS_LIMIT, Spoils, spoiled_by
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.samples import Arm, InvalidReason
 from k3perf.stats.location import median
@@ -39,7 +40,9 @@ class Unit:
 class Readings:
     """The valid sessions of a cell, and how many of its ``session_count`` candidate sessions, and rounds of valid ones, were left out and why.
 
-    ``unpaired_reasons`` are those of reference sessions that candidates lack for being invalid; a reference that is not there has none.
+    ``standing``: sessions of which memory, capacity and configuration can be judged: the valid ones, and those that only lack valid
+    rounds, since what an engine holds needs no quiet machine. ``unpaired_reasons`` are those of reference sessions that candidates lack
+    for being invalid; a reference that is not there has none.
     """
 
     units: tuple[Unit, ...]
@@ -48,6 +51,7 @@ class Readings:
     invalid_round_reasons: tuple[InvalidReason, ...]
     invalid_session_count: int
     invalid_session_reasons: tuple[InvalidReason, ...]
+    standing: tuple[Unit, ...] = ()
     unpaired_session_count: int = 0
     unpaired_reasons: tuple[InvalidReason, ...] = ()
 
@@ -88,6 +92,7 @@ def read_cell(measurement: CellMeasurement) -> Readings:
         invalid_round_reasons=_reasons(invalid_rounds),
         invalid_session_count=len(candidates) - len(valid),
         invalid_session_reasons=_reasons(candidates),
+        standing=_standing_units(measurement),
     )
     if measurement.mode == "baseline":
         return found
@@ -104,6 +109,29 @@ def read_cell(measurement: CellMeasurement) -> Readings:
         unpaired_session_count=len(valid) - len(paired),
         unpaired_reasons=_reasons(session for session in measurement.arm(Arm.REFERENCE) if session.pair_id in alone),
     )
+
+
+def served_as_planned(session: SessionMetrics) -> bool:
+    """The session is valid, or at least one of its rounds did the planned work, whatever else ran on the machine."""
+    return not session.invalid_reasons or any(_worst(measured) <= Spoils.TIMES for measured in session.rounds)
+
+
+def _worst(measured: RoundMetrics) -> int:
+    return max((spoiled_by(reason) for reason in measured.invalid_reasons), default=0)
+
+
+def _stands(session: SessionMetrics) -> bool:
+    if not session.invalid_reasons:
+        return True
+    few_rounds = all(reason.rule == VALID_ROUNDS_LIMIT for reason in session.invalid_reasons)
+    return few_rounds and all(_worst(measured) < Spoils.ALL for measured in session.rounds)
+
+
+def _standing_units(measurement: CellMeasurement) -> tuple[Unit, ...]:
+    """Units without rounds. In ``ab`` the base arm is what is compared with, so a candidate without one does not stand."""
+    references = {session.pair_id: session for session in measurement.arm(Arm.REFERENCE) if _stands(session)}
+    units = (Unit(session, (), (), references.get(session.pair_id)) for session in measurement.arm(Arm.CANDIDATE) if _stands(session))
+    return tuple(unit for unit in units if unit.reference is not None or measurement.mode != "ab")
 
 
 def _reasons(judged: Iterable[RoundMetrics | SessionMetrics]) -> tuple[InvalidReason, ...]:

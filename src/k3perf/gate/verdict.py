@@ -91,6 +91,8 @@ class ConfigDifference:
 class CellVerdict:
     """A cell's metrics joined. ``notes`` name outliers, sessions set aside, waivers and proposals.
 
+    ``times_only``: ``invalid_reasons`` spoil nothing but times; memory, capacity and configuration were judged.
+
     ``buy`` says what an undecided cell needs: measure on until there are ``buy_until_sessions`` valid sessions (pairs of sessions in
     ``reference`` and ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
     """
@@ -107,6 +109,7 @@ class CellVerdict:
     notes: tuple[str, ...] = ()
     buy_until_sessions: int = 0
     buy_until_rounds: int = 0
+    times_only: bool = False
 
     @property
     def outcome(self) -> Outcome:

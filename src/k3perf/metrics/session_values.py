@@ -23,6 +23,12 @@ _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
 RANK_METRICS: Final = frozenset((*_RANK_PARTS, "kv_bytes_per_token"))
 """Metrics of the worst rank; the ``n`` of their values is how many ranks were read."""
 
+KV_METRICS: Final = frozenset({"kv_cache_bytes", "kv_capacity_tokens", "kv_bytes_per_token", "max_concurrency_ratio"})
+"""What the size of the KV cache decides."""
+
+SERVING_METRICS: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
+"""Memory that depends on what was served, and so belongs to a workload; all other exact metrics are settled when the engine starts."""
+
 
 def session_values(record: SessionRecord) -> dict[str, MetricValue]:
     """Every SESSION metric by name; None where it was not offered or not seen, with the reason counted."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from statistics import fmean
 from typing import Final
 
@@ -49,6 +49,14 @@ class Bound(StrEnum):
 
 class Unseen(Exception):
     """The reading was asked for and could not be taken."""
+
+
+class Spoils(IntEnum):
+    """What a broken round rule spoils; a later member spoils what the earlier ones do too."""
+
+    TIMES = 1  # the machine was not quiet: what the engine holds in memory stands
+    SERVING = 2  # other work was done than planned: what was settled at the engine's start stands
+    ALL = 3  # the engine or its device is in doubt: nothing stands
 
 
 Reading = Callable[[RoundRecord], float | None]
@@ -241,9 +249,39 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
 )
 
+TIMES_RULES: Final = frozenset(
+    {
+        "client_lag_p99_ms",
+        "ttft_disagreement_ratio",
+        "harmful_throttle_bits",
+        "sm_clock_min_mhz",
+        "temperature_max_c",
+        "power_mean_w",
+        "steal_ratio",
+        "psi_cpu_some_ratio",
+        "foreign_cpu_ratio",
+        "clock_jump_ms",
+    }
+)
+"""Rules that only ask for a quiet machine. Memory, capacity and configuration do not need one."""
+
+ENGINE_RULES: Final = frozenset({"engine_died", "engine_restarted", "ecc_errors_count", "foreign_device_processes_count"})
+"""Rules that put the engine or its device in doubt, and with them every reading."""
+
+_RULE_NAMES: Final = frozenset(rule.name for rule in ROUND_RULES)
+
+
+def spoiled_by(reason: InvalidReason) -> Spoils:
+    """What a round's reason spoils: everything where the rule is unknown, as in a file of another release."""
+    if reason.rule in TIMES_RULES:
+        return Spoils.TIMES
+    return Spoils.SERVING if reason.rule in _RULE_NAMES - ENGINE_RULES else Spoils.ALL
+
+
+VALID_ROUNDS_LIMIT: Final = "valid_rounds_count"
 SPREAD_LIMIT: Final = "spread_over_noise_ratio"
 SESSION_RULES: Final[dict[str, float]] = {
-    "valid_rounds_count": 1,
+    VALID_ROUNDS_LIMIT: 1,
     SPREAD_LIMIT: 3.0,
 }
 """Limits by rule. How many times as much as recorded a session's rounds may spread is judged by the gate, which knows the recorded noise of every
@@ -279,11 +317,11 @@ def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidR
     """Reasons against the session as a whole, as far as they show without a baseline."""
     measured = [entry for entry in record.rounds if entry.kind is RoundKind.MEASURED]
     valid = [entry for entry in measured if entry.valid]
-    needed = rules.session_limits["valid_rounds_count"]
+    needed = rules.session_limits[VALID_ROUNDS_LIMIT]
     if len(valid) >= needed:
         return ()
     last = {reason.rule: reason.text for entry in measured for reason in entry.invalid_reasons}
     told = "; ".join(last[rule] for rule in sorted(last)[:READINGS_TOLD])
     why = f" (broken: {', '.join(sorted(last))}); last: {told}" if last else ""
     text = f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g} needed{why}"
-    return (InvalidReason("valid_rounds_count", text, float(len(valid)), needed),)
+    return (InvalidReason(VALID_ROUNDS_LIMIT, text, float(len(valid)), needed),)

@@ -50,7 +50,7 @@ class SuiteJudge:
     def check_configuration(self, cell: Cell) -> None:
         """Fail when the engine resolved another configuration than the approved one."""
         verdict = self._measure(cell).verdict
-        self._conclude(replace(verdict, metrics=(), notes=()), verdict)
+        self._conclude(_without_noise(replace(verdict, metrics=(), notes=())), verdict)
 
     def _conclude(self, verdict: CellVerdict, whole: CellVerdict) -> None:
         """``whole``: the cell's verdict that ``verdict`` is the part of which the test asks about."""
@@ -74,4 +74,10 @@ def _running_test() -> str:
 def only_families(verdict: CellVerdict, families: tuple[Family, ...]) -> CellVerdict:
     """The part of a verdict that concerns ``families``. A changed configuration is its own test's matter."""
     metrics = tuple(metric for metric in verdict.metrics if METRICS[metric.metric].family in families)
-    return replace(verdict, metrics=metrics, differences=())
+    return _without_noise(replace(verdict, metrics=metrics, differences=()))
+
+
+def _without_noise(part: CellVerdict) -> CellVerdict:
+    """Where noise spoiled times alone, its reasons belong to the families that have a metric without a valid round."""
+    spoiled = any(metric.outcome is Outcome.INVALID for metric in part.metrics)
+    return replace(part, invalid_reasons=()) if part.times_only and not spoiled else part

@@ -23,6 +23,10 @@ VALUES: Final = {
         "judge against this base: a virtual environment of another engine, or a git ref whose configs are measured",
     ),
     "--k3-sessions": ("N", "with --k3-record: sessions per cell (default: the target's)"),
+    "--k3-quiet-wait": (
+        "SECONDS",
+        "with --k3-record: how long to wait each time until other processes leave the CPUs alone (default: 300; 0: not at all)",
+    ),
     "--k3-cells": ("FILE", "JSON list of cell ids to keep, as `k3perf plan --json` writes it"),
     "--k3-gated-metric-count": (
         "N",

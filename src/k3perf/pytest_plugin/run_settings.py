@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from k3perf.config.cpu_features import usable
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
-from k3perf.run.settings import Injection, RunSettings
+from k3perf.run.settings import QUIET_WAIT_S, Injection, RunSettings
+from k3perf.telemetry.hardware import detect_hardware
 
 MODES = ("baseline", "reference", "ab")
 
@@ -48,6 +50,8 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         trace_file=_existing(option("--k3-trace"), "--k3-trace"),
         resume=option("--k3-resume"),
         build=os.environ.get("GITHUB_SHA", ""),
+        quiet_wait_s=_seconds(option("--k3-quiet-wait"), "--k3-quiet-wait", QUIET_WAIT_S),
+        cpu_features=usable(detect_hardware().cpu_flags, os.environ),
         **base,
     )
 
@@ -98,6 +102,18 @@ def _positive(given: str | None, name: str) -> int | None:
     if not given.isdecimal() or int(given) < 1:
         raise UsageError(f"{name} {given!r}: give a whole number of at least 1")
     return int(given)
+
+
+def _seconds(given: str | None, name: str, default: float) -> float:
+    if given is None:
+        return default
+    try:
+        value = float(given)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} {given!r}: give seconds, 0 or more")
+    return value
 
 
 def _existing(given: str | None, name: str) -> Path | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from k3perf.config.suite import Cell, LeftOut, Suite
 from k3perf.errors import ConfigFileError, UsageError
+from k3perf.telemetry.default_targets import default_targets
 from k3perf.telemetry.hardware import DetectedHardware
 
 
@@ -18,12 +19,16 @@ class Selection:
     """The cells to collect and why other targets and configs are not among them.
 
     ``on_request_cells`` have a workload that nobody asked for by name; only a test module that is named itself takes them.
+    ``choice`` is the reason why another target than usual is measured by default; empty where none is. ``refused_here`` are configs
+    that this machine's processor cannot serve.
     """
 
     cells: tuple[Cell, ...]
     on_request_cells: tuple[Cell, ...]
     left_out: tuple[LeftOut, ...]
     skipped_targets: dict[str, str]
+    choice: str = ""
+    refused_here: tuple[LeftOut, ...] = ()
 
 
 def select(
@@ -40,6 +45,7 @@ def select(
     ``named``: workloads that the call names (``named_workloads``), for targets that do not measure them by default.
     """
     skipped: dict[str, str] = {}
+    choice = ""
     if asked:
         for name in asked:
             lack = hardware.lacks(suite.target(name).hardware)
@@ -47,13 +53,33 @@ def select(
                 raise UsageError(f"--k3-target {name}: {lack}. Run it on such a machine, or leave the option out.")
         chosen = tuple(dict.fromkeys(asked))
     else:
-        chosen, skipped = _default_targets(suite, hardware)
-    every = suite.cells(chosen, on_request=frozenset(suite.workloads))
+        chosen, skipped, choice = default_targets(suite, hardware)
+    refused = _refused_here(suite, hardware, chosen)
+    left_out = (*suite.left_out(chosen), *refused)
+    unserved = {(left.target, left.config) for left in refused}
+    every = _without(suite.cells(chosen, on_request=frozenset(suite.workloads)), unserved)
     if cells_file is not None:
-        return Selection(_only(every, cells_file, suite.left_out(chosen)), (), suite.left_out(chosen), skipped)
-    cells = suite.cells(chosen, on_request=named)
+        return Selection(_only(every, cells_file, left_out), (), left_out, skipped, choice, refused)
+    cells = _without(suite.cells(chosen, on_request=named), unserved)
     taken = {cell.cell_id for cell in cells}
-    return Selection(cells, tuple(cell for cell in every if cell.cell_id not in taken), suite.left_out(chosen), skipped)
+    return Selection(cells, tuple(cell for cell in every if cell.cell_id not in taken), left_out, skipped, choice, refused)
+
+
+def _without(cells: tuple[Cell, ...], unserved: Container[tuple[str, str]]) -> tuple[Cell, ...]:
+    return tuple(cell for cell in cells if (cell.target.name, cell.config.name) not in unserved)
+
+
+def _refused_here(suite: Suite, hardware: DetectedHardware, chosen: Iterable[str]) -> tuple[LeftOut, ...]:
+    """Configs that this machine's processor cannot serve, of the chosen targets that can run here at all."""
+    targets = [target for target in map(suite.target, chosen) if target.hardware.kind == "cpu" and not hardware.lacks(target.hardware)]
+    found = []
+    for target in targets:
+        for config in map(suite.config, target.configs or suite.configs):
+            refusal = suite.refusal_here(target, config, hardware.cpu_flags)
+            if refusal is not None:
+                missing = [name for name in refusal.without_cpu_features if name not in hardware.cpu_flags]
+                found.append(LeftOut(target.name, config.name, f"{refusal.reason}; this processor lacks {', '.join(missing)}"))
+    return tuple(found)
 
 
 def named_workloads(suite: Suite, texts: Iterable[str]) -> frozenset[str]:
@@ -62,24 +88,17 @@ def named_workloads(suite: Suite, texts: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in suite.workloads if any(word == name or word.endswith(f"-{name}") for word in words))
 
 
-def _default_targets(suite: Suite, hardware: DetectedHardware) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Targets of the strongest hardware found: an NVIDIA machine does not also measure the CPU stand-ins."""
-    skipped: dict[str, str] = {}
-    fitting: list[str] = []
-    for name, target in suite.targets.items():
-        lack = hardware.lacks(target.hardware)
-        if lack:
-            skipped[name] = lack
-        elif not target.measured_by_default:
-            skipped[name] = "only measured when asked for with --k3-target"
-        else:
-            fitting.append(name)
-    kinds = {suite.targets[name].hardware.kind for name in fitting}
-    if kinds > {"cpu"}:
-        for name in [name for name in fitting if suite.targets[name].hardware.kind == "cpu"]:
-            fitting.remove(name)
-            skipped[name] = "a GPU is here; ask with --k3-target"
-    return tuple(fitting), skipped
+def nothing_selected(selection: Selection, keyword: str) -> str:
+    """What this machine lacks, where that is why no cell was selected; empty where the selection itself is (pytest's status 5)."""
+    if not selection.cells and selection.skipped_targets:
+        lacks = "".join(f"\n  {name}: {why}" for name, why in selection.skipped_targets.items())
+        return f"no target can be measured here by default:{lacks}\nName one with --k3-target, or see what is missing with k3perf doctor."
+    if not selection.refused_here:
+        return ""
+    refused = "".join(f"\n  {left.target}-{left.config}: {left.reason}" for left in selection.refused_here)
+    measured = ", ".join(dict.fromkeys(cell.config.name for cell in selection.cells))
+    asked = f"-k {keyword!r}" if keyword else "this call"
+    return f"{asked} selects no cell on this machine. Its processor cannot serve:{refused}\nMeasured here are: {measured}."
 
 
 def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) -> tuple[Cell, ...]:

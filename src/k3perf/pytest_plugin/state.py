@@ -17,7 +17,7 @@ from k3perf.errors import K3PerfError, UsageError
 from k3perf.gate.gated import check_metric_names
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
-from k3perf.pytest_plugin.selection import Selection, named_workloads, select
+from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
 from k3perf.run.argument_table import table_of_engine
 from k3perf.telemetry.hardware import detect_hardware
 
@@ -60,7 +60,12 @@ class PluginState:
 
     def check_inputs(self) -> None:
         """Read everything that the selected cells will be judged with. UsageError for a missing engine Python or an unusable file."""
-        if not self.selected_cells or self.config.getoption("--collect-only"):
+        if self.config.getoption("--collect-only"):
+            return
+        if not self.selected_cells:
+            problem = nothing_selected(self.selection, self.config.getoption("keyword"))
+            if problem:
+                raise pytest.UsageError(problem)
             return
         try:
             self.open_run().check_inputs()

@@ -18,6 +18,8 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
     """Which targets are measured; the reason for each other one with -v."""
     targets = list(dict.fromkeys(cell.target.name for cell in state.selection.cells))
     lines = [f"k3perf: targets {', '.join(targets) or 'none'} (suite {state.suite_root.name}/)"]
+    if state.selection.choice:
+        lines.append(f"k3perf: {state.selection.choice}")
     skipped = state.selection.skipped_targets
     if verbose:
         lines += [f"k3perf: skipped target {name}: {reason}" for name, reason in skipped.items()]

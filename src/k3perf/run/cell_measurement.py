@@ -20,6 +20,7 @@ from k3perf.metrics.resolved import forced_by
 from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
+from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
 from k3perf.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
@@ -36,10 +37,14 @@ OnRound = Callable[[str, Cell, Arm, RoundRecord], None]
 
 @dataclass
 class CellRun:
-    """The measurement of one cell in one run. ``measure`` is called once; ``lost`` then has a sentence for each session that died in it."""
+    """The measurement of one cell in one run. ``measure`` is called once; ``lost`` then has a sentence for each session that died in it.
+
+    ``before_repeat`` is called before a pair is measured again because a round of it was invalid.
+    """
 
     cell: Cell
     mode: str
+    hardware_class: str
     plan: Plan
     wanted: tuple[Wanted, ...]
     pool: EnginePool
@@ -50,6 +55,7 @@ class CellRun:
     on_round: OnRound
     on_session: OnRecord
     on_session_end: OnSessionEnd
+    before_repeat: Callable[[], None] = lambda: None
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     session_number: int = 0
@@ -184,6 +190,7 @@ class CellRun:
                 repeats_left -= 1
                 if repeats_left < 0:
                     return
+                self.before_repeat()
             valid_count = now_valid
 
     def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
@@ -238,7 +245,7 @@ class CellRun:
             config=self.cell.config.name,
             workload=self.cell.workload.name,
             mode=self.mode,
-            hardware_class=self.cell.target.hardware.hardware_class,
+            hardware_class=self.hardware_class,
             plan_digest=self.plan.digest,
             sessions=tuple(sessions),
             invalid_reasons=reasons,
@@ -280,6 +287,8 @@ class _OneAwake:
 def engine_reason(error: MeasurementInvalid) -> InvalidReason:
     """Why a cell was not measured, as the reason of its being INVALID: an engine's death, a machine not fit to start, or one that failed
     later. The first line is the message, the root cause follows."""
+    if isinstance(error, RecordingStopped):
+        return error.reason
     text = str(error).splitlines()[0]
     root_cause = error.root_cause if isinstance(error, EngineError) else ""
     failure = None

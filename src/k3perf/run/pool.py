@@ -299,7 +299,7 @@ class EnginePool:
             config=item.config.name,
             engine=engine,
             probe=probe,
-            identity=engine_identity(probe.identity(), item.target.hardware.hardware_class),
+            identity=engine_identity(probe.identity(), self._settings.hardware_class(item.target)),
             resolved_config=probe.resolved_config(),
             kv_capacity_tokens=probe.kv_capacity_tokens,
             kv_max_concurrency_ratio=probe.max_concurrency,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Final
 
 import psutil
 
+from k3perf.config.cpu_features import SHOWN_FEATURES, lacking, usable
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.engine.devices import DeviceReader, nvml_reader
 from k3perf.engine.installed_vllm import installed_vllm
 from k3perf.engine.port import PortReservation
-from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
+from k3perf.engine.preflight import Finding, Level, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
+from k3perf.telemetry.hardware import detect_hardware
 from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import GIB
 
@@ -82,7 +85,16 @@ def find(
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
         own_pids=frozenset(own_pids),
     )
-    return check(needs, devices=_devices_of(target))
+    found = check(needs, devices=_devices_of(target))
+    return (*found, _instruction_sets(target)) if target.hardware.kind == "cpu" else found
+
+
+def _instruction_sets(target: TargetSpec) -> Finding:
+    flags, needed = detect_hardware().cpu_flags, target.hardware.cpu_features
+    here = ", ".join(name for name in SHOWN_FEATURES if name in usable(flags, os.environ)) or "none of AVX2 and later"
+    lack = lacking(needed, flags, os.environ)
+    text = f"{lack}. Run this target on a processor that has it, or another target here." if lack else ""
+    return Finding("instruction sets", Level.FAIL if lack else Level.OK, here, ", ".join(needed) or "any", text)
 
 
 def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | None:

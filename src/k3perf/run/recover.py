@@ -96,7 +96,7 @@ def _measurement(name: CellName, records: list[SessionRecord], usable: list[Sess
         config=config,
         workload=workload,
         mode="reference" if references else "baseline",
-        hardware_class=suite.target(target).hardware.hardware_class,
+        hardware_class=records[0].identity.hardware_class,
         plan_digest=plan_digest,
         sessions=tuple(sessions),
     )

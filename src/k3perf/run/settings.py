@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 
 Mode = Literal["baseline", "reference", "ab"]
+
+QUIET_WAIT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class RunSettings:
 
     ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in ``ab`` mode, with ``ab_suite`` the declarations the
     base is measured with (another git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
+    ``cpu_features``: the instruction sets that can be used on this machine. ``quiet_wait_s``: how long a recording waits each time for
+    other processes to leave the CPUs alone.
     """
 
     suite: Suite
@@ -70,6 +75,8 @@ class RunSettings:
     trace_file: Path | None = None
     resume: bool = False
     build: str = ""
+    cpu_features: frozenset[str] = frozenset()
+    quiet_wait_s: float = QUIET_WAIT_S
 
     @property
     def experiment(self) -> dict[str, str]:
@@ -80,6 +87,10 @@ class RunSettings:
             "injected": ",".join(str(injection) for injection in self.injections),
             "ab_base": str(self.ab_base_python or (self.ab_suite.root if self.ab_suite is not None else "")),
         }
+
+    def hardware_class(self, target: TargetSpec) -> str:
+        """The class that the numbers of a target are of in this run."""
+        return target.hardware.class_with(self.cpu_features)
 
     def mode_for(self, target_name: str) -> Mode:
         """The comparison mode of a target in this run."""

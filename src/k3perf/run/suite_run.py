@@ -23,6 +23,7 @@ from k3perf.run.cell_measurement import CellRun, engine_reason
 from k3perf.run.cell_notes import CellNotes
 from k3perf.run.judge import GateKeeper
 from k3perf.run.live import utc_now
+from k3perf.run.patience import FirstRounds, RecordingStopped, wait_for_quiet
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_accepted, require_port
@@ -69,6 +70,7 @@ class SuiteRun:
         self._pool = EnginePool(settings, progress)
         self._writer: ResultWriter | None = None
         self._sampler: Sampler | None = None
+        self._first_rounds = FirstRounds()
         self.write_problem = ""
         self._earlier = self._read_earlier()
 
@@ -255,31 +257,40 @@ class SuiteRun:
                 self._expect_after(cell, again=session_index + 1 < count, broken=broken)
                 try:
                     with self._machine_faults_invalidate():
-                        runs[cell.cell_id].sampler = self._ensure_sampler()
-                        runs[cell.cell_id].record_session()
+                        self._record_session(runs[cell.cell_id])
                 except MeasurementInvalid as error:
                     self._pool.stop_all()
-                    broken[cell.cell_id] = engine_reason(error)
+                    hopeless = isinstance(error, RecordingStopped) and error.whole
+                    broken |= dict.fromkeys(runs.keys() - broken if hopeless else {cell.cell_id}, engine_reason(error))
                 name = f"session {session_index + 1} of {count}"
                 self._progress.finished(cell.cell_id, f"{name} {'INVALID' if cell.cell_id in broken else 'recorded'}", measured=True)
         for cell in self._cells:
             reasons = (broken[cell.cell_id],) if cell.cell_id in broken else ()
             measurement = runs[cell.cell_id].measurement(reasons)
-            valid_count = sum(1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons)
-            if valid_count < count and not reasons:
-                reasons = (
-                    InvalidReason("recording_short", f"{valid_count} of {count} sessions are valid", float(valid_count), float(count)),
-                )
-            verdict = CellVerdict(
-                cell.target.name,
-                cell.config.name,
-                cell.workload.name,
-                measurement.mode,
-                (),
-                invalid_reasons=reasons,
-                notes=(f"{valid_count} valid sessions recorded, not judged",),
-            )
-            self._results[cell.cell_id] = self._result(cell, measurement, verdict, self._durations_of(cell, measurement))
+            self._results[cell.cell_id] = self._recorded(cell, measurement, count)
+
+    def _record_session(self, run: CellRun) -> None:
+        run.sampler = self._ensure_sampler()
+        run.before_repeat = lambda: wait_for_quiet(run.sampler, run.rules, self._progress, limit_s=self.settings.quiet_wait_s)
+        run.before_repeat()
+        run.record_session()
+
+    def _recorded(self, cell: Cell, measurement: CellMeasurement, count: int) -> CellResult:
+        reasons = measurement.invalid_reasons
+        valid_count = sum(1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons)
+        if valid_count < count and not reasons:
+            text = f"{valid_count} of {count} sessions are valid"
+            reasons = (InvalidReason("recording_short", text, float(valid_count), float(count)),)
+        verdict = CellVerdict(
+            cell.target.name,
+            cell.config.name,
+            cell.workload.name,
+            measurement.mode,
+            (),
+            invalid_reasons=reasons,
+            notes=(f"{valid_count} valid sessions recorded, not judged",),
+        )
+        return self._result(cell, measurement, verdict, self._durations_of(cell, measurement))
 
     def _expect_after(self, cell: Cell, *, again: bool = False, broken: Mapping[str, InvalidReason] | None = None) -> None:
         """Tell the pool which engine comes after this cell's: the next cell's that needs another, or with ``again`` the next session's first."""
@@ -295,6 +306,7 @@ class SuiteRun:
         return CellRun(
             cell=cell,
             mode=self.settings.mode_for(cell.target.name),
+            hardware_class=self.settings.hardware_class(cell.target),
             plan=self._plan(cell),
             wanted=wanted_engines(cell, self.settings),
             pool=self._pool,
@@ -321,6 +333,8 @@ class SuiteRun:
 
     def _on_round(self, session_id: str, cell: Cell, arm: Arm, record: RoundRecord) -> None:
         self._ensure_writer().round(session_id, record)
+        if self.settings.record:
+            self._first_rounds.see(cell.cell_id, record)
         if arm is Arm.CANDIDATE and record.kind is RoundKind.MEASURED and record.valid:
             of_cell = self._durations_s.setdefault(cell.cell_id, {})
             of_cell.setdefault(session_id, []).append(ns_to_s(record.end_ns - record.start_ns))
@@ -358,7 +372,7 @@ class SuiteRun:
             config=cell.config.name,
             workload=cell.workload.name,
             mode=self.settings.mode_for(cell.target.name),
-            hardware_class=cell.target.hardware.hardware_class,
+            hardware_class=self.settings.hardware_class(cell.target),
             plan_digest=self._plan(cell).digest,
             sessions=(),
             invalid_reasons=reasons,

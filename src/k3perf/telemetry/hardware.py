@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from k3perf.config.cpu_features import lacking
 from k3perf.config.models import Hardware
 from k3perf.telemetry.visible import visible_device_indices
 
@@ -24,7 +26,7 @@ class DetectedHardware:
     def lacks(self, hardware: Hardware) -> str:
         """Why a target with ``hardware`` cannot run here; empty when it can."""
         if hardware.kind == "cpu":
-            return "" if "avx512f" in self.cpu_flags or "avx512" not in hardware.hardware_class else "this processor has no AVX-512"
+            return lacking(hardware.cpu_features, self.cpu_flags, os.environ)
         if hardware.kind == "amd":
             return "no AMD device is looked for on this machine"
         matching = [name for name in self.device_names if hardware.device_name in name]

@@ -73,7 +73,7 @@ def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:
 def test_a_machine_that_no_target_fits_is_told_what_each_lacks(suite_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = DetectedHardware((), (), None, frozenset({"sse2"}), problem="NVML Shared Library Not Found")
     monkeypatch.setattr("k3perf.telemetry.hardware.detect_hardware", lambda: bare)
-    with pytest.raises(UsageError, match=r"(?s)no target can run.*cpu-gqa: this processor has no AVX-512.*--target") as told:
+    with pytest.raises(UsageError, match=r"(?s)no target can run.*cpu-gqa: this processor lacks avx2.*--target") as told:
         run("--suite", str(suite_copy))
     assert "no NVIDIA device here" in str(told.value)
 

@@ -154,7 +154,7 @@ def test_a_release_in_the_range_is_a_configuration_error(suite_copy: Path, tmp_p
     known = {
         "schema_version": 1,
         "name": "gqa-fp8",
-        "hardware_classes": ["cpu-avx512"],
+        "hardware_classes": ["cpu-avx2"],
         "when": {"kv_cache_dtype": "fp8"},
         "below_vllm": "0.33.0",
         "reason": "for the test's sake",

@@ -38,7 +38,7 @@ def run(judge: Callable[[CellMeasurement], CellVerdict], plan: MeasurementPlan, 
     named = SimpleNamespace(name="gpu", measurement=plan, hardware=SimpleNamespace(hardware_class="h200"))
     cell: Any = SimpleNamespace(target=named, config=named, workload=named, cell_id="gpu-default-chat")
     unused: Any = MagicMock()
-    made = MadeUp(cell, "baseline", unused, (), unused, unused, unused, unused, judge, unused, unused, unused)
+    made = MadeUp(cell, "baseline", "h200", unused, (), unused, unused, unused, unused, judge, unused, unused, unused)
     made.row = row
     _, verdict = made.measure()
     return len(made.sessions), verdict

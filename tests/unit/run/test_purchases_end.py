@@ -87,7 +87,7 @@ def run(plan: MeasurementPlan, rows: Sequence[Sequence[float | None]], tolerance
     pool: Any = MagicMock()
     pool.acquire.return_value = [SimpleNamespace(arm=Arm.CANDIDATE, session_id="live")]
     wanted: Any = (MagicMock(),)
-    made = MadeUp(cell, "baseline", unused, wanted, pool, unused, unused, unused, judge, unused, unused, unused)
+    made = MadeUp(cell, "baseline", "h200", unused, wanted, pool, unused, unused, unused, judge, unused, unused, unused)
     made.rows = rows
     _, verdict = made.measure()
     return made, verdict
