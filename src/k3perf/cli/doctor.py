@@ -13,9 +13,9 @@ from pathlib import Path
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
 from k3perf.config.refusals import too_old
+from k3perf.engine.findings import Finding, Level
 from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
-from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
 from k3perf.errors import ExitStatus, PreflightError, UsageError
 from k3perf.run.readiness import find

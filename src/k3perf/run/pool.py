@@ -109,6 +109,7 @@ class EnginePool:
                 engine_python=missing[0].engine_python,
                 results_directory=self._settings.results_directory,
                 own_pids=self._live_pids(),
+                own_ranks_count=self.engines_count(),
             )
             taken = self._take_ahead(missing)
             try:
@@ -155,6 +156,10 @@ class EnginePool:
         """Every process of every engine of the run, one that waits for its turn included, for the sampler."""
         ahead = self._ahead
         return (*self._live_pids(), *(ahead.engine.pids() if ahead is not None else ()))
+
+    def engines_count(self) -> int:
+        """Engines that serve, an idle one included. Each has one rank on every device that it uses."""
+        return len(self._live)
 
     def _live_pids(self) -> tuple[int, ...]:
         return tuple(pid for live in list(self._live.values()) for pid in live.engine.pids())

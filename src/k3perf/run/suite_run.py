@@ -319,7 +319,7 @@ class SuiteRun:
     def _ensure_sampler(self) -> Sampler:
         """The run's sampler; another one after it ended by itself, so that one failure costs one cell."""
         if self._sampler is None or self._sampler.failure:
-            self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices()))
+            self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices(), ranks_count=self._pool.engines_count))
         return self._sampler
 
     def _devices(self) -> tuple[int, ...] | None:

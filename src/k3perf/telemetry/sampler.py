@@ -29,6 +29,7 @@ _KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older wind
 class Sampler:
     """Context manager. ``pids_provider`` gives the engine's processes; asked every five seconds and for every window.
 
+    ``ranks_count`` gives how many ranks of the engines compute on one device: as many processes there may be theirs without being visible.
     ``devices``: None samples every device that NVML has, and none where there is no NVML (a reading ``devices_count`` of 0 says so);
     indices are asked for, and a missing one is a reading without a value.
     """
@@ -38,12 +39,14 @@ class Sampler:
         pids_provider: Callable[[], Iterable[int]],
         devices: tuple[int, ...] | None = None,
         *,
+        ranks_count: Callable[[], int] = lambda: 1,
         interval_s: float = 0.5,
         open_source: Callable[[], DeviceSource] = NvmlSource,
         now_ns: Callable[[], int] = time.monotonic_ns,
         reader: HostReader | None = None,
     ) -> None:
         self._pids_provider = pids_provider
+        self._ranks_count = ranks_count
         self._asked = devices
         self._interval_s = interval_s
         self._open_source = open_source
@@ -138,7 +141,7 @@ class Sampler:
             readings = [TelemetryReading("devices_count", 0.0, f"NVML: {self._no_source or 'no device'}")]
             return readings + [reading for index in self._asked or () for reading in lost_devices(index, self._no_source)]
         readings = [TelemetryReading("devices_count", float(len(devices) - len(self._lost)), "NVML")]
-        ownership = DeviceOwnership(frozenset(self._pids))
+        ownership = DeviceOwnership(frozenset(self._pids), self._ranks_count())
         for index, samples in devices.items():
             if index in self._lost:
                 readings.extend(lost_devices(index, self._lost[index]))
