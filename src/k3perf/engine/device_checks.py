@@ -45,20 +45,20 @@ def device_findings(needs: DeviceNeeds, states: tuple[DeviceState, ...]) -> list
     return [count, *(finding for state in states for finding in _device(needs, state))]
 
 
-def silent_device(index: int, unread: Unread, *, level: Level = Level.FAIL) -> Finding:
-    """A device that does not answer NVML, or refuses to."""
+def _silent(index: int, unread: Unread) -> Finding:
+    """A device that does not answer NVML, or is refused."""
     if unread.cause is Cause.REFUSED:
-        return Finding(f"device {index}", level, f"refused by NVML: {unread.words}", "an answer", f"{_ASK_FOR_RIGHTS}.")
+        return Finding(f"device {index}", Level.FAIL, f"refused by NVML: {unread.words}", "an answer", f"{_ASK_FOR_RIGHTS}.")
     text = f"{_LOOK_AT_KERNEL_LOG}. To measure on the others, leave it out of CUDA_VISIBLE_DEVICES."
-    return Finding(f"device {index}", level, f"does not answer NVML: {unread.words}", "an answer", text)
+    return Finding(f"device {index}", Level.FAIL, f"does not answer NVML: {unread.words}", "an answer", text)
 
 
 def _device(needs: DeviceNeeds, state: DeviceState) -> list[Finding]:
     if state.silent is not None:
-        return [silent_device(state.index, state.silent)]
+        return [_silent(state.index, state.silent)]
     memory = state.unread.get("memory")
     if memory is not None and memory.cause is Cause.LOST:
-        return [silent_device(state.index, memory)]
+        return [_silent(state.index, memory)]
     if memory is not None and memory.cause is Cause.REFUSED:
         reading = f"{state.name or 'device'}, memory: {memory.words}"
         return [Finding(f"device {state.index} memory", Level.FAIL, reading, "a reading", f"{_ASK_FOR_RIGHTS}.")]

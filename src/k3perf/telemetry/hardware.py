@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from k3perf.config.models import Hardware
+from k3perf.errors import UsageError
 from k3perf.nvml import Cause, Nvml, NvmlError, Unread, offered
 from k3perf.telemetry.visible import SilentDeviceError, visible_device_indices
 
@@ -27,6 +28,13 @@ class SilentDevice:
         how = "is refused by NVML" if self.unread.cause is Cause.REFUSED else "does not answer NVML"
         figure = f"{self.figure}: " if self.figure else ""
         return f"device {self.index} {how}: {figure}{self.unread.words}"
+
+    @property
+    def next_step(self) -> str:
+        """What to look at."""
+        if self.unread.cause is Cause.REFUSED:
+            return "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with the rights to read the device."
+        return "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,14 @@ class DetectedHardware:
 def detect_hardware() -> DetectedHardware:
     """``read_hardware`` once. Raises UsageError when CUDA_VISIBLE_DEVICES cannot be understood."""
     return read_hardware()
+
+
+def silent_device_notes() -> tuple[str, ...]:
+    """One sentence for every device of this machine that does not answer NVML. Empty too where CUDA_VISIBLE_DEVICES is not understood."""
+    try:
+        return tuple(f"{device.text}. {device.next_step}" for device in detect_hardware().silent)
+    except UsageError:
+        return ()
 
 
 def read_hardware(nvml: Any = None) -> DetectedHardware:
