@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from k3perf.config.log_environment import FIXED
 from k3perf.errors import ConfigFileError
 
 # The harness decides these itself; a config that set them would not be the one that is measured.
-RESERVED = frozenset({"model", "host", "port", "load_format", "worker_extension_cls", "served_model_name", "config"})
+RESERVED = frozenset({"model", "host", "port", "load_format", "worker_extension_cls", "served_model_name", "config", "jit_monitor_verbose"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ def check_arguments(arguments: dict[str, Any], path: Path, key: str) -> None:
         if definition is None:
             raise ConfigFileError(path, at, value, "unknown vLLM argument", nearest_argument(name))
         _check_value(definition, value, path, at)
+
+
+def check_environment(environment: Mapping[str, str], path: Path, key: str) -> None:
+    """Raise ConfigFileError for a variable that decides the form of the engine's log, which the harness sets itself."""
+    for name, value in environment.items():
+        if name in FIXED:
+            raise ConfigFileError(path, f"{key}.{name}", value, "is set by the harness, which reads the engine's log", "Remove it.")
 
 
 def _check_value(definition: ArgumentDef, value: Any, path: Path, at: str) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from k3perf.config.arguments import check_arguments
+from k3perf.config.arguments import check_arguments, check_environment
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
@@ -334,6 +334,7 @@ def _check_combination(suite: Suite, spec: ConfigSpec, path: Path) -> None:
 
 def _check_target(suite: Suite, target: TargetSpec, path: Path) -> None:
     check_arguments(target.engine_arguments, path, "engine_arguments")
+    check_environment(target.environment, path, "environment")
     forced = _parallel_arguments(target)
     for name in target.configs or tuple(suite.configs):
         clash = forced.keys() & suite.changes(name).keys() if name in suite.configs else set()

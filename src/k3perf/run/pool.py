@@ -19,6 +19,7 @@ from typing import Any, Self
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.engine.group import EngineGroup
 from k3perf.engine.held_start import can_be_held
+from k3perf.engine.jit_monitor import can_be_verbose, monitor_of
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.lock import device_lock
 from k3perf.engine.model_directory import materialise
@@ -233,6 +234,7 @@ class EnginePool:
             engine_python=item.engine_python,
             python_path=self._settings.engine_python_path,
             cache_directory=self._settings.cache_directory,
+            verbose_monitor=can_be_verbose(item.engine_python),
         )
 
     def _work(self, session_id: str) -> Path:
@@ -303,6 +305,7 @@ class EnginePool:
             kv_capacity_tokens=probe.kv_capacity_tokens,
             kv_max_concurrency_ratio=probe.max_concurrency,
             started_at_utc=utc_now(),
+            monitor=monitor_of(probe.server_info()["vllm_config"]),
         )
         if item.inject:
             live.inject(self._settings.injections)
