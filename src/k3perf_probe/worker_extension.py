@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from k3perf_probe import answers, backends, cpu_caps, holding, identity, memory, slowing
+from k3perf_probe import answers, backends, cpu_caps, holding, identity, jit_caches, memory, slowing
 
 cpu_caps.honour_caps(os.environ)  # vLLM imports this module before its worker chooses kernels
 
@@ -31,6 +31,10 @@ class ProbeExtension:
         """Versions and device names as this process sees them (None: not installed), and the backends chosen at load."""
         found = {"rank": answers.rank_of(self), **identity.read_identity(), "backends": backends.read_backends(self)}
         return answers.leave_answer(found, directory)
+
+    def k3perf_new_compiled_files(self, since_ns: int | str, sent_ns: int | str, directory: str = "") -> dict[str, Any]:
+        """What this rank's compilers left on disk since ``since_ns``, wall clock of the harness (``jit_caches``)."""
+        return answers.leave_answer(jit_caches.new_files(self, int(since_ns), int(sent_ns)), directory)
 
     def k3perf_slow_down(self, percent: float | str) -> dict[str, Any]:
         """Injected fault: every step takes ``percent`` of its own duration longer from now on; 0 ends it."""

@@ -153,6 +153,7 @@ SERVER_INFO = {
             "effective_attention_block_size": 16,
         },
         "scheduler_config": {"max_num_seqs": 8},
+        "device_config": {"device": "cpu"},
     },
     "vllm_env": {},
     "system_env": {"vllm_version": "0.0-fake"},
@@ -167,6 +168,7 @@ RPC = {
         "host": "fake",
     },
     "k3perf_memory": {"rank": 0, "weights_bytes": 1 << 20, "kv_cache_bytes": 1 << 20},
+    "k3perf_new_compiled_files": {"rank": 0, "new_folders": [], "new_count": 0, "problem": ""},
 }
 
 

@@ -176,7 +176,7 @@ _MACHINE = (
     _harmless("reused_pid_in_lock", Kind.MACHINE, "pre-flight", "the lock file names a pid that another process has now", ""),
     _machine("memory_held", "another process holds the memory past the deadline", "pid 4242 .train.py. holds 60.0 GiB"),
     _harmless("memory_given_back_late", Kind.MACHINE, "pre-flight", "memory becomes free before the deadline", ""),
-    _machine("no_nvml", "NVML cannot be loaded", "NVML is not to be had"),
+    _machine("no_nvml", "NVML cannot be loaded", "NVML is unavailable"),
     _machine("device_silent", "a device does not answer NVML", "does not answer NVML"),
     _machine("wrong_class", "another device than the target's", "NVIDIA L4"),
     _machine("too_few_devices", "one device, the target wants two", "1 found, needed 2"),

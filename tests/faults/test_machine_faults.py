@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from k3perf.config.models import Hardware
-from k3perf.engine.devices import DeviceState, MemoryHolder, nvml_reader
+from k3perf.engine.devices import DeviceState, MemoryHolder, device_holders, nvml_reader
+from k3perf.engine.findings import Level
 from k3perf.engine.lock import device_lock, lock_path, read_holder
-from k3perf.engine.preflight import Level, Machine, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
+from k3perf.engine.preflight import Machine, Needs, check, host_memory_holders, require, wait_for_memory
 from k3perf.errors import EngineError, ExitStatus, MeasurementInvalid, PreflightError
 from k3perf.run.cell_measurement import engine_reason
 from k3perf.run.suite_run import SuiteRun
@@ -326,7 +327,7 @@ def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> N
 
 def test_a_sampler_that_ended_costs_one_cell_and_not_the_run() -> None:
     run = object.__new__(SuiteRun)
-    run._sampler, run._cells, run._pool = None, (), SimpleNamespace(pids=lambda: ())  # type: ignore[assignment]
+    run._sampler, run._cells, run._pool = None, (), SimpleNamespace(pids=lambda: (), engines_count=lambda: 0)  # type: ignore[assignment]
     with ExitStack() as run._exit:
         first = run._ensure_sampler()
         assert run._ensure_sampler() is first

@@ -13,13 +13,13 @@ from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
 from k3perf.config.refusals import too_old
 from k3perf.config.suite import Suite
+from k3perf.engine.findings import Finding, Level
 from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
 from k3perf.engine.lock import lock_path, read_holder
-from k3perf.engine.preflight import Finding, Level
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
 from k3perf.errors import ExitStatus, PreflightError, UsageError
 from k3perf.run.readiness import find
-from k3perf.telemetry.visible import device_keys
+from k3perf.telemetry.visible import device_keys, target_device_indices
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,7 +77,25 @@ def _targets_here(suite: Suite) -> tuple[list[TargetSpec], str]:
 def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[Finding, ...]:
     engines_count = 2 if target.measurement.interleave == "rounds" else 1
     findings = find(target, engines_count=engines_count, engine_python=python, results_directory=results.absolute())
-    return (*findings, *(_lock(key) for key in device_keys(target.hardware)))
+    return (*findings, *_other_silent_devices(target), *(_lock(key) for key in device_keys(target.hardware)))
+
+
+def _other_silent_devices(target: TargetSpec) -> list[Finding]:
+    """Devices of this machine that do not answer and that the target does not use: a warning. Those that it uses are checked above."""
+    from k3perf.telemetry.hardware import detect_hardware
+
+    taken = target_device_indices(target.hardware)
+    return [
+        Finding(
+            f"device {device.index}",
+            Level.WARN,
+            device.text.removeprefix(f"device {device.index} "),
+            "an answer",
+            f"{device.next_step} This target does not use the device.",
+        )
+        for device in detect_hardware().silent
+        if device.index not in taken
+    ]
 
 
 def _lock(device_key: str) -> Finding:

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")
+    sys.stdout.write("".join(f"# note: {note}\n" for note in _device_notes(target)))
     if target.model.weights == "dummy":
         sys.stdout.write(f"# {target.name} serves a model with dummy weights; give --model to deploy one that has weights\n")
     return 0
@@ -101,7 +102,17 @@ def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_argu
     sys.stdout.write("".join(f"wrote {folder / file_name}\n" for file_name in files))
     if target.model.directory is not None and not placed:
         sys.stdout.write(_where_it_must_lie(model, arguments.launch))
+    sys.stdout.write("".join(f"note: {note}\n" for note in _device_notes(target)))
     return 0
+
+
+def _device_notes(target: TargetSpec) -> tuple[str, ...]:
+    """Devices of this machine that do not answer, for a target of such devices: the files may be meant for it."""
+    from k3perf.telemetry.hardware import silent_device_notes
+
+    if target.hardware.kind != "nvidia":
+        return ()
+    return tuple(f"on this machine {note}" for note in silent_device_notes())
 
 
 def _write(path: Path, text: str) -> None:

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     selection = _with_notes(selection, arguments.hardware_classes)
     cells, unserved = _served_by_class(suite, cells)
-    selection = Selection(selection.cells, (*selection.notes, *unserved))
+    selection = Selection(selection.cells, (*selection.notes, *unserved, *_device_notes(cells)))
     costs = CostModel(_recorded(arguments.costs, arguments.suite), recording=arguments.record)
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
@@ -163,6 +163,15 @@ def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection
         if name not in hardware_classes.split(",")
     )
     return Selection(selection.cells, (*selection.notes, *notes))
+
+
+def _device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
+    """Devices of this machine that do not answer, where cells for such devices are planned."""
+    from k3perf.telemetry.hardware import silent_device_notes
+
+    if all(selected.cell.target.hardware.kind != "nvidia" for selected in cells):
+        return ()
+    return tuple(f"on this machine {note}" for note in silent_device_notes())
 
 
 def _recorded(path: Path | None, suite: Path) -> RecordedCosts:

@@ -18,6 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from k3perf.config.log_environment import FIXED
 from k3perf.config.owned_arguments import OWNED, owned
 from k3perf.errors import ConfigFileError
 
@@ -123,6 +124,13 @@ def argument_problems(
         found = _objection(name, value, engine_table)
         if found is not None:
             yield ConfigFileError(path, at, value, *found)
+
+
+def environment_problems(environment: Mapping[str, str], path: Path, key: str) -> Iterator[ConfigFileError]:
+    """Each variable that decides the form of the engine's log, which the harness sets itself."""
+    for name, value in environment.items():
+        if name in FIXED:
+            yield ConfigFileError(path, f"{key}.{name}", value, "is set by the harness, which reads the engine's log", "Remove it.")
 
 
 def unknown_argument(name: str) -> str:

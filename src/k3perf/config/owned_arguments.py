@@ -42,6 +42,7 @@ OWNED: Final[dict[str, Owned]] = {
             _COMMAND_LINE,
         ),
         *("log_level", "logging_config", "log_config_file", "uvicorn_log_level", "log_error_stack"),
+        "jit_monitor_verbose",
     ),
     "disable_log_stats": Owned(f"{_HARNESS}, which counts tokens by the server's own statistics", _COMMAND_LINE),
     **_same(

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from k3perf.config.arguments import EngineTable, argument_problems
+from k3perf.config.arguments import EngineTable, argument_problems, environment_problems
 from k3perf.config.lineage_checks import config_problems
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
@@ -315,6 +315,7 @@ def _refusal_problems(refusal: Refusal, path: Path, key: str, engine_table: Engi
 
 def _target_problems(suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None) -> Iterator[ConfigFileError]:
     yield from argument_problems(target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
+    yield from environment_problems(target.environment, path, "environment")
     for index, refusal in enumerate(target.refusals):
         yield from _refusal_problems(refusal, path, f"refusals.{index}.when", engine_table)
     yield from _unknown_names(suite, target, path)

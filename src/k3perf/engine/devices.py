@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from k3perf.engine.process_tree import command_of
 from k3perf.errors import PreflightError
+from k3perf.nvml import Nvml, NvmlError, Unread, offered
 from k3perf.units import format_bytes
+
+SHOWN_HOLDERS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,88 +31,97 @@ class MemoryHolder:
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """One device as NVML tells it. None: this driver or device does not offer it."""
+    """One device as NVML reports it. None: not read, and ``unread`` has the reason.
+
+    Keys of ``unread``: ``device`` (nothing else was read then), ``name``, ``memory``, ``driver``, ``processes``, ``ecc``.
+    """
 
     index: int
     name: str
-    total_bytes: int
-    used_bytes: int
+    total_bytes: int | None
+    used_bytes: int | None
     driver_version: str
-    holders: tuple[MemoryHolder, ...]
+    holders: tuple[MemoryHolder, ...] | None
     uncorrected_ecc_count: int | None
     needs_reset: bool | None
     power_limit_w: float | None = None
+    unread: Mapping[str, Unread] = field(default_factory=dict)
 
     @property
-    def free_bytes(self) -> int:
-        """Memory that a new engine could have."""
-        return self.total_bytes - self.used_bytes
+    def free_bytes(self) -> int | None:
+        """Memory that a new engine could have; None where the device does not say."""
+        return None if self.total_bytes is None or self.used_bytes is None else self.total_bytes - self.used_bytes
+
+    @property
+    def silent(self) -> Unread | None:
+        """Why the device does not answer at all; None for one that does."""
+        return self.unread.get("device")
 
 
-_Value = TypeVar("_Value")
 DeviceReader = Callable[[], tuple[DeviceState, ...]]
+
+
+def device_holders(states: Iterable[DeviceState]) -> tuple[MemoryHolder, ...]:
+    """Everyone who holds memory of the devices, largest first."""
+    found = [holder for state in states for holder in state.holders or ()]
+    return tuple(sorted(found, key=lambda holder: holder.size_bytes or 0, reverse=True))
+
+
+def holders_text(holders: tuple[MemoryHolder, ...]) -> str:
+    """A sentence with the largest holders; it says so where none is known."""
+    if not holders:
+        return "No process is known to hold it; the driver or another container may."
+    return "; ".join(holder.text for holder in holders[:SHOWN_HOLDERS]) + "."
 
 
 def nvml_reader(indices: tuple[int, ...] = (), *, nvml: Any = None) -> DeviceReader:
     """A function that reads the devices (all of them without ``indices``). ``nvml`` is the pynvml module, another one in tests.
 
-    The function raises PreflightError when NVML cannot be loaded or a device does not answer.
+    The function raises PreflightError when NVML cannot be loaded. A device that does not answer is a state that says so.
     """
 
     def read() -> tuple[DeviceState, ...]:
-        module = nvml
         try:
-            if module is None:
-                module = importlib.import_module("pynvml")
-            module.nvmlInit()
-        except Exception as error:  # pynvml raises classes of its own, and OSError without the library
-            raise PreflightError(f"NVML is not to be had: {error}. Install the NVIDIA driver or choose a CPU target") from error
-        try:
-            wanted = indices or tuple(range(module.nvmlDeviceGetCount()))
-            return tuple(_state(module, index) for index in wanted)
-        except module.NVMLError as error:
-            raise PreflightError(f"a device does not answer NVML: {error}. See `nvidia-smi` and the kernel's log for Xid errors") from error
-        finally:
-            with suppress(module.NVMLError):
-                module.nvmlShutdown()
+            with Nvml(nvml) as opened:
+                wanted = indices or tuple(range(opened.device_count()))
+                driver_version = opened.driver_version()
+                return tuple(_state(opened, index, driver_version) for index in wanted)
+        except NvmlError as error:
+            raise PreflightError(f"NVML is unavailable: {error}. Install the NVIDIA driver or choose a CPU target") from error
 
     return read
 
 
-def _state(nvml: Any, index: int) -> DeviceState:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+def _state(nvml: Nvml, index: int, driver_version: str | Unread) -> DeviceState:
+    handle = nvml.handle(index)
+    if isinstance(handle, Unread):
+        return _silent(index, handle)
+    name, memory, processes, ecc = nvml.name(handle), nvml.memory(handle), nvml.process_bytes(handle), nvml.uncorrected_ecc_count(handle)
+    answers = {"name": name, "memory": memory, "driver": driver_version, "processes": processes, "ecc": ecc}
+    unread = {key: answer for key, answer in answers.items() if isinstance(answer, Unread)}
+    if gone := next((answer for answer in unread.values() if answer.gone), None):
+        return _silent(index, gone)
     return DeviceState(
         index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        total_bytes=int(memory.total),
-        used_bytes=int(memory.used),
-        driver_version=_text(nvml.nvmlSystemGetDriverVersion()),
-        holders=tuple(
-            MemoryHolder(int(process.pid), command_of(int(process.pid)), process.usedGpuMemory)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        ),
-        uncorrected_ecc_count=_optional(
-            nvml,
-            lambda: int(nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)),
-        ),
-        needs_reset=_optional(nvml, lambda: _rows_need_reset(nvml, handle)),
-        power_limit_w=_optional(nvml, lambda: float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1e3),
+        name=offered(name) or "",
+        total_bytes=None if isinstance(memory, Unread) else memory.total_bytes,
+        used_bytes=None if isinstance(memory, Unread) else memory.used_bytes,
+        driver_version=offered(driver_version) or "",
+        holders=None
+        if isinstance(processes, Unread)
+        else tuple(MemoryHolder(pid, command_of(pid), size_bytes) for pid, size_bytes in processes.items()),
+        uncorrected_ecc_count=offered(ecc),
+        needs_reset=offered(nvml.look(lambda module: _rows_need_reset(module, handle))),
+        power_limit_w=offered(nvml.look(lambda module: float(module.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1e3)),
+        unread=unread,
     )
+
+
+def _silent(index: int, unread: Unread) -> DeviceState:
+    return DeviceState(index, "", None, None, "", None, None, None, unread={"device": unread})
 
 
 def _rows_need_reset(nvml: Any, handle: Any) -> bool:
     """A row remapping is pending or has failed: the device must be reset or replaced before its numbers mean anything."""
     _correctable, _uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     return bool(pending or failed)
-
-
-def _optional(nvml: Any, read: Callable[[], _Value]) -> _Value | None:
-    try:
-        return read()
-    except (nvml.NVMLError, AttributeError):  # AttributeError: an older pynvml, which has no such call
-        return None
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

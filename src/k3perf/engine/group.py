@@ -156,6 +156,16 @@ class EngineGroup:
         return self.head.log
 
     @property
+    def logs(self) -> tuple[LogReader, ...]:
+        """Every rank's log, the head's first."""
+        return (*self.head.logs, *(follower.log for follower in self.followers))
+
+    @property
+    def trees(self) -> tuple[ProcessTree, ...]:
+        """Every rank's process tree on this machine, the head's first."""
+        return (*self.head.trees, *(follower.tree for follower in self.followers))
+
+    @property
     def scratch(self) -> Path:
         """The head's temporary directory. Followers on this machine can write into it, those on other hosts cannot."""
         return self.head.scratch

@@ -1,5 +1,5 @@
-"""What vLLM's log lines mean: the start stage they open, whether they show a compile, and which of them is the root cause. Pure text in,
-names out; the patterns hold for vLLM 0.27 to 0.32, CPU and GPU workers.
+"""What vLLM's log lines mean: the start stage they open, and which of them is the root cause. Pure text in, names out; the patterns hold for
+vLLM 0.27 to 0.32, CPU and GPU workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _STAGE_OPENED_BY: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("load", re.compile(r"Starting to load model|Loading safetensors|Initializing a V1 LLM engine")),
 )
 
-_COMPILE_IN_SERVICE: Final = re.compile(r"during inference: .*This causes a latency spike|Triton autotuning for function")
 _CACHE_USED: Final = re.compile(r"Directly load the compiled graph|Directly load AOT compilation")
 _CACHE_MISSED: Final = re.compile(r"Compiling a graph for|saved AOT compiled function")
 _ADDRESS_IN_USE: Final = re.compile(r"address already in use|Errno 98", re.IGNORECASE)
@@ -56,11 +55,6 @@ _SECOND_HAND: Final = re.compile(
 def stage_opened_by(line: str) -> str | None:
     """The start stage that this line opens, or None."""
     return next((stage for stage, pattern in _STAGE_OPENED_BY if pattern.search(line)), None)
-
-
-def shows_compile_in_service(line: str) -> bool:
-    """vLLM's JIT monitor reports a kernel that was compiled after the server had said it was ready."""
-    return _COMPILE_IN_SERVICE.search(line) is not None
 
 
 def is_heartbeat(line: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from k3perf.engine import log_lines
+from k3perf.engine import compile_lines, log_lines
 from k3perf.samples import StageTiming
 from k3perf.units import ns_to_s
 
@@ -49,7 +49,8 @@ class LogReader:
         self._partial = b""
         self._last_look_ns = start_ns
         self._lines: deque[SeenLine] = deque(maxlen=_KEPT_LINES)
-        self._compiles: list[SeenLine] = []
+        self._compiles: deque[tuple[str, SeenLine]] = deque(maxlen=_KEPT_LINES)
+        self._greetings_count = 0
         self._marks: list[tuple[str, int]] = [(log_lines.STAGES[0], start_ns)]
         self._last_progress_ns = start_ns
 
@@ -95,12 +96,23 @@ class LogReader:
         self._lines.append(line)
         if not log_lines.is_heartbeat(line.text):
             self._last_progress_ns = line.seen_ns
-        if log_lines.shows_compile_in_service(line.text):
-            self._compiles.append(line)
+        self._take_compile(line)
         stage = log_lines.stage_opened_by(line.text)
         if stage is not None and _STAGE_RANK[stage] > _STAGE_RANK[self._marks[-1][0]]:
             self._marks.append((stage, line.seen_ns))
             opened.append(stage)
+
+    def _take_compile(self, line: SeenLine) -> None:
+        event = compile_lines.compile_event(line.text)
+        if event is not None:
+            self._compiles.append((event, line))
+        elif compile_lines.is_monitor_greeting(line.text):
+            self._greetings_count += 1
+
+    @property
+    def greetings_count(self) -> int:
+        """How many workers have said in this log that their JIT monitor watches."""
+        return self._greetings_count
 
     @property
     def stage(self) -> str:
@@ -137,10 +149,12 @@ class LogReader:
         return [self._partial.decode(errors="replace")] if self._partial.strip() else []
 
     def compiles_between(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
-        """Lines that report a compile in service and may have been written inside the window; ``drain`` at its edges sharpens it."""
+        """One line for each compile that may have been reported inside the window; ``drain`` at its edges sharpens it."""
         self.drain()
         with self._lock:
-            return tuple(line.text for line in self._compiles if line.after_ns <= end_ns and line.seen_ns >= start_ns)
+            inside = [(name, line.text) for name, line in self._compiles if line.after_ns <= end_ns and line.seen_ns >= start_ns]
+        named = {name: text for name, text in reversed(inside) if name}
+        return tuple(text for name, text in inside if not name or named[name] is text)
 
     def compile_cache_warm(self) -> bool | None:
         """Whether the compiled graphs came from the cache; None when nothing is compiled."""

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from k3perf.config.models import Hardware
-from k3perf.engine.devices import DeviceReader, DeviceState, MemoryHolder
+from k3perf.engine.device_checks import DeviceNeeds, device_findings
+from k3perf.engine.devices import SHOWN_HOLDERS, DeviceReader, MemoryHolder, holders_text
+from k3perf.engine.findings import Finding, Level
 from k3perf.engine.port import PortReservation
 from k3perf.errors import PreflightError
 from k3perf.units import GIB, format_bytes
@@ -27,28 +28,6 @@ from k3perf.units import GIB, format_bytes
 _MEMORY_POLL_S: Final = 0.5
 _BUSY_SAMPLE_S: Final = 0.1
 _BUSY_LIMIT_RATIO: Final = 0.2
-_TOTAL_MEMORY_SLACK_RATIO: Final = 0.95  # firmware keeps some of what the data sheet says
-_POWER_LIMIT_SLACK_RATIO: Final = 0.02
-_SHOWN_HOLDERS: Final = 5
-
-
-class Level(StrEnum):
-    """FAIL stops the start; WARN is shown and left to the round rules, which see what it does to the numbers."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: what was read, what was needed, and one sentence with the next step when it is not OK."""
-
-    name: str
-    level: Level
-    reading: str
-    needed: str
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +41,7 @@ class Needs:
     engine_python: Path | None = None
     cpus: tuple[int, ...] = ()
     own_pids: frozenset[int] = frozenset()
+    own_ranks_count: int = 0
 
 
 def _read_governors() -> tuple[str, ...]:
@@ -123,7 +103,7 @@ def wait_for_memory(
         if clock_s() >= end_s:
             raise PreflightError(
                 f"{format_bytes(needed_bytes)} of memory are needed, {format_bytes(free)} are free after waiting {deadline_s:g} s. "
-                + _holders_text(holders())
+                + holders_text(holders())
             )
         sleep(_MEMORY_POLL_S)
 
@@ -137,19 +117,7 @@ def host_memory_holders() -> tuple[MemoryHolder, ...]:
             command = " ".join(info["cmdline"] or ()) or info["name"] or ""
             found.append(MemoryHolder(info["pid"], command[:120], int(info["memory_info"].rss)))
     found.sort(key=lambda holder: holder.size_bytes or 0, reverse=True)
-    return tuple(found[:_SHOWN_HOLDERS])
-
-
-def device_holders(states: Iterable[DeviceState]) -> tuple[MemoryHolder, ...]:
-    """Everyone who holds memory of the devices, largest first."""
-    found = [holder for state in states for holder in state.holders]
-    return tuple(sorted(found, key=lambda holder: holder.size_bytes or 0, reverse=True))
-
-
-def _holders_text(holders: tuple[MemoryHolder, ...]) -> str:
-    if not holders:
-        return "No process is known to hold it; the driver or another container may."
-    return "; ".join(holder.text for holder in holders[:_SHOWN_HOLDERS]) + "."
+    return tuple(found[:SHOWN_HOLDERS])
 
 
 def _port() -> Finding:
@@ -233,7 +201,7 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
     if needs.free_memory_bytes is not None:
         available = machine.available_memory_bytes()
         enough = available >= needs.free_memory_bytes
-        text = "" if enough else _holders_text(host_memory_holders())
+        text = "" if enough else holders_text(host_memory_holders())
         findings.append(
             Finding(
                 "memory", Level.OK if enough else Level.FAIL, f"{format_bytes(available)} free", format_bytes(needs.free_memory_bytes), text
@@ -243,7 +211,8 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
 
 
 def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
-    wanted = f"{_devices_per_host(needs)} x {needs.hardware.device_name or needs.hardware.hardware_class}"
+    of_each = DeviceNeeds(needs.hardware, needs.free_memory_bytes, needs.own_pids, needs.own_ranks_count)
+    wanted = f"{of_each.devices_count} x {needs.hardware.device_name or needs.hardware.hardware_class}"
     if devices is None:
         text = f"No device reader for {needs.hardware.kind}; class, health and memory stay unchecked."
         return [Finding("devices", Level.FAIL if needs.hardware.kind == "nvidia" else Level.WARN, "not read", wanted, text)]
@@ -251,90 +220,4 @@ def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
         states = devices()
     except PreflightError as error:
         return [Finding("devices", Level.FAIL, "none", wanted, str(error))]
-    return [_device_count(needs, states, wanted), *(finding for state in states for finding in _device(needs, state))]
-
-
-def _devices_per_host(needs: Needs) -> int:
-    return max(1, needs.hardware.device_count // needs.hardware.host_count)
-
-
-def _device_count(needs: Needs, states: tuple[DeviceState, ...], wanted: str) -> Finding:
-    enough = len(states) >= _devices_per_host(needs)
-    return Finding(
-        "devices", Level.OK if enough else Level.FAIL, f"{len(states)} found", wanted, "" if enough else "Choose another target."
-    )
-
-
-def _device(needs: Needs, state: DeviceState) -> list[Finding]:
-    hardware = needs.hardware
-    name = f"device {state.index}"
-    right_name = hardware.device_name.lower() in state.name.lower()
-    right_size = hardware.device_memory_bytes is None or state.total_bytes >= hardware.device_memory_bytes * _TOTAL_MEMORY_SLACK_RATIO
-    size = "" if hardware.device_memory_bytes is None else f" with {format_bytes(hardware.device_memory_bytes)}"
-    right = right_name and right_size
-    findings = [
-        Finding(
-            f"{name} class",
-            Level.OK if right else Level.FAIL,
-            f"{state.name}, {format_bytes(state.total_bytes)}",
-            f"{hardware.device_name or 'any'}{size}",
-            "" if right else f"Baselines of {hardware.hardware_class} do not hold here; choose the target of this device.",
-        ),
-        _driver(name, hardware, state),
-        _health(name, state),
-    ]
-    if hardware.power_limit_w is not None:
-        findings.append(_power_limit(name, hardware.power_limit_w, state))
-    if needs.free_memory_bytes is not None:
-        enough = state.free_bytes >= needs.free_memory_bytes
-        text = "" if enough else _holders_text(device_holders((state,)))
-        findings.append(
-            Finding(
-                f"{name} memory",
-                Level.OK if enough else Level.FAIL,
-                f"{format_bytes(state.free_bytes)} free",
-                format_bytes(needs.free_memory_bytes),
-                text,
-            )
-        )
-    strangers = _strangers(needs, state)
-    if strangers:
-        findings.append(Finding(f"{name} processes", Level.FAIL, str(len(strangers)), "none", _holders_text(strangers)))
-    return findings
-
-
-def _strangers(needs: Needs, state: DeviceState) -> tuple[MemoryHolder, ...]:
-    """Who holds memory and is none of ours. Beside engines of ours, a pid that is not visible here (a container's) may be one of them."""
-    return tuple(
-        holder
-        for holder in state.holders
-        if holder.pid not in needs.own_pids and (not needs.own_pids or Path(f"/proc/{holder.pid}").exists())
-    )
-
-
-def _driver(name: str, hardware: Hardware, state: DeviceState) -> Finding:
-    old = bool(hardware.minimum_driver) and _version(state.driver_version) < _version(hardware.minimum_driver)
-    text = "Update the driver." if old else ""
-    return Finding(f"{name} driver", Level.FAIL if old else Level.OK, state.driver_version, hardware.minimum_driver or "any", text)
-
-
-def _power_limit(name: str, wanted_w: float, state: DeviceState) -> Finding:
-    """Under another limit the device has other clocks under load: its numbers are of another class."""
-    seen_w = state.power_limit_w
-    right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
-    reading = "unknown" if seen_w is None else f"{seen_w:g} W"
-    text = "" if right else f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target of their own."
-    return Finding(f"{name} power limit", Level.OK if right else Level.FAIL, reading, f"{wanted_w:g} W", text)
-
-
-def _health(name: str, state: DeviceState) -> Finding:
-    sick = bool(state.uncorrected_ecc_count) or bool(state.needs_reset)
-    reading = f"uncorrected ECC errors {'unknown' if state.uncorrected_ecc_count is None else state.uncorrected_ecc_count}"
-    if state.needs_reset:
-        reading += ", row remapping pending or failed"
-    text = "Reset the device or take it out of service." if sick else ""
-    return Finding(f"{name} health", Level.FAIL if sick else Level.OK, reading, "no uncorrected error", text)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+    return device_findings(of_each, states)

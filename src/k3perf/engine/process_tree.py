@@ -11,11 +11,14 @@ import ctypes
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from k3perf.engine.compilers import is_compiler
 
 ENGINE_ID_VARIABLE: Final = "K3PERF_ENGINE_ID"
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -24,11 +27,15 @@ _ORDERLY_POLL_S: Final = 0.1  # an orderly end takes a second or two, and each l
 _SETTLED_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
+_KEPT_COMPILERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One line of the process list; ``start_ticks`` tells a reused pid from the process that had it before."""
+    """One line of the process list; ``start_ticks`` tells a reused pid from the process that had it before.
+
+    ``children_ticks``: processor time of its children that have ended and been waited for, and of theirs.
+    """
 
     pid: int
     parent_pid: int
@@ -36,6 +43,7 @@ class ProcessRow:
     state: str
     start_ticks: int
     thread_count: int
+    children_ticks: int = 0
 
     @property
     def running(self) -> bool:
@@ -57,7 +65,8 @@ def read_row(pid: int) -> ProcessRow | None:
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()
-    return ProcessRow(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]), int(fields[17]))
+    children_ticks = int(fields[13]) + int(fields[14])
+    return ProcessRow(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]), int(fields[17]), children_ticks)
 
 
 def process_list() -> dict[int, ProcessRow]:
@@ -79,6 +88,14 @@ def command_of(pid: int) -> str:
     except OSError:
         return ""
     return raw.replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+
+
+def name_of(pid: int) -> str:
+    """The process's name (the first 15 characters of its program's); empty when it cannot be read."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:
@@ -139,6 +156,8 @@ class ProcessTree:
         self.root_pid = root_pid
         self._known: dict[int, int] = {}
         self._strangers: dict[int, int] = {}
+        self.compilers_seen: deque[tuple[int, int, str]] = deque(maxlen=_KEPT_COMPILERS)
+        """When a compiler was first seen among the processes (monotonic ns), its pid and name."""
 
     def rows(self) -> dict[int, ProcessRow]:
         """The processes now, zombies included. Reads the whole process list: milliseconds, so not inside measured windows."""
@@ -149,8 +168,15 @@ class ProcessTree:
                 del self._known[pid]
             else:
                 found[pid] = row
+        self._note_compilers(found)
         self._known.update({pid: row.start_ticks for pid, row in found.items()})
         return found
+
+    def _note_compilers(self, found: dict[int, ProcessRow]) -> None:
+        """Every look at the tree is a look for compilers too: the sampler's, every few seconds of a round, costs nothing more."""
+        for pid, row in found.items():
+            if self._known.get(pid) != row.start_ticks and is_compiler(name := name_of(pid)):
+                self.compilers_seen.append((time.monotonic_ns(), pid, name))
 
     def pids(self) -> tuple[int, ...]:
         """Pids of the processes that run (ended ones left out), root first, then in order of their start."""

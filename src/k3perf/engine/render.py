@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from k3perf.config import log_environment
 from k3perf.config.arguments import native_value
 from k3perf.config.models import TargetSpec
 from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
@@ -23,7 +24,6 @@ MEASUREMENT_ENVIRONMENT: Final = {
     "VLLM_SERVER_DEV_MODE": "1",  # server-info and RPC routes; the server listens on loopback only
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "PYTHONUNBUFFERED": "1",
 }
 
 
@@ -63,20 +63,24 @@ def measured_launch(
     engine_python: Path,
     python_path: str,
     cache_directory: Path,
+    verbose_monitor: bool = False,
 ) -> EngineLaunch:
-    """The launch of a measured engine: the deployment plus port, served name and probe.
+    """The launch of a measured engine: the deployment plus port, served name, probe and the form of its log.
 
     ``python_path`` becomes the engine's PYTHONPATH and must hold ``k3perf_probe``; ``cache_directory`` keeps compile caches between
-    sessions, so that warm starts are warm by choice.
+    sessions, so that warm starts are warm by choice. ``verbose_monitor``: this vLLM has ``jit_monitor_verbose``
+    (``engine.jit_monitor.can_be_verbose``), without which its JIT monitor reports each kernel once.
     """
     deployed = deployment(target, engine_arguments, model, config_path="{config_file}")
     argv = [str(engine_python), *deployed.command[1:], "--host", "127.0.0.1", "--port", "{port}"]
     argv += ["--served-model-name", target.name, "--worker-extension-cls", PROBE_EXTENSION]
+    argv += ["--jit-monitor-verbose"] if verbose_monitor else []
     environment: dict[str, str | None] = {
         **MEASUREMENT_ENVIRONMENT,
         "VLLM_CACHE_ROOT": str(cache_directory / "vllm"),
         **({"HF_HUB_OFFLINE": "1"} if target.model.directory is not None else {}),
         **deployed.environment,
+        **log_environment.FIXED,
         "PYTHONPATH": python_path,
     }
     return EngineLaunch(

@@ -143,6 +143,16 @@ class Engine:
         return self._parts.log
 
     @property
+    def logs(self) -> tuple[LogReader, ...]:
+        """Every log of it: the one, as for each rank of a group."""
+        return (self._parts.log,)
+
+    @property
+    def trees(self) -> tuple[ProcessTree, ...]:
+        """Its process tree, as for each rank of a group."""
+        return (self._parts.tree,)
+
+    @property
     def scratch(self) -> Path:
         """Its temporary directory: removed when it is stopped, by the guardian when the harness is killed."""
         return self._parts.scratch

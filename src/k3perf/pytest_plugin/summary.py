@@ -9,6 +9,7 @@ import pytest
 from k3perf.errors import ExitStatus
 from k3perf.gate.outcome import exit_status, join
 from k3perf.pytest_plugin.state import PluginState
+from k3perf.telemetry.hardware import silent_device_notes
 
 if TYPE_CHECKING:
     from k3perf.run.settings import RunSettings
@@ -25,7 +26,7 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
         lines += [f"k3perf: skipped target {name}: {reason}" for name, reason in skipped.items()]
     elif skipped:
         lines.append(f"k3perf: skipped targets {', '.join(skipped)} (-v says why)")
-    return lines
+    return [*lines, *(f"k3perf: {note}" for note in silent_device_notes())]
 
 
 def finish(state: PluginState, session: pytest.Session, status: int) -> int:

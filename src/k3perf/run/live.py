@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from k3perf.config.suite import Cell
 from k3perf.engine.group import EngineGroup
+from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.engine.running import Engine
 from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
@@ -20,20 +21,22 @@ from k3perf.metrics.validity import (
     ENGINE_DEATHS_READING,
     ENGINE_RESTARTS_READING,
     GENERATED_COUNTER,
-    JIT_COMPILES_READING,
     NEEDED_COUNTERS,
     UNCOUNTED_READING,
     ValidityRules,
     judge_round,
 )
+from k3perf.run.compile_watch import CompileWatch, compile_reading
 from k3perf.run.settings import Injection
 from k3perf.samples import Arm, EngineIdentity, RankMemory, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.telemetry.counters import CounterDifference, counter_difference
 from k3perf.telemetry.resident import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
+from k3perf.telemetry.visible import target_device_indices
 from k3perf.workload.plan import Plan
 
+_UNREAD_MONITOR: Final = JitMonitor(offered=True, verbose=False)
 _DEATH_NOTICED_S: Final = 2.0  # the death watch needs its turn of a processor, which a loaded machine gives late
 
 
@@ -54,6 +57,7 @@ class LiveEngine:
     started_at_utc: str
     environment: dict[str, str] = field(default_factory=dict)
     injected: str = ""
+    monitor: JitMonitor = _UNREAD_MONITOR
     warmed_workloads: set[str] = field(default_factory=set)
 
     @property
@@ -151,6 +155,7 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     """
     live = log.live
     live.require_alive()
+    watch = CompileWatch(live.engine)
     counters_before = live.probe.counters()
     with client_on(log.cell.target.pinning.client_cpus):
         seen = run_round(
@@ -163,7 +168,11 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     received_count = sum(sample.output_token_count for sample in seen.samples)
     counters_after = live.probe.counters_after(counters_before, GENERATED_COUNTER, received_count)
     counted = counter_difference(counters_before, counters_after)
-    record = _record(place, seen, counted.values, (*sampler.window(seen.start_ns, seen.end_ns), *_engine_readings(live, seen, counted)))
+    readings = sampler.window(seen.start_ns, seen.end_ns, devices=target_device_indices(log.cell.target.hardware))
+    ranks = log.cell.target.parallelism
+    compiles = watch.seen(seen.start_ns, seen.end_ns, probe=live.probe, ranks_count=ranks.tensor * ranks.pipeline * ranks.data)
+    readings += (*_engine_readings(counted), compile_reading(compiles, live.monitor))
+    record = _record(place, seen, counted.values, readings)
     if place.kind is RoundKind.MEASURED:
         record = replace(record, invalid_reasons=judge_round(record, rules))
     log.rounds.append(record)
@@ -198,15 +207,12 @@ def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], r
     )
 
 
-def _engine_readings(live: LiveEngine, seen: RoundSamples, counted: CounterDifference) -> tuple[TelemetryReading, ...]:
-    """What the engine's log and counters tell of the window; its death is an exception before this is asked."""
-    live.engine.log.drain()
-    compiles = live.engine.log.compiles_between(seen.start_ns, seen.end_ns)
+def _engine_readings(counted: CounterDifference) -> tuple[TelemetryReading, ...]:
+    """What the engine's counters say of the window; its death is an exception before this is asked."""
     uncounted = [name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset]
     return (
         TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),
         TelemetryReading(ENGINE_RESTARTS_READING, float(bool(counted.reset)), f"counters that fell: {', '.join(counted.reset[:3])}"),
-        TelemetryReading(JIT_COMPILES_READING, float(len(compiles)), f"engine log: {compiles[0]}" if compiles else "engine log"),
         TelemetryReading(UNCOUNTED_READING, float(len(uncounted)), f"/metrics lacks {', '.join(uncounted)}" if uncounted else "/metrics"),
     )
 

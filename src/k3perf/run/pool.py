@@ -19,6 +19,7 @@ from typing import Any, Self
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.engine.group import EngineGroup
 from k3perf.engine.held_start import can_be_held
+from k3perf.engine.jit_monitor import can_be_verbose, monitor_of
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.lock import device_lock
 from k3perf.engine.model_directory import materialise
@@ -109,6 +110,7 @@ class EnginePool:
                 engine_python=missing[0].engine_python,
                 results_directory=self._settings.results_directory,
                 own_pids=self._live_pids(),
+                own_ranks_count=self.engines_count(),
             )
             taken = self._take_ahead(missing)
             try:
@@ -156,6 +158,10 @@ class EnginePool:
         """Every process of every engine of the run, one that waits for its turn included, for the sampler."""
         ahead = self._ahead
         return (*self._live_pids(), *(ahead.engine.pids() if ahead is not None else ()))
+
+    def engines_count(self) -> int:
+        """Engines that serve, an idle one included. Each has one rank on every device that it uses."""
+        return len(self._live)
 
     def _live_pids(self) -> tuple[int, ...]:
         return tuple(pid for live in list(self._live.values()) for pid in live.engine.pids())
@@ -231,6 +237,7 @@ class EnginePool:
             engine_python=item.engine_python,
             python_path=self._settings.engine_python_path,
             cache_directory=self._settings.cache_directory,
+            verbose_monitor=can_be_verbose(item.engine_python),
         )
 
     def _work(self, session_id: str) -> Path:
@@ -305,6 +312,7 @@ class EnginePool:
             kv_max_concurrency_ratio=probe.max_concurrency,
             started_at_utc=utc_now(),
             environment=probe.environment(),
+            monitor=monitor_of(probe.server_info()["vllm_config"]),
         )
         if item.inject:
             live.inject(self._settings.injections)

@@ -13,10 +13,11 @@ import psutil
 from k3perf.config.cpu_features import SHOWN_FEATURES, lacking, usable
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
-from k3perf.engine.devices import DeviceReader, nvml_reader
+from k3perf.engine.devices import DeviceReader, device_holders, nvml_reader
+from k3perf.engine.findings import Finding, Level
 from k3perf.engine.installed_vllm import installed_vllm
 from k3perf.engine.port import PortReservation
-from k3perf.engine.preflight import Finding, Level, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
+from k3perf.engine.preflight import Needs, check, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
 from k3perf.telemetry.hardware import detect_hardware
 from k3perf.telemetry.visible import target_device_indices
@@ -29,11 +30,18 @@ GPU_MEMORY_UTILIZATION: Final = 0.9  # vLLM's default has been 0.9 or a little m
 
 
 def require_ready(
-    target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path, own_pids: tuple[int, ...] = ()
+    target: TargetSpec,
+    *,
+    engines_count: int,
+    engine_python: Path,
+    results_directory: Path,
+    own_pids: tuple[int, ...] = (),
+    own_ranks_count: int = 0,
 ) -> None:
     """Wait for memory, then raise PreflightError that lists everything that is missing, by reading and need.
 
-    ``own_pids``: processes of engines of this run that stay; what they hold is not foreign.
+    ``own_pids``: processes of engines of this run that stay; what they hold is not foreign. ``own_ranks_count``: how many ranks of
+    these engines compute on each device.
     """
     needed_bytes = _needed_bytes(target, engines_count)
     if needed_bytes is not None:
@@ -45,7 +53,16 @@ def require_ready(
         )
     elif (read_devices := _devices_of(target)) is not None and not own_pids:
         _wait_for_devices(target, read_devices)
-    require(find(target, engines_count=engines_count, engine_python=engine_python, results_directory=results_directory, own_pids=own_pids))
+    require(
+        find(
+            target,
+            engines_count=engines_count,
+            engine_python=engine_python,
+            results_directory=results_directory,
+            own_pids=own_pids,
+            own_ranks_count=own_ranks_count,
+        )
+    )
 
 
 def require_port() -> None:
@@ -74,7 +91,13 @@ def _release_of(engine_python: Path) -> str | None:
 
 
 def find(
-    target: TargetSpec, *, engines_count: int, engine_python: Path, results_directory: Path, own_pids: tuple[int, ...] = ()
+    target: TargetSpec,
+    *,
+    engines_count: int,
+    engine_python: Path,
+    results_directory: Path,
+    own_pids: tuple[int, ...] = (),
+    own_ranks_count: int = 0,
 ) -> tuple[Finding, ...]:
     """Every check of the machine against what the target's engines need; starts nothing, raises nothing."""
     needs = Needs(
@@ -84,6 +107,7 @@ def find(
         engine_python=engine_python,
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
         own_pids=frozenset(own_pids),
+        own_ranks_count=own_ranks_count,
     )
     found = check(needs, devices=_devices_of(target))
     return (*found, _instruction_sets(target)) if target.hardware.kind == "cpu" else found
@@ -105,9 +129,11 @@ def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | N
 
     def read() -> int | None:
         try:
-            return sum(state.used_bytes for state in read_devices())
+            used_bytes = [state.used_bytes for state in read_devices()]
         except PreflightError:
             return None
+        known = [size for size in used_bytes if size is not None]
+        return sum(known) if len(known) == len(used_bytes) else None
 
     return read
 
@@ -118,14 +144,20 @@ def _devices_of(target: TargetSpec) -> DeviceReader | None:
 
 
 def _wait_for_devices(target: TargetSpec, read: DeviceReader) -> None:
-    """Wait until the fullest device has the share that vLLM will ask for: an engine that ended gives its memory back late."""
+    """Wait until the fullest device has the share that vLLM will ask for: an engine that ended gives its memory back late.
+
+    Nothing is waited for on a device that does not say what it has; the checks after this report it.
+    """
     states = read()
-    if not states:
+    totals = [state.total_bytes for state in states if state.total_bytes is not None]
+    if not totals or len(totals) < len(states):
         return
     share = float(target.engine_arguments.get("gpu_memory_utilization", GPU_MEMORY_UTILIZATION))
+    needed_bytes = int(share * min(totals))
     wait_for_memory(
-        int(share * min(state.total_bytes for state in states)),
-        free_bytes=lambda: min(state.free_bytes for state in read()),
+        needed_bytes,
+        # a device that falls silent meanwhile ends the wait: the checks after it name the device
+        free_bytes=lambda: min(needed_bytes if state.free_bytes is None else state.free_bytes for state in read()),
         holders=lambda: device_holders(read()),
         deadline_s=MEMORY_DEADLINE_S,
     )

@@ -349,13 +349,13 @@ class SuiteRun:
     def _ensure_sampler(self) -> Sampler:
         """The run's sampler; another one after it ended by itself, so that one failure costs one cell."""
         if self._sampler is None or self._sampler.failure:
-            self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices()))
+            self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices(), ranks_count=self._pool.engines_count))
         return self._sampler
 
-    def _devices(self) -> tuple[int, ...] | None:
-        """The devices that the run's targets use: asked for by index, so that one that cannot be read is told, not missed."""
+    def _devices(self) -> tuple[int, ...]:
+        """The devices that the run's targets use: asked for by index, so that one that cannot be read is reported, not missed."""
         hardware = [cell.target.hardware for cell in self._cells if cell.target.hardware.kind == "nvidia"]
-        return tuple(sorted({index for item in hardware for index in target_device_indices(item)})) if hardware else None
+        return tuple(sorted({index for item in hardware for index in target_device_indices(item)}))
 
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:

@@ -1,18 +1,17 @@
 """NVML -> one frozen sample a device. The ``DeviceSource`` protocol is what the sampler needs; ``NvmlSource`` is the real one.
 
-A value that a device or driver does not offer is None in the sample. NVML being absent, or lost while running, is a ``DevicesLost`` with
-its reason; the sampler turns it into readings without a value.
+A value that a device or driver does not offer is None in the sample. One that was refused or could not be read is None too, and
+``unread`` holds NVML's words for it. NVML being absent, or a device being gone, is a ``DevicesLost`` with its reason; the sampler turns
+it into readings without a value.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-Value = TypeVar("Value")
+from k3perf.nvml import Cause, Nvml, NvmlError, Unread, Value, offered
 
 
 class DevicesLost(Exception):
@@ -23,7 +22,8 @@ class DevicesLost(Exception):
 class DeviceSample:
     """One device at one moment. Memory in bytes, power in watts, energy in joules since the driver was loaded, clocks in MHz.
 
-    ``process_bytes`` None: the device does not tell who uses it, which is not nobody.
+    ``process_bytes`` None: the device does not say who uses it, which does not mean that it is unused. ``unread``: field name to NVML's
+    words, for fields that the device may offer and that could not be read this time.
     """
 
     at_ns: int
@@ -37,6 +37,7 @@ class DeviceSample:
     temperature_c: float | None
     throttle_bits: int | None
     uncorrected_ecc_count: int | None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 class DeviceSource(Protocol):
@@ -57,65 +58,71 @@ class NvmlSource:
 
     def __init__(self, nvml: Any = None) -> None:
         try:
-            self._nvml = importlib.import_module("pynvml") if nvml is None else nvml
-            self._nvml.nvmlInit()
-        except Exception as error:  # pynvml raises classes of its own, and OSError without the library
+            self._nvml = Nvml(nvml)
+        except NvmlError as error:
             raise DevicesLost(f"NVML cannot be loaded: {error}") from None
         self._handles: dict[int, Any] = {}
 
     def indices(self) -> tuple[int, ...]:
-        """All devices that NVML sees."""
-        return tuple(range(self._ask(lambda: int(self._nvml.nvmlDeviceGetCount()))))
+        """All devices that NVML counts; one that is lost is among them."""
+        try:
+            return tuple(range(self._nvml.device_count()))
+        except NvmlError as error:
+            raise _lost(error.unread) from None
 
     def sample(self, index: int, at_ns: int, *, with_energy: bool) -> DeviceSample:
-        """One device now. Memory must answer, everything else may be None.
+        """One device now. A device that refuses its memory to this process is as good as lost: it is another's, or a MIG slice.
 
         On an H200 the energy counter costs 3.9 ms of processor time and everything else together 0.35 ms, so energy is read seldom.
         """
-        nvml = self._nvml
-        if index not in self._handles:
-            self._handles[index] = self._ask(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-        handle = self._handles[index]
-        used = self._ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used))
+        handle = self._handle(index)
+        memory = self._nvml.memory(handle)
+        if isinstance(memory, Unread) and memory.cause is not Cause.NOT_OFFERED:
+            raise _lost(memory)
+        unread: dict[str, str] = {}
+
+        def of(name: str, answer: Value | Unread) -> Value | None:
+            if isinstance(answer, Unread):
+                if answer.gone:
+                    raise _lost(answer)
+                if answer.cause is not Cause.NOT_OFFERED:
+                    unread[name] = answer.words
+            return offered(answer)
+
+        def number(name: str, read: Callable[[Any], float]) -> float | None:
+            return of(name, self._nvml.look(read))
+
+        throttle_bits = of("throttle_bits", self._nvml.look(lambda nvml: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))))
         return DeviceSample(
             at_ns=at_ns,
             index=index,
-            used_bytes=used,
-            process_bytes=self._offered(lambda: self._processes(handle)),
-            power_w=self._offered(lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3),
-            energy_j=self._offered(lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3) if with_energy else None,
-            sm_clock_mhz=self._offered(lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-            memory_clock_mhz=self._offered(lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))),
-            temperature_c=self._offered(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
-            throttle_bits=self._offered(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
-            uncorrected_ecc_count=self._offered(
-                lambda: int(nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC))
-            ),
+            used_bytes=None if isinstance(memory, Unread) else memory.used_bytes,
+            process_bytes=of("process_bytes", self._nvml.process_bytes(handle)),
+            power_w=number("power_w", lambda nvml: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3),
+            energy_j=number("energy_j", lambda nvml: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3)
+            if with_energy
+            else None,
+            sm_clock_mhz=number("sm_clock_mhz", lambda nvml: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
+            memory_clock_mhz=number("memory_clock_mhz", lambda nvml: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))),
+            temperature_c=number("temperature_c", lambda nvml: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+            throttle_bits=throttle_bits,
+            uncorrected_ecc_count=of("uncorrected_ecc_count", self._nvml.uncorrected_ecc_count(handle)),
+            unread=unread,
         )
 
     def close(self) -> None:
         """Shut NVML down; a library that is gone already is no trouble here."""
-        with suppress(self._nvml.NVMLError):
-            self._nvml.nvmlShutdown()
+        self._nvml.close()
 
-    def _processes(self, handle: Any) -> dict[int, int | None]:
-        return {int(entry.pid): entry.usedGpuMemory for entry in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    def _handle(self, index: int) -> Any:
+        if index not in self._handles:
+            handle = self._nvml.handle(index)
+            if isinstance(handle, Unread):
+                raise _lost(handle)
+            self._handles[index] = handle
+        return self._handles[index]
 
-    def _ask(self, read: Callable[[], Value]) -> Value:
-        try:
-            return read()
-        except self._nvml.NVMLError as error:
-            raise DevicesLost(f"NVML does not answer: {error}") from None
 
-    def _offered(self, read: Callable[[], Value]) -> Value | None:
-        """None when the device does not offer the value; DevicesLost when it is gone."""
-        try:
-            return read()
-        except self._nvml.NVMLError as error:
-            if isinstance(error, self._gone()):
-                raise DevicesLost(f"NVML does not answer: {error}") from None
-            return None
-
-    def _gone(self) -> tuple[type[Exception], ...]:
-        names = ("NVMLError_GpuIsLost", "NVMLError_Uninitialized", "NVMLError_DriverNotLoaded")
-        return tuple(getattr(self._nvml, name) for name in names if hasattr(self._nvml, name))
+def _lost(unread: Unread) -> DevicesLost:
+    how = "refuses the device" if unread.cause is Cause.REFUSED else "does not answer"
+    return DevicesLost(f"NVML {how}: {unread.words}")

@@ -29,8 +29,9 @@ _KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older wind
 class Sampler:
     """Context manager. ``pids_provider`` gives the engine's processes; asked every five seconds and for every window.
 
+    ``ranks_count`` gives how many ranks of the engines compute on one device: as many processes there may be theirs without being visible.
     ``devices``: None samples every device that NVML has, and none where there is no NVML (a reading ``devices_count`` of 0 says so);
-    indices are asked for, and a missing one is a reading without a value.
+    indices are asked for, and a missing one is a reading without a value. Empty: no device, and NVML is left alone.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Sampler:
         pids_provider: Callable[[], Iterable[int]],
         devices: tuple[int, ...] | None = None,
         *,
+        ranks_count: Callable[[], int] = lambda: 1,
         interval_s: float = 0.5,
         open_source: Callable[[], DeviceSource] = NvmlSource,
         now_ns: Callable[[], int] = time.monotonic_ns,
         reader: HostReader | None = None,
     ) -> None:
         self._pids_provider = pids_provider
+        self._ranks_count = ranks_count
         self._asked = devices
         self._interval_s = interval_s
         self._open_source = open_source
@@ -97,8 +100,10 @@ class Sampler:
         except DevicesLost as lost:
             self._lost[index] = str(lost)
 
-    def window(self, start_ns: int, end_ns: int) -> tuple[TelemetryReading, ...]:
+    def window(self, start_ns: int, end_ns: int, *, devices: tuple[int, ...] | None = None) -> tuple[TelemetryReading, ...]:
         """Readings over the window, which has ended: samples once more, with energy, which costs more.
+
+        ``devices``: those that this window is about, of the sampled ones; None for all. Another target's lost device is not its concern.
 
         Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched looks like one in which nothing happened.
         ``engine_pss_bytes`` is read once in five minutes, of whatever engines run then; its source says how old it is. It is told of no other
@@ -109,11 +114,11 @@ class Sampler:
         self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
-            devices = {index: list(kept) for index, kept in self._devices.items()}
+            kept_samples = {index: list(kept) for index, kept in self._devices.items() if devices is None or index in devices}
         first, last = around(host, start_ns, end_ns)
         readings = list(host_readings(host[first:last]))
         readings.append(self._proportional_memory())
-        readings.extend(self._device_window(devices, start_ns, end_ns))
+        readings.extend(self._device_window(kept_samples, start_ns, end_ns))
         return tuple(readings)
 
     def _proportional_memory(self) -> TelemetryReading:
@@ -134,11 +139,12 @@ class Sampler:
         return reading
 
     def _device_window(self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int) -> list[TelemetryReading]:
-        if not devices:
-            readings = [TelemetryReading("devices_count", 0.0, f"NVML: {self._no_source or 'no device'}")]
-            return readings + [reading for index in self._asked or () for reading in lost_devices(index, self._no_source)]
-        readings = [TelemetryReading("devices_count", float(len(devices) - len(self._lost)), "NVML")]
-        ownership = DeviceOwnership(frozenset(self._pids))
+        if self._no_source:
+            readings = [TelemetryReading("devices_count", 0.0, f"NVML: {self._no_source}")]
+            return readings + [reading for index in devices for reading in lost_devices(index, self._no_source)]
+        answering_count = sum(index not in self._lost for index in devices)
+        readings = [TelemetryReading("devices_count", float(answering_count), "NVML" if devices else "NVML: no device")]
+        ownership = DeviceOwnership(frozenset(self._pids), self._ranks_count())
         for index, samples in devices.items():
             if index in self._lost:
                 readings.extend(lost_devices(index, self._lost[index]))
@@ -147,6 +153,9 @@ class Sampler:
         return readings
 
     def _open(self) -> None:
+        self._devices = {index: deque(maxlen=_KEPT_SAMPLES) for index in self._asked or ()}
+        if self._asked == ():
+            return
         try:
             self._source = self._open_source()
             found = self._source.indices()

@@ -114,8 +114,10 @@ class ServerProbe:
             raise EngineError("k3perf_identity was answered by no rank")
         return answers
 
-    def every_rank(self, method: str) -> list[dict[str, Any]]:
+    def every_rank(self, method: str, *arguments: object) -> list[dict[str, Any]]:
         """Call a reading of the worker extension; the answers of all ranks of all data-parallel engines, in rank order.
+
+        The extension gets the directory for its answer after ``arguments``.
 
         A rank that is neither in the first engine nor able to write into this machine's temporary directory (another host's) is missing from the
         list: how many answered is for the caller to compare with how many there are. No answer of an earlier call can be among
@@ -123,7 +125,7 @@ class ServerProbe:
         """
         try:
             with tempfile.TemporaryDirectory(prefix="answers-", dir=self._scratch, ignore_cleanup_errors=True) as directory:
-                returned = self.call(method, directory)
+                returned = self.call(method, *arguments, directory)
                 left = [path.read_text(encoding="utf-8") for path in Path(directory).glob("*.json")]
         except OSError as problem:
             raise EngineError(

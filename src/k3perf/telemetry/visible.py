@@ -5,21 +5,25 @@ CUDA numbers devices by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID, NVML alway
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any, Final
 
 from k3perf.config.models import Hardware
 from k3perf.errors import UsageError
+from k3perf.nvml import Nvml, NvmlError
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class SilentDeviceError(UsageError):
+    """A listed device exists and does not answer."""
 
 
 def visible_device_indices(*, nvml: Any = None) -> tuple[int, ...] | None:
     """What CUDA_VISIBLE_DEVICES lists, in its order; None when it is not set, so that every device is visible.
 
     Entries are indices or full ``GPU-...`` identifiers; empty and ``-1`` hide every device. ``nvml`` is the pynvml module, another one in
-    tests. Raises UsageError naming the entry that is neither, or that no device answers to.
+    tests. Raises UsageError naming the entry that is neither, or that no device answers to; SilentDeviceError where the device is lost.
     """
     listed = os.environ.get(VARIABLE)
     if listed is None:
@@ -54,11 +58,8 @@ def _index(entry: str, nvml: Any) -> int:
     if not entry.startswith("GPU-"):
         raise UsageError(f"{VARIABLE} holds {entry!r}. Use the indices or the GPU-... identifiers that `nvidia-smi -L` prints.")
     try:
-        module = importlib.import_module("pynvml") if nvml is None else nvml
-        module.nvmlInit()
-        try:
-            return int(module.nvmlDeviceGetIndex(module.nvmlDeviceGetHandleByUUID(entry)))
-        finally:
-            module.nvmlShutdown()
-    except Exception as error:  # pynvml raises classes of its own, and OSError without the library
-        raise UsageError(f"{VARIABLE} holds {entry!r}, which no device here answers to: {error}. See `nvidia-smi -L`.") from None
+        with Nvml(nvml) as opened:
+            return opened.ask(lambda module: int(module.nvmlDeviceGetIndex(module.nvmlDeviceGetHandleByUUID(entry))))
+    except NvmlError as error:
+        text = f"{VARIABLE} holds {entry!r}, which no device here answers to: {error}. See `nvidia-smi -L`."
+        raise (SilentDeviceError if error.unread.gone else UsageError)(text) from None

@@ -2,17 +2,18 @@
 
 Ratios (ticks, pressure) are differences between the samples nearest outside the window over the time between them; gauges are extremes or
 means of the samples inside it and of the two next to it; energy is the mean power between its nearest readings times the window. A reading
-whose samples hold no value has value None and says why.
+whose samples hold no value has value None and says why: not offered here, NVML's own words, or a counter that fell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
+from k3perf.metrics.validity import NOT_OFFERED
 from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample
 from k3perf.telemetry.host import HostSample
@@ -21,6 +22,7 @@ from k3perf.units import NS_PER_US, format_bytes, ns_to_ms
 _PROC = "/proc"
 _NVML = "NVML"
 _SHOWN_COMMAND = 80
+_FELL = "the counter fell; the driver was loaded again"
 
 DEVICE_READINGS = (
     "device_used_max_bytes",
@@ -47,10 +49,11 @@ def _command(pid: int) -> str:
 @dataclass(frozen=True, slots=True)
 class DeviceOwnership:
     """Which processes on a device are the engine's. ``exists`` tells whether a process id is visible here (containers hide others),
-    ``command`` what it runs (empty when that cannot be read).
+    ``command`` what it runs (empty when that cannot be read). ``ranks_count``: how many ranks of the run's engines compute on one device.
     """
 
     engine_pids: frozenset[int]
+    ranks_count: int = 1
     exists: Callable[[int], bool] = lambda pid: Path(f"{_PROC}/{pid}").exists()
     command: Callable[[int], str] = _command
 
@@ -91,33 +94,50 @@ def device_readings(
     for value in throttle:
         bits |= value
     listed = [sample.process_bytes for sample in samples if sample.process_bytes is not None]
-    foreign = max((_foreign(processes, ownership) for processes in listed), key=len, default={})
-    values: dict[str, float | None] = {
-        "device_used_max_bytes": _maximum(sample.used_bytes for sample in samples),
-        "engine_device_max_bytes": _maximum(_engine_bytes(sample, ownership) for sample in samples),
-        "power_mean_w": _mean(sample.power_w for sample in samples),
-        "energy_j": energy_j(kept, start_ns, end_ns),
-        "sm_clock_min_mhz": _minimum(sample.sm_clock_mhz for sample in samples),
-        "sm_clock_mean_mhz": _mean(sample.sm_clock_mhz for sample in samples),
-        "memory_clock_min_mhz": _minimum(sample.memory_clock_mhz for sample in samples),
-        "temperature_max_c": _maximum(sample.temperature_c for sample in samples),
-        "throttle_reasons_bits": float(bits) if throttle else None,
-        "ecc_errors_count": _growth([_float(sample.uncorrected_ecc_count) for sample in samples]),
-        "foreign_device_processes_count": float(len(foreign)) if listed else None,
-    }
+    strangers = max((_strangers(processes, ownership) for processes in listed), key=lambda found: found.count, default=_Strangers())
     place = f"{_NVML} device {index}"
-    sources = {"foreign_device_processes_count": f"{place}: {_holders_text(foreign, ownership)}" if foreign else place}
-    return tuple(_reading(name, values[name], sources.get(name, place)) for name in DEVICE_READINGS)
+    energy, energy_why = energy_j(kept, start_ns, end_ns)
+    errors, errors_why = _growth([sample.uncorrected_ecc_count for sample in samples])
+    values: dict[str, tuple[str, float | None]] = {
+        "device_used_max_bytes": ("used_bytes", _maximum(sample.used_bytes for sample in samples)),
+        "engine_device_max_bytes": ("process_bytes", _maximum(_engine_bytes(sample, ownership) for sample in samples)),
+        "power_mean_w": ("power_w", _mean(sample.power_w for sample in samples)),
+        "energy_j": ("energy_j", energy),
+        "sm_clock_min_mhz": ("sm_clock_mhz", _minimum(sample.sm_clock_mhz for sample in samples)),
+        "sm_clock_mean_mhz": ("sm_clock_mhz", _mean(sample.sm_clock_mhz for sample in samples)),
+        "memory_clock_min_mhz": ("memory_clock_mhz", _minimum(sample.memory_clock_mhz for sample in samples)),
+        "temperature_max_c": ("temperature_c", _maximum(sample.temperature_c for sample in samples)),
+        "throttle_reasons_bits": ("throttle_bits", float(bits) if throttle else None),
+        "ecc_errors_count": ("uncorrected_ecc_count", errors),
+        "foreign_device_processes_count": ("process_bytes", float(strangers.count) if listed else None),
+    }
+    why = {"energy_j": energy_why, "ecc_errors_count": errors_why}
+    details = {"foreign_device_processes_count": strangers.text(ownership)}
+    return tuple(
+        TelemetryReading(name, value, f"{place}{details.get(name, '')}")
+        if value is not None
+        else TelemetryReading(name, None, f"{place}: {why.get(name) or _unread(samples, read_from)}")
+        for name, (read_from, value) in values.items()
+    )
 
 
-def energy_j(samples: Sequence[DeviceSample], start_ns: int, end_ns: int) -> float | None:
-    """Energy of the window: mean power between the two energy readings nearest outside it (else inside it), times its length."""
+def _unread(samples: Sequence[DeviceSample], name: str) -> str:
+    """Why no sample has a value of the field ``name``: NVML's words for the last failure, else that the device does not offer it."""
+    return next((sample.unread[name] for sample in reversed(samples) if name in sample.unread), NOT_OFFERED)
+
+
+def energy_j(samples: Sequence[DeviceSample], start_ns: int, end_ns: int) -> tuple[float | None, str]:
+    """Energy of the window: mean power between the two energy readings nearest outside it (else inside it), times its length.
+
+    None where there are no two readings, and, with the reason, where the counter fell between them.
+    """
     points = [(sample.at_ns, sample.energy_j) for sample in samples if sample.energy_j is not None]
     before = [point for point in points if point[0] <= start_ns][-1:] or points[:1]
     after = [point for point in points if point[0] >= end_ns][:1] or points[-1:]
     if not points or after[0][0] <= before[0][0]:
-        return None
-    return (after[0][1] - before[0][1]) / (after[0][0] - before[0][0]) * (end_ns - start_ns)
+        return None, ""
+    used_j, why = _growth([energy for at_ns, energy in points if before[0][0] <= at_ns <= after[0][0]])
+    return (None, why) if used_j is None else (used_j / (after[0][0] - before[0][0]) * (end_ns - start_ns), "")
 
 
 def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
@@ -127,7 +147,7 @@ def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
 
 
 def _reading(name: str, value: float | None, source: str = _PROC) -> TelemetryReading:
-    return TelemetryReading(name, value, source if value is not None else f"{source}: not offered here")
+    return TelemetryReading(name, value, source if value is not None else f"{source}: {NOT_OFFERED}")
 
 
 def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
@@ -171,16 +191,43 @@ def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | Non
     return sum(known) if known else None
 
 
-def _foreign(processes: Mapping[int, int | None], ownership: DeviceOwnership) -> dict[int, int | None]:
-    """Those of the processes on the device that are not the engine's, with what they hold.
+@dataclass(frozen=True, slots=True)
+class _Strangers:
+    """Processes on a device that are not the engine's, with what they hold in bytes.
 
-    In a container NVML may give process ids of another namespace. An id that does not exist here cannot be told apart from the engine's
-    own, so as many of them as the engine has unseen processes are taken for the engine's.
+    ``hidden`` are ids that do not exist here: in a container NVML may give those of the host's namespace. ``ours_count`` of them may be
+    the engine's, and nothing says which.
+    """
+
+    visible: Mapping[int, int | None] = field(default_factory=dict)
+    hidden: Mapping[int, int | None] = field(default_factory=dict)
+    ours_count: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are at least."""
+        return len(self.visible) + max(0, len(self.hidden) - self.ours_count)
+
+    def text(self, ownership: DeviceOwnership) -> str:
+        """Pid, command and bytes of each, with a colon in front. Empty without a stranger."""
+        if not self.count:
+            return ""
+        shown = self.visible if len(self.hidden) <= self.ours_count else {**self.visible, **self.hidden}
+        listed = _holders_text(shown, ownership)
+        doubt = f" ({self.ours_count} of those not visible here may be the engine's)" if len(shown) > self.count else ""
+        return f": {listed}{doubt}"
+
+
+def _strangers(processes: Mapping[int, int | None], ownership: DeviceOwnership) -> _Strangers:
+    """At most one hidden id for each rank that no visible process stands for is the engine's.
+
+    API server, EngineCore and the resource tracker hold no device, so their number says nothing.
     """
     strangers = {pid: size for pid, size in processes.items() if pid not in ownership.engine_pids}
-    hidden = [pid for pid in strangers if not ownership.exists(pid)]
-    ours_unseen = len(ownership.engine_pids - set(processes))
-    return {pid: size for pid, size in strangers.items() if pid not in hidden[:ours_unseen]}
+    hidden = {pid: size for pid, size in strangers.items() if not ownership.exists(pid)}
+    seen_count = len(ownership.engine_pids & set(processes))
+    visible = {pid: size for pid, size in strangers.items() if pid not in hidden}
+    return _Strangers(visible, hidden, max(0, ownership.ranks_count - seen_count))
 
 
 def _holders_text(holders: Mapping[int, int | None], ownership: DeviceOwnership) -> str:
@@ -191,13 +238,14 @@ def _holders_text(holders: Mapping[int, int | None], ownership: DeviceOwnership)
     return ", ".join(texts)
 
 
-def _growth(values: Sequence[float | None]) -> float | None:
+def _growth(values: Sequence[float | None]) -> tuple[float | None, str]:
+    """Last minus first of a counter's readings. None with fewer than two, and, with the reason, where it ever fell."""
     known = [value for value in values if value is not None]
-    return known[-1] - known[0] if len(known) >= 2 else None
-
-
-def _float(value: int | None) -> float | None:
-    return None if value is None else float(value)
+    if len(known) < 2:
+        return None, "one reading in the window, 2 needed" if known else ""
+    if any(after < before for before, after in pairwise(known)):
+        return None, _FELL
+    return float(known[-1] - known[0]), ""
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -83,6 +83,9 @@ class State:
                 **BEHAVIOUR.get("identity", {}),
             }
             return self.answers(arguments, [{"rank": rank, **identity} for rank in range(self.rank_count)])
+        if method == "k3perf_new_compiled_files":
+            nothing = {"new_folders": [], "new_count": 0, "problem": ""}
+            return self.answers(arguments[2:], [{"rank": rank, **nothing} for rank in range(self.rank_count)])
         if method == "k3perf_reset_peaks" and BEHAVIOUR.get("die_at_reset"):
             die()
         if method == "k3perf_slow_down":

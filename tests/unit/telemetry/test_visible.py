@@ -6,19 +6,32 @@ import pytest
 
 from k3perf.config.models import Hardware
 from k3perf.errors import UsageError
-from k3perf.telemetry.visible import VARIABLE, device_keys, target_device_indices, visible_device_indices
+from k3perf.telemetry.hardware import read_hardware
+from k3perf.telemetry.visible import VARIABLE, SilentDeviceError, device_keys, target_device_indices, visible_device_indices
+from tests.unit.telemetry.fake_devices import NVMLError, NVMLError_GpuIsLost
 
 UUIDS = {"GPU-aa": 0, "GPU-bb": 3}
 
 
+class NVMLError_NotFound(NVMLError):  # noqa: N801  (pynvml's own spelling)
+    pass
+
+
 def nvml():
     def by_uuid(uuid):
+        if uuid == "GPU-lost":
+            raise NVMLError_GpuIsLost("GPU is lost")
         if uuid not in UUIDS:
-            raise RuntimeError("Not Found")
+            raise NVMLError_NotFound("Not Found")
         return UUIDS[uuid]
 
     return SimpleNamespace(
-        nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetHandleByUUID=by_uuid, nvmlDeviceGetIndex=lambda handle: handle
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetHandleByUUID=by_uuid,
+        nvmlDeviceGetIndex=lambda handle: handle,
+        nvmlDeviceGetCount=lambda: 4,
     )
 
 
@@ -44,6 +57,16 @@ def test_an_entry_that_is_no_device_is_named(monkeypatch, listed):
     monkeypatch.setenv(VARIABLE, listed)
     with pytest.raises(UsageError, match=VARIABLE):
         visible_device_indices(nvml=nvml())
+
+
+def test_a_listed_device_that_is_lost_leaves_cpu_targets_alone(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "GPU-aa,GPU-lost")
+    with pytest.raises(SilentDeviceError, match="'GPU-lost', which no device here answers to: GPU is lost"):
+        visible_device_indices(nvml=nvml())
+    found = read_hardware(nvml())
+    assert found.device_names == ()
+    assert "GPU-lost" in found.lacks(hardware())
+    assert found.lacks(hardware(kind="cpu", hardware_class="cpu-any")) == ""
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ def test_samples_outside_the_window_do_not_count() -> None:
 
 def test_energy_is_mean_power_times_the_window() -> None:
     samples = [device_sample(0, energy_j=1000.0), device_sample(2 * S), device_sample(10 * S, energy_j=6000.0)]
-    assert energy_j(samples, 2 * S, 6 * S) == pytest.approx(2000.0)
-    assert energy_j(samples[:2], 0, S) is None
-    assert energy_j([], 0, S) is None
+    assert energy_j(samples, 2 * S, 6 * S)[0] == pytest.approx(2000.0)
+    assert energy_j(samples[:2], 0, S)[0] is None
+    assert energy_j([], 0, S)[0] is None
 
 
 def test_a_stranger_on_the_device_is_counted() -> None:

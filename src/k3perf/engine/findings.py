@@ -1,0 +1,25 @@
+"""What a check of the machine found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """FAIL stops the start; WARN is shown and left to the round rules, which see what it does to the numbers."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what was read, what was needed, and one sentence with the next step when it is not OK."""
+
+    name: str
+    level: Level
+    reading: str
+    needed: str
+    text: str = ""
