@@ -11,6 +11,7 @@ read-only. No environment variable but those of a proxy is passed on, so the set
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import shutil
 import subprocess
@@ -76,7 +77,9 @@ class BareRoot:
     def _furnish(self, root: Path) -> None:
         for name in ("resolv.conf", "hosts"):
             shutil.copy(f"/etc/{name}", root / "etc" / name)
-        proxy = subprocess.run(["apt-config", "dump", "Acquire::http::Proxy", "Acquire::https::Proxy"], capture_output=True, text=True, check=False)
+        proxy = subprocess.run(
+            ["apt-config", "dump", "Acquire::http::Proxy", "Acquire::https::Proxy"], capture_output=True, text=True, check=False
+        )
         (root / "etc" / "apt" / "apt.conf.d" / "90host-proxy").write_text(proxy.stdout)
         lines = ["[global]"]
         for key, value in pip_settings().items():
@@ -114,7 +117,19 @@ class BareRoot:
         inside = ["env", "-i", *(f"{name}={value}" for name, value in given.items())]
         inside += ["bash", "-c", 'cd "$1"; shift; "$@"', "bare", str(self.home / TREE), *command]
         spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--propagation", "private"]
-        entered = [*spaces, "sh", "-c", ENTER, "enter", str(self.path), str(self.binds), "chroot", f"--userspec={ids}", str(self.path), *inside]
+        entered = [
+            *spaces,
+            "sh",
+            "-c",
+            ENTER,
+            "enter",
+            str(self.path),
+            str(self.binds),
+            "chroot",
+            f"--userspec={ids}",
+            str(self.path),
+            *inside,
+        ]
         started = time.monotonic()
         with (self.folder / f"{self.path.name}.log").open("w+", encoding="utf-8", errors="replace") as log:
             process = subprocess.Popen(entered, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -136,6 +151,17 @@ class BareRoot:
         """Delete the root."""
         shutil.rmtree(self.path)
         self.binds.unlink()
+
+
+def processes_in(root: Path) -> list[int]:
+    """Processes that have ``root``, or a folder in it, as their root directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(entry / "root")).is_relative_to(root):
+                    found.append(int(entry.name))
+    return found
 
 
 def _base(folder: Path, suite: str) -> Path:

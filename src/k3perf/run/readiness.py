@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +11,9 @@ import psutil
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.engine.devices import DeviceReader, nvml_reader
-from k3perf.engine.installed_vllm import installed_vllm
+from k3perf.engine.installed_vllm import installed_vllm, load_command, native_module
 from k3perf.engine.port import PortReservation
-from k3perf.engine.preflight import Finding, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
+from k3perf.engine.preflight import Finding, Level, Needs, check, device_holders, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
 from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import GIB
@@ -60,14 +59,19 @@ def require_accepted(suite: Suite, target: TargetSpec, config: ConfigSpec, engin
 
     A release that cannot be read is no reason: what starts will tell.
     """
-    problem = suite.refusal_of_release(target, config, _release_of(engine_python))
+    problem = suite.refusal_of_release(target, config, installed_vllm(engine_python).release or None)
     if problem:
         raise UsageError(f"{problem}. Choose another config, or another engine with --k3-engine-python.")
 
 
-@cache
-def _release_of(engine_python: Path) -> str | None:
-    return installed_vllm(engine_python).release or None
+def require_engine(engine_python: Path) -> None:
+    """Raise UsageError when ``engine_python`` does not run or has no vLLM: no engine can start with it."""
+    problem = installed_vllm(engine_python).problem
+    if problem:
+        raise UsageError(
+            f"the engine Python {engine_python} cannot start an engine: {problem}. Run scripts/perf once, which sets one up, or name "
+            "a Python that has vLLM with --k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
+        )
 
 
 def find(
@@ -82,7 +86,20 @@ def find(
         cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
         own_pids=frozenset(own_pids),
     )
-    return check(needs, devices=_devices_of(target))
+    findings = check(needs, devices=_devices_of(target))
+    if installed_vllm(engine_python).problem:  # another finding says that
+        return findings
+    return (*findings, _native_module(engine_python, target))
+
+
+def _native_module(engine_python: Path, target: TargetSpec) -> Finding:
+    """Whether vLLM's native module loads. vLLM starts without it, and fails later with an error that names no library."""
+    name, needed = "native module", "vLLM's native module loads"
+    found = native_module(engine_python, {key: value for key, value in target.environment.items() if key.startswith("LD_")})
+    if found.loaded:
+        return Finding(name, Level.OK, ", ".join(found.loaded), needed)
+    text = f"Run `{found.mend}` as root." if found.mend else f"See it again with `{load_command(engine_python)}`."
+    return Finding(name, Level.FAIL, found.problem, needed, text)
 
 
 def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | None:
