@@ -34,7 +34,7 @@ ACTIONS = {
     "actions/upload-pages-artifact": "true",
     "actions/deploy-pages": "true",
 }
-ENVIRONMENT_SH = 'k3perf_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nharness_environment() { :; }\nengine_environment() { :; }\n'
+ENVIRONMENT_SH = 'k3perf_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)\nset_up() { :; }\n'
 GH = """#!/bin/sh
 printf '%s\\n' "$*" >>"$STUB_CALLS"
 case "$*" in

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.engine_answers import ANSWERS
+
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 
 
@@ -17,7 +19,7 @@ def fake_python(environment: Path, *faults: str) -> Path:
     path.parent.mkdir(parents=True)
     flags = [part for fault in faults for part in ("--fault", fault)]
     command = [sys.executable, "-S", "-E", str(FAKE_ENGINE)]
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@" {shlex.join(flags)}\n')
+    path.write_text(f'#!/bin/sh\n{ANSWERS}exec {shlex.join(command)} "$@" {shlex.join(flags)}\n')
     path.chmod(0o755)
     return path
 

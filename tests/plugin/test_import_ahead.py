@@ -6,6 +6,7 @@ import sys
 import psutil
 import pytest
 import yaml
+from tests.engine_answers import ANSWERS
 from tests.plugin.test_whole_runs import STAND_IN, TARGET, Site
 
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
@@ -25,7 +26,7 @@ def site(tmp_path, repository) -> Site:
     imported = "import os, sys\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\n"
     (package / "engine" / "arg_utils.py").write_text(imported)
     (package / "entrypoints" / "openai" / "api_server.py").write_text(SERVER)
-    site.python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/engine:$PYTHONPATH exec {sys.executable} "$@"\n')
+    site.python.write_text(f'#!/bin/sh\n{ANSWERS}PYTHONPATH={tmp_path}/engine:$PYTHONPATH exec {sys.executable} "$@"\n')
     measurement = {**TARGET["measurement"], "mode": "baseline", "interleave": "sessions", "import_ahead": True, "baseline_sessions": 2}
     (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "measurement": measurement}))
     return site

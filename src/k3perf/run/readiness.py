@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.engine.devices import DeviceReader, device_holders, nvml_reader
 from k3perf.engine.findings import Finding, Level
-from k3perf.engine.installed_vllm import installed_vllm
+from k3perf.engine.installed_vllm import installed_vllm, load_command, native_module
 from k3perf.engine.port import PortReservation
 from k3perf.engine.preflight import Needs, check, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
@@ -80,14 +79,19 @@ def require_accepted(suite: Suite, target: TargetSpec, config: ConfigSpec, engin
 
     A release that cannot be read is no reason: what starts will tell.
     """
-    problem = suite.refusal_of_release(target, config, _release_of(engine_python))
+    problem = suite.refusal_of_release(target, config, installed_vllm(engine_python).release or None)
     if problem:
         raise UsageError(f"{problem}. Choose another config, or another engine with --k3-engine-python.")
 
 
-@cache
-def _release_of(engine_python: Path) -> str | None:
-    return installed_vllm(engine_python).release or None
+def require_engine(engine_python: Path) -> None:
+    """Raise UsageError when ``engine_python`` does not run or has no vLLM: no engine can start with it."""
+    problem = installed_vllm(engine_python).problem
+    if problem:
+        raise UsageError(
+            f"the engine Python {engine_python} cannot start an engine: {problem}. Run scripts/perf once, which sets one up, or name "
+            "a Python that has vLLM with --k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
+        )
 
 
 def find(
@@ -110,7 +114,11 @@ def find(
         own_ranks_count=own_ranks_count,
     )
     found = check(needs, devices=_devices_of(target))
-    return (*found, _instruction_sets(target)) if target.hardware.kind == "cpu" else found
+    if target.hardware.kind == "cpu":
+        found = (*found, _instruction_sets(target))
+    if installed_vllm(engine_python).problem:  # another finding says that
+        return found
+    return (*found, _native_module(engine_python, target))
 
 
 def _instruction_sets(target: TargetSpec) -> Finding:
@@ -119,6 +127,16 @@ def _instruction_sets(target: TargetSpec) -> Finding:
     lack = lacking(needed, flags, os.environ)
     text = f"{lack}. Run this target on a processor that has it, or another target here." if lack else ""
     return Finding("instruction sets", Level.FAIL if lack else Level.OK, here, ", ".join(needed) or "any", text)
+
+
+def _native_module(engine_python: Path, target: TargetSpec) -> Finding:
+    """Whether vLLM's native module loads. vLLM starts without it, and fails later with an error that names no library."""
+    name, needed = "native module", "vLLM's native module loads"
+    found = native_module(engine_python, {key: value for key, value in target.environment.items() if key.startswith("LD_")})
+    if found.loaded:
+        return Finding(name, Level.OK, ", ".join(found.loaded), needed)
+    text = f"Run `{found.mend}` as root." if found.mend else f"See it again with `{load_command(engine_python)}`."
+    return Finding(name, Level.FAIL, found.problem, needed, text)
 
 
 def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | None:

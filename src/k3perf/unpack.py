@@ -1,7 +1,8 @@
-"""Check a bundle and unpack it: ``python3 unpack.py DESTINATION`` beside the parts, on the host, with the standard library alone.
+"""Unpack archives. As a script, check a bundle and unpack it: ``python3 unpack.py DESTINATION``.
 
-A copy of this file is part of every bundle. It refuses parts that are not whole and a Python or torch other than those the bundle was
-made for, and prints the line that puts the packages on the path.
+The script runs beside the bundle's parts, on the host, with the standard library alone: a copy of this
+file is part of every bundle. It refuses damaged parts, and a Python or torch other than those that the
+bundle was made for. It prints the line that puts the packages on the path.
 """
 
 from __future__ import annotations
@@ -10,11 +11,45 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import os
 import platform
+import stat
 import sys
 import tarfile
 from pathlib import Path
 from typing import Any
+
+
+def extract(archive: tarfile.TarFile, destination: Path) -> None:
+    """Unpack every member below ``destination``; raises tarfile.TarError for one that would land elsewhere.
+
+    Python 3.11.4 added the filter that checks members. Before it, the members are checked here.
+    """
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(destination, filter="data")
+        return
+    for member in archive:  # in order, because the archive may be a stream
+        _check_member(member, destination)
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        archive.extract(member, destination)
+
+
+def _check_member(member: tarfile.TarInfo, destination: Path) -> None:
+    """Refuse what the filter "data" refuses: other places, links to other places, devices. Write bits of others go."""
+    if not (member.isfile() or member.isdir() or member.islnk() or member.issym()):
+        raise tarfile.TarError(f"{member.name!r} is not a file, directory or link")
+    top = destination.resolve()
+    target = (top / member.name).resolve()
+    places = [Path(member.name), target]
+    if member.islnk():
+        places += [Path(member.linkname), (top / member.linkname).resolve()]
+    elif member.issym():
+        places += [Path(member.linkname), (target.parent / member.linkname).resolve()]
+    for given, place in zip(places[::2], places[1::2], strict=True):
+        if given.is_absolute() or not place.is_relative_to(top):
+            raise tarfile.TarError(f"{member.name!r} would be unpacked to {place}, outside {top}")
+    member.mode &= stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
+    member.mode |= stat.S_IRWXU if member.isdir() else stat.S_IRUSR | stat.S_IWUSR
 
 
 class Parts(io.RawIOBase):
@@ -104,8 +139,12 @@ def main() -> int:
         sys.stderr.write("".join(f"{line}\n" for line in found))
         return 1
     parts = sorted(folder.glob("site.tar.xz.*"))
-    with tarfile.open(fileobj=io.BufferedReader(Parts(parts), 1 << 20), mode="r|xz") as archive:
-        archive.extractall(destination, filter="data")
+    try:
+        with tarfile.open(fileobj=io.BufferedReader(Parts(parts), 1 << 20), mode="r|xz") as archive:
+            extract(archive, destination)
+    except tarfile.TarError as error:
+        sys.stderr.write(f"the bundle cannot be unpacked: {error}. Make it again\n")
+        return 1
     count = sum(1 for path in destination.rglob("*") if path.is_file())
     expected = json.loads((folder / "manifest.json").read_text())["file_count"]
     if count < expected:
