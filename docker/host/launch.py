@@ -6,7 +6,9 @@ through standard input. The token stays on the host. SIGTERM drains: the job tha
 
 Environment: K3PERF_REPOSITORY (OWNER/NAME), K3PERF_TOKEN_FILE (a token that may administer the repository's runners, read anew for each
 job, so that it can be rotated), K3PERF_LABELS (comma-separated, e.g. gpu,h200,pool-a), K3PERF_CONTAINER_COMMAND, K3PERF_RUNNER_GROUP (1),
-GITHUB_API_URL. Exit status: 0 drained, otherwise the container's (20 and 21 mean a dirty device) or 24 (GitHub did not answer as it should).
+GITHUB_API_URL. Exit status: 0 drained, otherwise the container's (20 and 21 mean a dirty device, 23 that no job
+was taken) or 24 (GitHub did not answer as it should). A container that ends with 0 without a job counts as 23.
+With 23 the launcher ends at once: one registration, then systemd's pause of 60 s.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import uuid
 from pathlib import Path
 
 READY = "k3perf-runner: ready"
-GITHUB_FAILED = 24
+TAKEN = "k3perf-runner: a job was taken"
+RUNNER_FAILED, GITHUB_FAILED = 23, 24
 DEFAULT_COMMAND = "docker compose run --rm -T gpu-runner"
 TIMEOUT_S = 60
 
@@ -55,10 +58,10 @@ class Launcher:
         container = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert container.stdin is not None  # noqa: S101 (for the type checker; Popen was given PIPE)
         assert container.stdout is not None  # noqa: S101
-        answered = False
-        failed = False
+        answered = failed = taken = False
         for line in container.stdout:
             print(line, end="", flush=True)
+            taken = taken or line.strip() == TAKEN
             if line.strip() == READY and not answered:
                 answered = True
                 configuration = "" if self.draining else _configuration_or_none()
@@ -68,7 +71,12 @@ class Launcher:
         status = container.wait()
         if self.draining and answered and status == 22:
             return 0
-        return GITHUB_FAILED if failed else status
+        if failed:
+            return GITHUB_FAILED
+        if status == 0 and not taken:
+            print("launch: the container ended without a job; the launcher ends (docs/runner.md)", flush=True)
+            return 0 if self.draining else RUNNER_FAILED
+        return status
 
 
 def _configuration_or_none() -> str:

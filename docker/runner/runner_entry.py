@@ -5,8 +5,12 @@
 from ACTIONS_RUNNER_INPUT_JITCONFIG), so that nothing registers for a device that cannot be used. No token ever enters the container.
 ``guard``: the runner's job-started hook. ``health``: the container's health check.
 
-Exit statuses: 0 one job done and the device clean; 20 dirty at the start; 21 dirty at the end; 22 no configuration came;
-23 the runner itself failed; 1 a job or health check refused.
+GitHub's run.sh ends with 0 also when the runner was refused, had a session conflict or is too old. So its status proves nothing.
+The job-started hook runs only for a job: the guard leaves a mark, and the mark decides.
+
+Exit statuses: 0 one job taken (also one that the guard refused) and the device clean, or stopped by a signal before a job;
+20 dirty at the start; 21 dirty at the end; 22 no configuration came; 23 the runner ended without taking a job, or failed after it;
+1 a job or health check refused.
 """
 
 from __future__ import annotations
@@ -15,8 +19,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -27,6 +35,32 @@ READY = "k3perf-runner: ready"
 DIRTY_AT_START, DIRTY_AT_END, NO_CONFIGURATION, RUNNER_FAILED = 20, 21, 22, 23
 CONFIGURATION_VARIABLE = "ACTIONS_RUNNER_INPUT_JITCONFIG"
 STATE = Path(os.environ.get("K3PERF_STATE", "/run/k3perf/state"))
+MARK = STATE.with_name("job-taken")
+# the launcher on the host starts the next container at once only after this line (docker/host/launch.py)
+TAKEN = "k3perf-runner: a job was taken"
+# without it run.sh ends with 0 when GitHub refuses the runner's version
+DEPRECATED_VARIABLE, DEPRECATED_STATUS = "ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE", 7
+OUTPUT_WAIT_S = 2.0
+LAST_LINES_COUNT = 15
+LINE_CHARACTERS_COUNT = 400
+TOO_OLD = "GitHub's runner is probably too old for GitHub (docs/runner.md, Versions)"
+# what run.sh or its listener prints, in lower case -> what to do about it
+CAUSES = (
+    ("deprecated", TOO_OLD),
+    (f"unknown error code: {DEPRECATED_STATUS}", TOO_OLD),
+    ("session conflict", "another runner holds the session of this name; end that runner"),
+    ("terminated error", "GitHub refused this runner for the reason in the lines above"),
+)
+UNKNOWN_CAUSE = "the cause is not known; see docs/runner.md, What each ending means"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How run.sh ended: its status, its last lines, and whether a signal stopped it."""
+
+    status: int
+    last_lines: tuple[str, ...]
+    stopped: bool
 
 
 def say(text: str) -> None:
@@ -44,13 +78,35 @@ def run() -> int:
     configuration = os.environ.pop(CONFIGURATION_VARIABLE, "") or sys.stdin.readline().strip()
     if not configuration:
         return _refuse("no just-in-time configuration came", [], NO_CONFIGURATION)
-    status = _serve(configuration, _cache_environment(kind))
+    MARK.unlink(missing_ok=True)
+    ending = _serve(configuration, _cache_environment(kind))
     _end_leftovers()
+    taken = MARK.exists()
+    if taken:
+        say(TAKEN)
     dirty = _wait_until_clean(kind, float(os.environ.get("K3PERF_END_WAIT_S", "60")))
     if dirty:
         return _refuse("the device is dirty after the job; take this host out of service", dirty, DIRTY_AT_END)
-    say(f"k3perf-runner: clean, the runner ended with status {status}")
-    return 0 if status == 0 else RUNNER_FAILED
+    return _judge(ending, taken=taken)
+
+
+def _judge(ending: Ending, *, taken: bool) -> int:
+    """The exit status on a clean device. ``taken``: whether the job-started hook left its mark."""
+    if taken and ending.status == 0:
+        say("k3perf-runner: clean, the runner ended after its job")
+        return 0
+    if not taken and ending.stopped:
+        say("k3perf-runner: clean, stopped before a job was taken")
+        return 0
+    what = "the runner failed after it took a job" if taken else "the runner ended without taking a job"
+    said = "\n".join(ending.last_lines).lower()
+    cause = next((advice for words, advice in CAUSES if words in said), UNKNOWN_CAUSE)
+    if ending.status == DEPRECATED_STATUS:
+        cause = TOO_OLD
+    lines = ending.last_lines or ("(it printed nothing)",)
+    _refuse(f"{what} (run.sh ended with status {ending.status}); its last lines:", list(lines), RUNNER_FAILED)
+    say(f"k3perf-runner: {cause}")
+    return RUNNER_FAILED
 
 
 def _refuse(text: str, dirty: list[str], status: int) -> int:
@@ -80,20 +136,46 @@ def _cache_environment(kind: str) -> dict[str, str]:
     return {variable: str(folder / name) for variable, name in names.items()}
 
 
-def _serve(configuration: str, cache: dict[str, str]) -> int:
-    environment = {**os.environ, **cache, CONFIGURATION_VARIABLE: configuration}
-    runner = subprocess.Popen(["./run.sh"], env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+def _serve(configuration: str, cache: dict[str, str]) -> Ending:
+    """Run GitHub's runner to its end and pass its output on."""
+    environment = {**os.environ, **cache, CONFIGURATION_VARIABLE: configuration, DEPRECATED_VARIABLE: "1"}
+    environment.setdefault("ACTIONS_RUNNER_HOOK_JOB_STARTED", str(Path(__file__).with_name("job-started.sh").resolve()))
+    runner = subprocess.Popen(
+        ["./run.sh"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     STATE.write_text(str(runner.pid), encoding="ascii")
+    last_lines: deque[str] = deque(maxlen=LAST_LINES_COUNT)
+    reader = threading.Thread(target=_pass_output, args=(runner.stdout, last_lines), daemon=True)
+    reader.start()
+    stopped = False
 
     def pass_on(number: int, _: object) -> None:
+        nonlocal stopped
+        stopped = True
         os.killpg(runner.pid, number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
     try:
-        return runner.wait()
+        status = runner.wait()
     finally:
         STATE.unlink(missing_ok=True)
+    reader.join(OUTPUT_WAIT_S)  # a process that outlived its job may hold the pipe open
+    return Ending(status, tuple(last_lines), stopped)
+
+
+def _pass_output(output: IO[str], last_lines: deque[str]) -> None:
+    for line in output:
+        say(line.rstrip("\n"))
+        if line.strip():
+            last_lines.append(line.strip()[:LINE_CHARACTERS_COUNT])
 
 
 def _end_leftovers() -> None:
@@ -142,7 +224,8 @@ def _kill(pid: int, number: int) -> None:
 
 
 def guard() -> int:
-    """Refuses jobs that may not run here, and devices that another process took since the start."""
+    """Leave the mark of a job; refuse a job that may not run here, or a device that another process took."""
+    MARK.touch()
     environment = os.environ
     why = job_guard.refusal(
         environment.get("GITHUB_EVENT_NAME", ""), environment.get("GITHUB_EVENT_PATH", ""), environment.get("GITHUB_REPOSITORY", "")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -26,11 +28,32 @@ case "$1" in
     *driver_version*) echo 580.95.05 ;;
 esac
 """
-# Stands for GitHub's runner: runs the job-started hook and then one job, as the configuration says.
+# GitHub's run.sh and run-helper.sh in one: whatever the listener ends with, the status is 0, but for 7 where it is asked for. Statuses
+# after which the real one starts the listener again (2, 3, 4) are not played here: it never ends then.
 RUN_SH = """#!/bin/sh
 printf '%s\\n' "$ACTIONS_RUNNER_INPUT_JITCONFIG" >configuration
 printf '%s\\n' "$VLLM_CACHE_ROOT" >cache
-exec sh -c "$(cat job)"
+sh listener
+status=$?
+case $status in
+    0) echo "Runner listener exit with 0 return code, stop the service, no retry needed." ;;
+    1) echo "Runner listener exit with terminated error, stop the service, no retry needed." ;;
+    5) echo "Runner listener exit with Session Conflict error, stop the service, no retry needed." ;;
+    7)
+        if [ "$OLD_RUN_SH" != 1 ] && [ "$ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE" = 1 ]; then
+            echo "Runner listener exit with deprecated version exit code: 7."
+            exit 7
+        fi
+        echo "Exiting with unknown error code: 7" ;;
+    *) echo "Exiting with unknown error code: $status" ;;
+esac
+echo "Exiting runner..."
+exit 0
+"""
+# The listener takes one job: the hook first, then the job, which may be red; the listener ends with 0 in each case.
+LISTENER = """export GITHUB_EVENT_NAME=${FAKE_EVENT_NAME:-schedule}
+if "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; then sh ./job; echo "Job completed with status $?"; else echo "Job refused"; fi
+exit 0
 """
 
 
@@ -50,6 +73,7 @@ class Machine:
         self.executable(self.runner / "run.sh", RUN_SH)
         self.clean()
         self.job("true")
+        self.listener(LISTENER)
         self.environment = {
             **os.environ,
             "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
@@ -73,6 +97,9 @@ class Machine:
 
     def job(self, script: str) -> None:
         (self.runner / "job").write_text(script)
+
+    def listener(self, script: str) -> None:
+        (self.runner / "listener").write_text(script)
 
     @property
     def command(self) -> list[str]:
@@ -136,10 +163,90 @@ def test_memory_that_comes_back_late_is_waited_for(machine: Machine) -> None:
     assert machine.run(K3PERF_END_WAIT_S="20").returncode == 0
 
 
-def test_a_failing_runner_and_a_missing_configuration_are_told_apart(machine: Machine) -> None:
+def test_a_missing_configuration_is_its_own_status(machine: Machine) -> None:
     assert machine.run(given="\n").returncode == 22
-    machine.job("exit 3")
+
+
+@pytest.mark.parametrize("status", [0, 1, 77])
+def test_a_job_was_taken_whatever_it_ended_with(machine: Machine, status: int) -> None:
+    machine.job(f"exit {status}")
+    done = machine.run()
+    assert done.returncode == 0, done.stdout
+    assert f"Job completed with status {status}" in done.stdout, "the runner's output is passed on"
+    assert "k3perf-runner: a job was taken" in done.stdout.splitlines()
+
+
+def test_a_job_that_the_guard_refuses_was_taken_too(machine: Machine) -> None:
+    done = machine.run(FAKE_EVENT_NAME="issue_comment")
+    assert done.returncode == 0, done.stdout
+    assert "Job refused" in done.stdout
+
+
+# (listener, what the report must say; each ends run.sh with 0, and no job was taken)
+WITHOUT_A_JOB = {
+    "listener_1": ("echo 'Runner not found: r1'; exit 1", ["Runner not found: r1", "exit with terminated error", "GitHub refused"]),
+    "listener_5": ("exit 5", ["exit with Session Conflict error", "another runner holds the session"]),
+    "listener_7": (
+        "echo 'version is deprecated and cannot receive messages.'; exit 7",
+        ["too old", "docs/runner.md, Versions", "is deprecated"],
+    ),
+    "listener_7_silent": ("exit 7", ["too old", "docs/runner.md, Versions"]),
+    "listener_0_without_a_job": ("exit 0", ["exit with 0 return code", "the cause is not known"]),
+    "listener_unknown": ("echo 'Unhandled exception'; exit 139", ["Unhandled exception", "unknown error code: 139"]),
+    "listener_killed": ("kill -KILL $$", ["unknown error code: 137"]),
+    "listener_missing": ("exec ./bin/Runner.Listener", ["not found", "unknown error code: 127"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "old_run_sh"), [*((name, "0") for name in WITHOUT_A_JOB), ("listener_7", "1"), ("listener_7_silent", "1")]
+)
+def test_a_runner_that_takes_no_job_has_failed(machine: Machine, name: str, old_run_sh: str) -> None:
+    listener, words = WITHOUT_A_JOB[name]
+    machine.listener(listener)
+    done = machine.run(OLD_RUN_SH=old_run_sh)
+    assert done.returncode == 23, done.stdout
+    report = done.stdout[done.stdout.index("k3perf-runner: the runner ended without taking a job") :]
+    for word in words:
+        assert word in report
+    assert "k3perf-runner: a job was taken" not in done.stdout
+
+
+def test_a_mark_of_an_earlier_job_proves_nothing(machine: Machine) -> None:
+    assert machine.run().returncode == 0
+    assert (machine.root / "job-taken").exists()
+    machine.listener("exit 1")
     assert machine.run().returncode == 23
+
+
+def test_a_failure_after_the_job_is_told_apart(machine: Machine) -> None:
+    machine.executable(machine.runner / "run.sh", RUN_SH.replace("exit 0\n", "exit 4\n"))
+    done = machine.run()
+    assert done.returncode == 23
+    assert "the runner failed after it took a job (run.sh ended with status 4)" in done.stdout
+
+
+def test_a_dirty_device_counts_more_than_a_missing_job(machine: Machine) -> None:
+    machine.listener('echo "4711, python3, 9000" >"$FAKE_DEVICE/processes"; exit 1')
+    assert machine.run().returncode == 21
+
+
+def test_only_the_last_lines_are_repeated_and_long_ones_are_cut(machine: Machine) -> None:
+    machine.listener("i=0; while [ $i -lt 100 ]; do echo \"line $i\"; i=$((i+1)); done; printf '%01000d\\n' 7; exit 1")
+    report = machine.run().stdout.partition("the runner ended without taking a job")[2].splitlines()
+    assert "k3perf-runner:   line 99" in report
+    assert "k3perf-runner:   line 50" not in report
+    assert max(len(line) for line in report) < 500
+
+
+def test_a_process_that_outlives_the_runner_does_not_hold_the_entry_point(machine: Machine) -> None:
+    """It keeps run.sh's output open; K3PERF_END_LEFTOVERS is off here, so it is not ended either."""
+    machine.job("sleep 600 & echo $! >left")
+    try:
+        assert machine.run().returncode == 0
+        os.kill(int((machine.runner / "left").read_text()), 0)  # it outlived the entry point, which did not wait for it
+    finally:
+        os.kill(int((machine.runner / "left").read_text()), signal.SIGKILL)
 
 
 def test_a_configuration_from_the_environment_is_used_as_kubernetes_gives_it(machine: Machine) -> None:
@@ -167,19 +274,44 @@ def test_a_left_over_engine_is_found(machine: Machine) -> None:
     assert machine.run().returncode == 0, "an ended one is none"
 
 
-def test_termination_reaches_the_runner(machine: Machine) -> None:
-    machine.job("trap 'echo stopped >stopped; exit 0' TERM; echo up >up; while :; do sleep 0.1; done")
-    process = subprocess.Popen([*machine.command, "run"], cwd=machine.runner, env=machine.environment, stdin=subprocess.PIPE, text=True)
+def start(machine: Machine) -> subprocess.Popen[str]:
+    """The entry point with a configuration; waits until the listener or the job says that it is up."""
+    process = subprocess.Popen(
+        [*machine.command, "run"], cwd=machine.runner, env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdin is not None
     process.stdin.write("c\n")
     process.stdin.close()
-    for _ in range(600):
+    process.stdin = None
+    for _ in range(1200):
         if (machine.runner / "up").exists():
-            break
+            return process
+        assert process.poll() is None
         threading.Event().wait(0.05)
+    pytest.fail("the runner did not start within 60 s")
+
+
+WAITS = "trap 'echo stopped >stopped; exit 0' TERM; echo up >up; while :; do sleep 0.1; done"
+
+
+def test_termination_reaches_the_job(machine: Machine) -> None:
+    machine.job(WAITS)
+    process = start(machine)
     assert machine.run("health").returncode == 0
     process.terminate()
-    assert process.wait(timeout=20) in {0, 23}
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode in {0, 23}  # run.sh itself is in the signalled group too
+    assert (machine.runner / "stopped").exists()
+    assert "k3perf-runner: a job was taken" in said
+
+
+def test_a_stop_before_a_job_is_not_a_failure(machine: Machine) -> None:
+    machine.listener(WAITS)
+    process = start(machine)
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "stopped before a job was taken" in said
     assert (machine.runner / "stopped").exists()
 
 
@@ -305,6 +437,33 @@ def test_the_launcher_goes_on_until_a_device_stays_dirty(machine: Machine, githu
     machine.job('echo x >>count; [ "$(wc -l <count)" -lt 3 ] || echo "4711, python3, 9000" >"$FAKE_DEVICE/processes"')
     assert launch(machine, api).returncode == 21
     assert len(stub.requests) == 3
+
+
+@pytest.mark.parametrize("name", ["listener_1", "listener_5", "listener_7", "listener_unknown"])
+def test_the_launcher_ends_when_a_runner_takes_no_job(machine: Machine, github: tuple[str, type[Stub]], name: str) -> None:
+    api, stub = github
+    machine.listener(WITHOUT_A_JOB[name][0])
+    done = launch(machine, api)  # without --once: it ends by itself
+    assert done.returncode == 23
+    assert 1 <= len(stub.requests) <= 3
+    assert "the runner ended without taking a job" in done.stdout
+
+
+def test_an_image_that_does_not_report_its_job_does_not_keep_the_launcher_going(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+    """The status 0 of an older entry point proves nothing either."""
+    api, stub = github
+    old = "echo k3perf-runner: ready; read -r configuration; exit 0"
+    done = launch(machine, api, K3PERF_CONTAINER_COMMAND=f"sh -c {shlex.quote(old)}")
+    assert done.returncode == 23
+    assert len(stub.requests) == 1
+    assert "ended without a job" in done.stdout
+
+
+def test_refused_jobs_are_jobs_to_the_launcher(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+    api, stub = github
+    machine.listener(f'echo x >>count; [ "$(wc -l <count)" -lt 5 ] || exit 1\n{LISTENER}')
+    assert launch(machine, api, FAKE_EVENT_NAME="issue_comment").returncode == 23
+    assert len(stub.requests) == 5, "four refused jobs, one after the other, then a runner without a job"
 
 
 def test_a_failing_github_is_told_apart(machine: Machine, github: tuple[str, type[Stub]]) -> None:

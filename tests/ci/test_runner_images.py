@@ -41,7 +41,9 @@ pytestmark = [
     ),
 ]
 
+# As GitHub's run.sh it ends with 0 whatever its listener, here a subshell, ends with.
 RUN_SH = r"""#!/bin/bash
+(
 set -eu
 url=$(printf %s "$ACTIONS_RUNNER_INPUT_JITCONFIG" | base64 -d | jq -r .url)
 curl -fsS "$url/job" -o job.json
@@ -54,6 +56,9 @@ if "$ACTIONS_RUNNER_HOOK_JOB_STARTED" >hook.log; then
 fi
 jq -n --arg conclusion "$conclusion" --arg hook "$(cat hook.log)" --arg log "$(cat job.log 2>/dev/null)" '$ARGS.named' |
     curl -fsS --json @- "$url/done"
+)
+echo "Exiting runner... (listener: $?)"
+exit 0
 """
 
 
