@@ -83,7 +83,7 @@ def test_two_at_once_agree_and_leave_no_scratch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "needle"),
-    [(None, "no such file"), ("{", "cannot be read as JSON"), ("[1]", "must be a JSON object"), ('{"vocab_size": "many"}', "vocab_size")],
+    [(None, "no such file"), ("{", "is not valid JSON"), ("[1]", "must be a JSON object"), ('{"vocab_size": "many"}', "vocab_size")],
 )
 def test_bad_source_is_one_clear_error(content: str | None, needle: str, tmp_path: Path) -> None:
     model = tmp_path / "model"

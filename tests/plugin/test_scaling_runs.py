@@ -120,5 +120,6 @@ def test_a_damaged_base_is_a_usage_error_before_anything_starts(recorded):
     finally:
         path.write_text(whole)
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
-    assert "baselines/one/default.json: not JSON, or cut short" in run.stdout + run.stderr
+    assert "baselines/one/default.json at 'line " in run.stdout + run.stderr
+    assert "is not valid JSON, or was cut short" in run.stdout + run.stderr
     assert not (recorded.root / "damaged").exists()

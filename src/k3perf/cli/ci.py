@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from k3perf.cli.output import append_text, write_text
+from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ExitStatus, UsageError
 from k3perf.gate.merging import merge, retry_shards
 from k3perf.gate.outcome import exit_status
@@ -98,17 +100,17 @@ def read_verdict(path: Path) -> VerdictDocument:
 def read_plan(path: Path) -> PlanDocument:
     """Raises UsageError for whatever is no plan."""
     try:
-        return PlanDocument.model_validate_json(read_bounded(path))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise UsageError(f"{path}: is no plan file: {first['type']}. Write it with k3perf plan --output.") from None
+        return PlanDocument.model_validate(json_of(read_bounded(path)))
+    except (DocumentProblem, ValidationError) as error:
+        problem = error.kind if isinstance(error, DocumentProblem) else error.errors(include_url=False, include_input=False)[0]["type"]
+        raise UsageError(f"{path} is not a plan file: {problem}. Write it with k3perf plan --output.") from None
 
 
 def _emit(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
 
 
 Renderer = Callable[[VerdictDocument, PlanDocument | None], str]
@@ -177,7 +179,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
             sys.stderr.write(f"k3perf: {error}\n")
     merged = merge(plan, verdicts, lost="; ".join(unreadable)[:1_000])
     if arguments.output:
-        arguments.output.write_text(json.dumps(merged.dump(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_text(arguments.output, json.dumps(merged.dump(), indent=1, allow_nan=False) + "\n")
     print(f"{merged.outcome.value}: {len(merged.cells)} cells, {len(verdicts)} results, {len(unreadable)} unreadable")
     return exit_status(merged.outcome, strict=arguments.strict)
 
@@ -191,8 +193,7 @@ def run_retry(arguments: argparse.Namespace) -> int:
     shards = retry_shards(plan, read_verdict(arguments.verdict), pools, _used_pools(arguments.results))
     text = github_output(shards, plan.gated_metric_count)
     if arguments.github_output:
-        with arguments.github_output.open("a", encoding="utf-8") as output:
-            output.write(text)
+        append_text(arguments.github_output, text, "--github-output")
     else:
         sys.stdout.write(text)
     return ExitStatus.OK
@@ -202,8 +203,8 @@ def _used_pools(folder: Path | None) -> dict[str, str]:
     used: dict[str, str] = {}
     for path in sorted(folder.rglob("runner.json"))[:_MAXIMUM_FILES] if folder is not None else []:
         try:
-            record = RunnerRecord.model_validate_json(read_bounded(path))
-        except (UsageError, ValidationError):
+            record = RunnerRecord.model_validate(json_of(read_bounded(path)))
+        except (UsageError, DocumentProblem, ValidationError):
             sys.stderr.write(f"k3perf: {path}: is no runner record; any runner may take the retry\n")
             continue
         used[record.shard] = record.pool
@@ -217,8 +218,7 @@ def run_record_runner(arguments: argparse.Namespace) -> int:
         record = RunnerRecord(shard=arguments.shard, runner=os.environ.get("RUNNER_NAME", "unknown")[:200], pool=pool)
     except ValidationError:
         raise UsageError(f"K3PERF_POOL is {pool!r}: use lower-case letters and digits, at most 20.") from None
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(record.model_dump_json() + "\n", encoding="utf-8")
+    write_text(arguments.output, record.model_dump_json() + "\n", make_folder=True)
     return ExitStatus.OK
 
 
@@ -246,4 +246,4 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
         on_github = f"::error file={command_property(finding.path)}::{command_data(told)}"
         print(on_github if os.environ.get("GITHUB_ACTIONS") else f"{visible(finding.path, 300)}: {told}")
     print(f"{len(changes)} baselines changed, {len(findings)} findings")
-    return ExitStatus.REGRESSED if findings else ExitStatus.OK
+    return ExitStatus.USAGE if findings else ExitStatus.OK

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from k3perf.cli.output import append_text, write_text
+from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.errors import ConfigFileError, ExitStatus
 from k3perf.gate.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 
@@ -41,16 +43,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def read_history(path: Path) -> tuple[HistoryEntry, ...]:
     """Every line. Raises ConfigFileError naming the first line that is no entry; a missing file is an empty history."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigFileError(path, "", None, f"cannot be read: {error}", _NEXT_STEP) from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate((read_text(path, _NEXT_STEP) or "").splitlines(), start=1):
         try:
-            found.append(HistoryEntry.model_validate_json(line))
+            found.append(HistoryEntry.model_validate(json_of(line)))
+        except DocumentProblem as problem:
+            raise ConfigFileError(path, f"line {number}", None, problem.problem, _NEXT_STEP) from None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(str(part) for part in first["loc"])
@@ -74,9 +72,7 @@ def run_append(arguments: argparse.Namespace) -> int:
             vllm_version=measured.identity.get("vllm", "absent"),
         )
     fresh = [entry for entry in fresh if (entry.run_id, entry.target, entry.config, entry.workload, entry.metric) not in known]
-    arguments.history.parent.mkdir(parents=True, exist_ok=True)
-    with arguments.history.open("a", encoding="utf-8") as stream:
-        stream.writelines(entry.model_dump_json() + "\n" for entry in fresh)
+    append_text(arguments.history, "".join(entry.model_dump_json() + "\n" for entry in fresh), "--history", make_folder=True)
     print(f"{len(fresh)} entries of {len(files)} measurements.json added to {arguments.history}")
     return ExitStatus.OK
 
@@ -107,10 +103,9 @@ def run_changes(arguments: argparse.Namespace) -> int:
     all_series = series_of(_existing_history(arguments.history))
     found = slides(all_series)
     if found and arguments.issue:
-        arguments.issue.write_text(issue(found), encoding="utf-8")
+        write_text(arguments.issue, issue(found), "--issue")
     if arguments.github_output:
-        with arguments.github_output.open("a", encoding="utf-8") as output:
-            output.write(f"slides={json.dumps(bool(found))}\n")
+        append_text(arguments.github_output, f"slides={json.dumps(bool(found))}\n", "--github-output")
     sys.stdout.write(json.dumps([_plain(slide) for slide in found], indent=1) + "\n" if arguments.json else _lines(found, all_series))
     return ExitStatus.OK
 
@@ -155,7 +150,6 @@ def run_page(arguments: argparse.Namespace) -> int:
     from k3perf.report.history_page import page
 
     all_series = series_of(_existing_history(arguments.history))
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(page(all_series, slides(all_series)), encoding="utf-8")
+    write_text(arguments.output, page(all_series, slides(all_series)), make_folder=True)
     print(f"wrote {arguments.output}")
     return ExitStatus.OK

@@ -7,18 +7,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Parallelism, Ranks
 from k3perf.capacity.rules import PLATFORMS, platform_rules
 from k3perf.cli.numbers import count
+from k3perf.documents import DocumentProblem, json_of, read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.units import GIB
 
 if TYPE_CHECKING:
     from k3perf.config.models import TargetSpec
     from k3perf.config.suite import Suite
+
+
+_GIVE_CONFIG: Final = "Give the model's config.json."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    """Print the plan. Exit status 0 when it fits or fit is unknown, 1 when it does not fit."""
+    """Print the plan. Exit status 0 when it fits or fit is unknown, 10 when it does not fit: 1 means a regression alone."""
     settings = _settings(arguments.settings)
     inputs = _inputs(arguments, settings)
     plan = plan_memory(
@@ -71,7 +75,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     )
     plan = replace(plan, notes=(*plan.notes, *inputs.notes))
     print(json.dumps(asdict(plan), indent=2) if arguments.json else render_plan(plan))
-    return ExitStatus.REGRESSED if plan.fits is False else ExitStatus.OK
+    return ExitStatus.INVALID if plan.fits is False else ExitStatus.OK
 
 
 def render_plan(plan: MemoryPlan) -> str:
@@ -201,12 +205,9 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
 
 def read_model_config(path: Path) -> dict[str, Any]:
     """A model's ``config.json``; ConfigFileError when it cannot be read or is no JSON object."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ConfigFileError(path, "", None, f"cannot be read: {problem}", "Give the model's config.json.") from None
+    document = read_json(path, _GIVE_CONFIG, finite=False)
     if not isinstance(document, dict):
-        raise ConfigFileError(path, "", None, "is no JSON object", "Give the model's config.json.")
+        raise ConfigFileError(path, "", None, "is not a JSON object", _GIVE_CONFIG)
     return document
 
 
@@ -217,8 +218,8 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
         if not separator or not key:
             raise UsageError(f"--set {pair!r} is not KEY=VALUE; write for example --set kv-cache-dtype=fp8")
         try:
-            settings[key] = json.loads(text)
-        except ValueError:
+            settings[key] = json_of(text)
+        except DocumentProblem:
             settings[key] = text
     return _known({key.replace("-", "_"): value for key, value in settings.items()})
 

@@ -7,9 +7,21 @@ from pathlib import Path
 from k3perf.errors import UsageError
 
 
-def write_text(path: Path, text: str) -> None:
-    """Raises UsageError when the file cannot be written."""
+def write_text(path: Path, text: str, option: str = "--output", *, make_folder: bool = False) -> None:
+    """Raises UsageError, which names ``option``, when the file cannot be written. ``make_folder``: with the folders above it."""
+    _write(path, text, option, "w", make_folder=make_folder)
+
+
+def append_text(path: Path, text: str, option: str, *, make_folder: bool = False) -> None:
+    """As ``write_text``, at the file's end."""
+    _write(path, text, option, "a", make_folder=make_folder)
+
+
+def _write(path: Path, text: str, option: str, mode: str, *, make_folder: bool) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode, encoding="utf-8") as stream:
+            stream.write(text)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}); choose another --output") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}); choose another {option}") from None

@@ -12,8 +12,10 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from k3perf.cli.numbers import positive
+from k3perf.cli.output import append_text, write_text
 from k3perf.cli.suite_option import load_checked
 from k3perf.config.suite import Suite
+from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
 from k3perf.gate.planning import CostBasis, CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
@@ -91,10 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     plan = _document(suite, selection, cells, fitted, shards, costs)
     text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        write_text(arguments.output, text)
     if arguments.github_output:
-        with arguments.github_output.open("a", encoding="utf-8") as output:
-            output.write(github_output(plan.shards, plan.gated_metric_count))
+        append_text(arguments.github_output, github_output(plan.shards, plan.gated_metric_count), "--github-output")
     print(text if arguments.json else render(plan), end="")
     return ExitStatus.OK
 
@@ -178,16 +179,13 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
     chosen = path if path is not None else suite / "costs.json"
     if path is None and not chosen.exists():
         return RecordedCosts()
+    next_step = "Correct --costs, or correct or delete the file; costs are only estimates."
     try:
-        return RecordedCosts.model_validate_json(chosen.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{chosen} cannot be read: {error}. Correct --costs.") from None
+        return RecordedCosts.model_validate(read_json(chosen, next_step))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigFileError(
-            chosen, key, first.get("input"), first["msg"], "Correct or delete the file; costs are only estimates."
-        ) from None
+        raise ConfigFileError(chosen, key, first.get("input"), first["msg"], next_step) from None
 
 
 def _fit_by_class(cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None) -> Fitted:

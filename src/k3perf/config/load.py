@@ -6,19 +6,14 @@ Every failure becomes one ``ConfigFileError`` with file, key, value and next ste
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from k3perf.documents import DocumentProblem, read_text, yaml_of
 from k3perf.errors import ConfigFileError
-
-try:  # libyaml reads a suite six times as fast; PyYAML's wheels have it, a build from source may not
-    from yaml import CSafeLoader as _SafeLoader
-except ImportError:
-    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -28,45 +23,15 @@ Document = TypeVar("Document", bound=BaseModel)
 _MISSING: Final = "required key is missing"
 
 
-class _UniqueKeyLoader(_SafeLoader):
-    """Safe loader that refuses a key written twice, which plain YAML would let win in silence."""
-
-
-def _construct_unique(loader: _UniqueKeyLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    mapping: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=deep)
-        if not isinstance(key, Hashable):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be a word or a number", key_node.start_mark)
-        if key in mapping:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is written twice", key_node.start_mark)
-        mapping[key] = loader.construct_object(value_node, deep=deep)
-    return mapping
-
-
-# Dates stay the text that was written; a model decides what a date looks like.
-_UniqueKeyLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_unique)
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """One YAML mapping. Raises ConfigFileError when the file is missing, unreadable, no YAML or no mapping."""
+    text = read_text(path, "Check its permissions and that it is UTF-8 text.")
+    if text is None:
+        raise ConfigFileError(path, "", None, "no such file", "Create it or correct the path.")
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigFileError(path, "", None, "no such file", "Create it or correct the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigFileError(path, "", None, f"cannot be read: {error}", "Check its permissions and that it is UTF-8 text.") from None
-    try:
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader subclass)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark is not None else ""
-        problem = str(getattr(error, "problem", None) or error).replace("\n", " ")
-        raise ConfigFileError(path, where, None, f"is no valid YAML: {problem}", "Correct the line.") from None
+        data = yaml_of(text)
+    except DocumentProblem as problem:
+        raise problem.at(path, "Correct the line." if problem.place else "Correct the file.") from None
     if not isinstance(data, dict):
         raise ConfigFileError(path, "", data, "must be a mapping of keys to values", "Compare with a neighbouring file.")
     return data

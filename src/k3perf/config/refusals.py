@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from k3perf.config.models import KnownRefusal, Refusal, TargetSpec
+from k3perf.documents import read_json
+from k3perf.errors import ConfigFileError
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -76,8 +77,8 @@ def model_type_of(root: Path, target: TargetSpec) -> str:
     model = target.model
     directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
     try:
-        return str(json.loads((root / directory / "config.json").read_text(encoding="utf-8")).get("model_type", ""))
-    except (OSError, ValueError, AttributeError):
+        return str(read_json(root / directory / "config.json", "", finite=False).get("model_type", ""))
+    except (ConfigFileError, AttributeError):
         return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from k3perf.config.owned_arguments import PARALLELISM
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
 from k3perf.config.target_checks import decode_context_problems, devices_problems, scaling_base_problems
 from k3perf.config.tolerances import load_tolerances, tolerance_problems
+from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, UnknownNameError, raise_all
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ NO_SUITE = (
     "A suite has configs/, targets/, workloads/ and tolerances.yaml. Go to the repository's root, or name the suite's folder with --suite "
     "(pytest: --k3-suite)."
 )
+
+_CORRECT_CONFIG = "Give the model's config.json as its publisher wrote it."
 
 Named = TypeVar("Named", ConfigSpec, TargetSpec, "WorkloadSpec", KnownRefusal)
 
@@ -118,10 +120,11 @@ class Suite:
         if target.model.directory is None:
             return KIMI_VOCABULARY_SIZE
         path = self.root / target.model.directory / "config.json"
-        try:
-            return int(json.loads(path.read_text(encoding="utf-8"))["vocab_size"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigFileError(path, "vocab_size", None, f"cannot be read: {error}", "Write the model's config.json anew.") from None
+        config = read_json(path, _CORRECT_CONFIG, finite=False)
+        size = config.get("vocab_size") if isinstance(config, dict) else None
+        if not isinstance(size, int) or size < 1:
+            raise ConfigFileError(path, "vocab_size", size, "is not a number of tokens", _CORRECT_CONFIG)
+        return size
 
     def cells(self, targets: tuple[str, ...] | None = None, *, on_request: Container[str] = ()) -> tuple[Cell, ...]:
         """Every collected cell of the named targets (all without), in the order target, config, workload.

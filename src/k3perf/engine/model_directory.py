@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError
 
 TOKENIZER_VERSION: Final = 1
@@ -98,12 +99,7 @@ def _tokenizer_files(config: dict[str, Any], path: Path) -> dict[str, bytes]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigFileError(path, "", None, "no such file", "A model directory holds the model's config.json.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigFileError(path, "", None, f"cannot be read as JSON: {error}", "Correct the file.") from None
+    config = read_json(path, "A model directory holds the model's config.json, as its publisher wrote it.", finite=False)
     if not isinstance(config, dict):
         raise ConfigFileError(path, "", None, "must be a JSON object", "Correct the file.")
     return config

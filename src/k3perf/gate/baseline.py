@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from difflib import get_close_matches
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from k3perf.metrics.definitions import METRICS
 
 BASELINE_SCHEMA_VERSION = 1
 
@@ -47,7 +58,8 @@ class MetricBaseline(_Document):
 
     ``basis`` absolute: the metric's own values. ratio: each value is candidate over reference of one session pair (dimensionless).
     difference: candidate minus reference in the metric's unit, for metrics with an absolute tolerance, whose reference may well be 0.
-    ``anchor_value`` is what the cumulative cap is measured from.
+    ``anchor_value`` is what the cumulative cap is measured from. A metric that does not exist, a session that stands twice and a value
+    that the metric cannot have are refused: each would be judged by wrong numbers, or by none.
     """
 
     metric: str
@@ -55,6 +67,28 @@ class MetricBaseline(_Document):
     basis: Literal["absolute", "ratio", "difference"]
     sessions: tuple[SessionValue, ...] = Field(min_length=1)
     anchor_value: FiniteFloat
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in METRICS:
+            near = get_close_matches(name, METRICS, n=1)
+            raise ValueError(f"no metric has this name{f'; did you mean {near[0]!r}?' if near else ''}")
+        return name
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        twice = _twice(session.session_id for session in self.sessions)
+        if twice:
+            raise ValueError(f"session {twice!r} of {self.metric} stands twice; it would count twice")
+        if self.basis == "difference":
+            return self
+        recorded = [value for session in self.sessions for value in (session.value, *session.round_values)]
+        worst = min(self.anchor_value, *recorded)
+        if worst < 0 or (worst == 0 and self.basis == "ratio"):
+            least = "above 0" if self.basis == "ratio" else "0 or more"
+            raise ValueError(f"{self.metric} holds the value {worst:g}; its values are {least}")
+        return self
 
     @cached_property
     def round_count(self) -> int:
@@ -84,6 +118,13 @@ class WorkloadBaseline(_Document):
     workload: str
     plan_digest: str
     metrics: tuple[MetricBaseline, ...]
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        twice = _twice(entry.metric for entry in self.metrics)
+        if twice:
+            raise ValueError(f"metric {twice} of workload {self.workload} stands twice")
+        return self
 
 
 class RecordedEnvironment(_Document):
@@ -130,9 +171,29 @@ class Baseline(_Document):
             del data["environments"]
         return data
 
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        twice = _twice(entry.metric for entry in self.exact)
+        if twice:
+            raise ValueError(f"exact metric {twice} stands twice")
+        twice = _twice(entry.workload for entry in self.workloads)
+        if twice:
+            raise ValueError(f"workload {twice} stands twice")
+        return self
+
     def workload(self, name: str) -> WorkloadBaseline | None:
         """The numbers for one workload, or None."""
         return next((entry for entry in self.workloads if entry.workload == name), None)
+
+
+def _twice(names: Iterable[str]) -> str:
+    """The first name that stands twice; empty: none does."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""
 
 
 def how_to_record(target: str, config: str) -> str:

@@ -14,6 +14,7 @@ from statistics import median
 
 from pydantic import ValidationError
 
+from k3perf.documents import DocumentProblem, json_of
 from k3perf.gate.baseline import Baseline, MetricBaseline
 from k3perf.metrics.definitions import METRICS, Direction
 
@@ -87,7 +88,9 @@ def _parse(content: bytes) -> Baseline | str:
     if len(content) > MAXIMUM_BASELINE_BYTES:
         return f"has {len(content)} bytes, more than the {MAXIMUM_BASELINE_BYTES} a baseline may have"
     try:
-        return Baseline.model_validate_json(content)
+        return Baseline.model_validate(json_of(content))
+    except DocumentProblem as problem:
+        return f"is no baseline: {problem.kind}"
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])[:200]

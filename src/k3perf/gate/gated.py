@@ -22,15 +22,19 @@ def statistical_metric_count(suite: Suite, cells: Iterable[Cell]) -> int:
 
 
 def check_metric_names(suite: Suite) -> None:
-    """Raises one ConfigFileError for every tolerance of a metric that does not exist."""
+    """Raises one ConfigFileError for every tolerance of a metric that does not exist, or of 0 for a metric that varies."""
     problems = []
     for place, tolerances in suite.tolerances.places():
         for name, tolerance in tolerances.items():
+            value = None if tolerance is None else tolerance.model_dump(exclude_none=True)
             if name not in METRICS:
                 near = get_close_matches(name, METRICS, n=1)
-                value = None if tolerance is None else tolerance.model_dump(exclude_none=True)
                 next_step = f"Use a name of docs/metrics.md{f', such as {near[0]}' if near else ''}."
                 problems.append(
                     ConfigFileError(suite.root / "tolerances.yaml", f"{place}.{name}", value, "no metric has this name", next_step)
                 )
+            elif METRICS[name].comparison is Comparison.STATISTICAL and tolerance is not None and not any((value or {}).values()):
+                problem = "a tolerance of 0 for a metric that varies from run to run can never be tested"
+                next_step = "Give one above 0 (loss_ratio: 0.05 is 5 %), or null where the metric is not judged."
+                problems.append(ConfigFileError(suite.root / "tolerances.yaml", f"{place}.{name}", value, problem, next_step))
     raise_all(problems)

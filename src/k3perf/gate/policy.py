@@ -12,7 +12,7 @@ from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.baseline import Baseline, Waiver
 from k3perf.gate.gated import check_metric_names
 from k3perf.gate.noise import NO_NOISE, MetricNoise, NoiseKey, OwnTolerances, pool_noise, pool_own_noise
-from k3perf.metrics.definitions import METRICS
+from k3perf.metrics.definitions import METRICS, Comparison
 from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT, ValidityRules
 
 
@@ -70,7 +70,11 @@ class Policy:
         return replace(self, tolerances=tolerances, noise={**siblings, **self.config_noise.get(config, {})})
 
     def with_noise_of(self, baselines: Sequence[Baseline]) -> Policy:
-        """This policy with the noise of the target's recorded sessions, that of configs with tolerances of their own apart."""
+        """This policy with the noise of the target's recorded sessions, that of configs with tolerances of their own apart.
+
+        Raises UsageError for a recorded 0 of a metric with a relative tolerance: it would be judged by nothing, and silence the noise.
+        """
+        _require_positive(baselines, self.known_tolerances)
         return replace(
             self,
             noise=pool_noise(baselines, self.known_tolerances, self.config_tolerances),
@@ -97,6 +101,21 @@ class Policy:
     def noise_of(self, metric: str, basis: str) -> MetricNoise:
         """The recorded noise of a metric; nothing known if there is none."""
         return self.noise.get((metric, basis), NO_NOISE)
+
+
+def _require_positive(baselines: Sequence[Baseline], tolerances: Mapping[str, Tolerance]) -> None:
+    relative = {
+        name for name, tolerance in tolerances.items() if tolerance.loss_ratio and METRICS[name].comparison is Comparison.STATISTICAL
+    }
+    for baseline in baselines:
+        for workload in baseline.workloads:
+            for entry in workload.metrics:
+                recorded = [value for session in entry.sessions for value in (session.value, *session.round_values)]
+                if entry.basis == "absolute" and entry.metric in relative and min(recorded) <= 0:
+                    raise UsageError(
+                        f"the baseline of {baseline.target}/{baseline.config} holds a {entry.metric} of {min(recorded):g} for workload "
+                        f"{workload.workload}, which no ratio can be taken of. Restore the file with git, or record the cell again."
+                    )
 
 
 def target_policy(

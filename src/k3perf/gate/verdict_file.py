@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import UsageError
 from k3perf.gate.outcome import Outcome, join
 from k3perf.gate.plan_file import LongText, Share, ShortText
@@ -145,7 +146,9 @@ def parse_verdict(content: bytes, shown_name: str) -> VerdictDocument:
             f"{shown_name}: {len(content)} bytes, a verdict file has at most {MAXIMUM_FILE_BYTES}. Look at the run's artefacts."
         )
     try:
-        return VerdictDocument.model_validate_json(content)
+        return VerdictDocument.model_validate(json_of(content))
+    except DocumentProblem as problem:
+        raise UsageError(f"{shown_name} is not a verdict file: {problem.kind}. Give the verdict.json that a finished run wrote.") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])[:200]

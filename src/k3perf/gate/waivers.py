@@ -1,14 +1,64 @@
-"""Waivers: which one covers a metric today, and on this build. Pure; the day comes from the caller."""
+"""Waivers: which one covers a metric today, and on this build; and which one never could. Pure; the day comes from the caller."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import date
+from difflib import get_close_matches
+from pathlib import Path
 
+from k3perf.config.suite import Suite
+from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Waiver
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import MetricVerdict
+from k3perf.metrics.definitions import METRICS
+
+
+def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
+    """Raises ConfigFileError for a waiver that can never hold: of a cell that is not measured, of a metric that is not judged there, or of
+    a build that no release is called by. It would be ignored in silence, and the loss that it names reported.
+    """
+    for index, waiver in enumerate(waivers):
+        names: tuple[tuple[str, str, Collection[str]], ...] = (
+            ("target", waiver.target, suite.targets),
+            ("config", waiver.config, suite.configs),
+            ("workload", waiver.workload, suite.workloads),
+            ("metric", waiver.metric, METRICS),
+        )
+        for key, name, known in names:
+            if name not in known:
+                raise ConfigFileError(path, f"{index}.{key}", name, f"no {key} has this name", _nearest(name, known))
+        if re.match(r"[vV]\d", waiver.build):
+            raise ConfigFileError(
+                path, f"{index}.build", waiver.build, "no release is called so", f"Write {waiver.build[1:]}, without the v."
+            )
+        key, problem = _never_judged(waiver, suite)
+        if problem:
+            raise ConfigFileError(path, f"{index}.{key}", getattr(waiver, key), problem, "Correct the waiver, or remove it.")
+
+
+def _never_judged(waiver: Waiver, suite: Suite) -> tuple[str, str]:
+    """The key and the reason why no metric of any run is the waiver's; both empty when one is."""
+    target = suite.target(waiver.target)
+    reason = suite.not_collected(target, suite.config(waiver.config))
+    if reason:
+        return "config", f"{waiver.target} does not measure this config: {reason}"
+    if waiver.workload not in (*target.workloads, *target.workloads_on_request):
+        return "workload", f"{waiver.target} does not measure this workload"
+    if waiver.metric not in suite.tolerances.for_cell(waiver.target, waiver.config, waiver.workload):
+        return (
+            "metric",
+            f"this metric has no tolerance in {waiver.target}-{waiver.config}-{waiver.workload}, so that it is not judged there",
+        )
+    return "", ""
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Use one of: {', '.join(known)}."
 
 
 def apply_waivers(

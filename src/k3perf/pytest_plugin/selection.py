@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from k3perf.config.suite import Cell, LeftOut, Suite
+from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.telemetry.default_targets import default_targets
 from k3perf.telemetry.hardware import DetectedHardware
+
+_WRITE_CELLS: Final = "Write it with `k3perf plan --json`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,9 @@ def nothing_selected(selection: Selection, keyword: str) -> str:
 
 
 def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) -> tuple[Cell, ...]:
-    try:
-        wanted = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigFileError(path, "", None, f"is no readable JSON: {error}", "Write it with `k3perf plan --json`.") from None
+    wanted = read_json(path, _WRITE_CELLS)
     if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-        raise ConfigFileError(path, "", None, "must be a JSON list of cell ids", "Write it with `k3perf plan --json`.")
+        raise ConfigFileError(path, "", None, "must be a JSON list of cell ids", _WRITE_CELLS)
     known = {cell.cell_id for cell in cells}
     for name in wanted:
         for left in left_out:

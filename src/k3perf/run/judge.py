@@ -12,6 +12,7 @@ from k3perf.gate.compare import compare
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
 from k3perf.gate.verdict import CellVerdict
+from k3perf.gate.waivers import check_waivers
 from k3perf.metrics.values import CellMeasurement
 from k3perf.run.settings import RunSettings
 from k3perf.store.baselines import read_baseline, read_target_baselines
@@ -56,16 +57,19 @@ class GateKeeper:
         return compare(baseline, measurement, replace(self.policy(cell), build=measurement.vllm_release or self._settings.build))
 
     def policy(self, cell: Cell) -> Policy:
-        """The target's policy in this run. Raises ConfigFileError for a tolerance of an unknown metric."""
+        """The target's policy in this run. Raises ConfigFileError for a tolerance of an unknown metric, and for a waiver that never holds."""
         name = cell.target.name
         if name not in self._policies:
+            path = self._settings.baselines_directory / "waivers.yaml"
+            waivers = read_waivers(path)
+            check_waivers(waivers, self._settings.suite, path)
             policy = target_policy(
                 self._settings.suite,
                 cell.target,
                 gated_metric_count=self.gated_metric_count,
                 today=datetime.now(UTC).date(),
                 build=self._settings.build,
-                waivers=read_waivers(self._settings.baselines_directory / "waivers.yaml"),
+                waivers=waivers,
             )
             self._policies[name] = policy.with_noise_of(read_target_baselines(self._settings.baselines_directory, name))
         return self._policies[name]

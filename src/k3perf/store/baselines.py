@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
+from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
@@ -58,20 +58,20 @@ def read_baseline_file(path: Path) -> Baseline | None:
 def parse_baseline(path: Path, text: str) -> Baseline:
     """Text to a baseline, its digest unchecked."""
     try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise ConfigFileError(path, "", None, f"not JSON, or cut short: {error}", RESTORE) from None
+        data = json_of(text)
+    except DocumentProblem as problem:
+        raise problem.at(path, RESTORE) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != 1:
         step = "This release reads schema version 1; use the k3perf release that wrote the file."
         raise ConfigFileError(path, "schema_version", version, "a form that this release does not know", step)
     try:
-        return Baseline.model_validate_json(text)
+        return Baseline.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
-        raise ConfigFileError(path, key, value, f"not a baseline: {first['msg']}", RESTORE) from None
+        raise ConfigFileError(path, key, value, f"is not a baseline: {first['msg'].removeprefix('Value error, ')}", RESTORE) from None
 
 
 def write_baseline(root: Path, baseline: Baseline) -> Path:

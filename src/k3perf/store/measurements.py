@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError
 from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.samples import Arm, InvalidReason, TelemetryReading
 from k3perf.store.atomic import replace_file
-from k3perf.store.files import read_text
 
 MEASUREMENTS_SCHEMA_VERSION: Final = 1
 
@@ -138,11 +138,8 @@ def load_measurement(data: dict[str, Any]) -> CellMeasurement:
 def read_measurement_file(path: Path) -> MeasurementFile:
     """Read one ``measurements.json``. Missing, unreadable, truncated or malformed: ``ConfigFileError`` with the next step."""
     next_step = "Give the measurements.json that a finished run wrote."
-    text = read_text(path, next_step)
-    if text is None:
-        raise ConfigFileError(path, "", None, "there is no such file", next_step)
     try:
-        return MeasurementFile.model_validate_json(text)
+        return MeasurementFile.model_validate(read_json(path, next_step))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])

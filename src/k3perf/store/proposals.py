@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
@@ -56,11 +57,13 @@ def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
         if text is None:
             continue
         try:
-            proposal = Proposal.model_validate_json(text)
+            proposal = Proposal.model_validate(json_of(text))
+        except DocumentProblem as problem:
+            raise problem.at(path, NEXT_STEP) from None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(str(part) for part in first["loc"])
-            raise ConfigFileError(path, key, None, f"not a proposal: {first['msg']}", NEXT_STEP) from None
+            raise ConfigFileError(path, key, None, f"is not a proposal: {first['msg'].removeprefix('Value error, ')}", NEXT_STEP) from None
         _require_untouched(path, folder, proposal.baseline)
         found.append((path, proposal))
     return tuple(found)

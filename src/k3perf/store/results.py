@@ -22,10 +22,12 @@ from typing import Any, Final, Self
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ConfigFileError, MeasurementInvalid
 from k3perf.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
 
 RESULTS_SCHEMA_VERSION: Final = 1
+_SAMPLE_BEGIN: Final = b'{"kind":"sample"'
 _CHECK_PATH: Final = "Check the path: a run writes results.jsonl into its results folder, which --k3-results names."
 
 
@@ -181,14 +183,20 @@ def read_results(path: Path) -> RunResults:
             if (kind == "run") != (number == 1):
                 raise ValueError("a results file is of one run: it begins with that run's line and holds no other")
             _take(results, pending, kind, content)
-        except (ValidationError, KeyError, TypeError, ValueError) as error:
+        except (DocumentProblem, ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(results, number, len(lines), kind, error) from error
     results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
     return results
 
 
 def _entry(line: bytes) -> tuple[str, Any]:
-    entry = orjson.loads(line)
+    """A line's kind and content. Samples are most of a file: one that is as the writer writes it is read without a closer look."""
+    entry = None
+    if line.startswith(_SAMPLE_BEGIN):
+        with suppress(ValueError):
+            entry = orjson.loads(line)
+    if entry is None or orjson.dumps(entry) != line:
+        entry = json_of(line)
     return str(entry["kind"]), entry["content"]
 
 

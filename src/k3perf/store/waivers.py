@@ -5,24 +5,14 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
+from k3perf.documents import DocumentProblem, yaml_of
 from k3perf.errors import ConfigFileError
 from k3perf.gate.baseline import Waiver
 from k3perf.store.files import read_text
 
 NEXT_STEP = "Each entry of the list has target, config, workload, metric, owner, build, reason and expires_on (YYYY-MM-DD, quoted or not)."
-
-
-class _WordLoader(yaml.SafeLoader):
-    """Numbers and days stay the text that was written: 0.30 as a number is 0.3, another release."""
-
-
-_WordLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("float", "int", "timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -31,9 +21,9 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
     if text is None:
         return ()
     try:
-        data = yaml.load(text, Loader=_WordLoader)  # noqa: S506 (a SafeLoader subclass)
-    except yaml.YAMLError as error:
-        raise ConfigFileError(path, "", None, f"not YAML: {error}", NEXT_STEP) from None
+        data = yaml_of(text, words=True)
+    except DocumentProblem as problem:
+        raise problem.at(path, NEXT_STEP) from None
     entries = [] if data is None else data
     if not isinstance(entries, list):
         raise ConfigFileError(path, "", None, "not a list of waivers", NEXT_STEP)

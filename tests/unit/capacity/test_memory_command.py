@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from k3perf.cli.memory import register
-from k3perf.errors import ConfigFileError, UsageError
+from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from tests.unit.capacity.proxies import MODELS
 
 SUITE = MODELS.parent
@@ -77,10 +77,10 @@ def test_a_config_file_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "KV tokens               unknown" in out
 
 
-def test_what_does_not_fit_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_no_regression(capsys: pytest.CaptureFixture[str]) -> None:
     model = str(MODELS / "kimi-k3" / "config.json")
     status = run("--model-config", model, "--tensor", "8", "--device-memory-bytes", "150754820096")
-    assert status == 1
+    assert status == ExitStatus.INVALID
     assert "no, " in capsys.readouterr().out
 
 

@@ -29,7 +29,7 @@ def baseline(values: dict[str, float] | None = None, reason: str = "first record
             "unit": "u",
             "basis": "absolute",
             "anchor_value": value,
-            "sessions": [{"session_id": f"s{index}", "value": value + index} for index in (-1, 0, 1)],
+            "sessions": [{"session_id": f"s{index}", "value": max(value + index, 0.0)} for index in (-1, 0, 1)],
         }
         for name, value in given.items()
     ]
@@ -123,12 +123,13 @@ def test_an_unreadable_old_file_hides_no_hand_edit() -> None:
 
 def test_moved_names_every_metric_that_differs() -> None:
     old, new = (
-        Baseline.model_validate(baseline(values)) for values in ({"tpot_mean_ms": 20.0, "gone": 1.0}, {"tpot_mean_ms": 22.0, "fresh": 2.0})
+        Baseline.model_validate(baseline(values))
+        for values in ({"tpot_mean_ms": 20.0, "itl_p50_ms": 1.0}, {"tpot_mean_ms": 22.0, "itl_p90_ms": 2.0})
     )
     rows = {row.metric: row for row in moved(old, new)}
     assert rows["tpot_mean_ms"].loss_ratio == pytest.approx(0.1)
-    assert (rows["gone"].old_value, rows["gone"].new_value, rows["gone"].loss_ratio) == (1.0, None, None)
-    assert (rows["fresh"].old_value, rows["fresh"].new_value) == (None, 2.0)
+    assert (rows["itl_p50_ms"].old_value, rows["itl_p50_ms"].new_value, rows["itl_p50_ms"].loss_ratio) == (1.0, None, None)
+    assert (rows["itl_p90_ms"].old_value, rows["itl_p90_ms"].new_value) == (None, 2.0)
     assert "weights_bytes" not in rows
     zero, one = (Baseline.model_validate(baseline({"tpot_mean_ms": value})) for value in (0.0, 1.0))
     assert moved(zero, one)[0].loss_ratio == 1.0

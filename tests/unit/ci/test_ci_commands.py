@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from k3perf.cli import ci, plan
-from k3perf.errors import ConfigFileError, UnknownNameError, UsageError
+from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
 from k3perf.gate.selection import ChangedPath, select
 
 from .conftest import PROVENANCE
@@ -216,7 +216,7 @@ def test_recorded_costs_and_budget(checkout: Path, capsys: pytest.CaptureFixture
     (checkout / "perf_tests" / "costs.json").write_text('{"session_s": {"a": -1}}')
     with pytest.raises(ConfigFileError, match=r"session_s\.a"):
         run("plan")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="there is no such file"):
         run("plan", "--costs", "none.json")
 
 
@@ -334,14 +334,14 @@ def test_check_baselines(checkout: Path, capsys: pytest.CaptureFixture[str], mon
     assert run("ci", "check-baselines", "--base", "main") == 0
     assert "1 baselines changed, 0 findings" in capsys.readouterr().out
     path.write_bytes(written(baseline({"tpot_mean_ms": 30.0, "output_tokens_per_s": 3378.0}, config="seqs_1")))
-    assert run("ci", "check-baselines", "--base", "main") == 1
+    assert run("ci", "check-baselines", "--base", "main") == ExitStatus.USAGE
     assert "without a new reason" in capsys.readouterr().out
     path.write_text(path.read_text().replace("30.0", "28.0"))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert run("ci", "check-baselines", "--base", "main") == 1
+    assert run("ci", "check-baselines", "--base", "main") == ExitStatus.USAGE
     assert "::error file=baselines/alpha/seqs_1.json::its digest" in capsys.readouterr().out
     path.unlink()
-    assert run("ci", "check-baselines", "--base", "main") == 1
+    assert run("ci", "check-baselines", "--base", "main") == ExitStatus.USAGE
     assert "was deleted, yet alpha still measures seqs_1" in capsys.readouterr().out
 
 
@@ -365,7 +365,7 @@ def test_without_git_a_plan_says_so(checkout: Path, monkeypatch: pytest.MonkeyPa
 
 def test_files_that_are_no_plan_or_too_many_are_refused(files: Callable[[str, object], Path], tmp_path: Path) -> None:
     bad = str(files("plan.json", "[]"))
-    with pytest.raises(UsageError, match="is no plan file"):
+    with pytest.raises(UsageError, match="is not a plan file"):
         run("merge", "--plan", bad)
     for index in range(601):
         files(f"many/{index}/verdict.json", "{}")

@@ -55,9 +55,9 @@ def test_what_follows_two_dashes_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("plan --output {gone}/plan.json", "No such file or directory: '{gone}/plan.json'"),
-        ("plan --github-output {gone}/out", "No such file or directory: '{gone}/out'"),
-        ("ci comment {gone}/verdict.json --output {gone}/comment", "No such file or directory: '{gone}/comment'"),
+        ("plan --output {gone}/plan.json", "{gone}/plan.json cannot be written (No such file or directory); choose another --output"),
+        ("plan --github-output {gone}/out", "{gone}/out cannot be written (No such file or directory); choose another --github-output"),
+        ("ci comment {gone}/verdict.json --output {gone}/comment", "{gone}/comment cannot be written"),
         ("gate selftest --recorded {empty}", "it holds no .json file"),
         ("memory plan --config default --target h200-k3 --set max_modle_len=1", "Did you mean 'max_model_len'?"),
         ("memory plan --config default --target h200-k3 --set gpu_memory_utilization=NaN", "is no share above 0 and up to 1"),

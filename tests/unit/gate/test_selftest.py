@@ -505,7 +505,7 @@ def test_recordings_of_the_repository_are_found_from_any_folder_inside(
     assert "recorded long, simulated, baseline mode" in said
     assert f"tolerances (as given): {RATE} 20%" in said
     assert "* simulated on simulated in baseline mode: too few usable sessions (a/simulated 4), a replay needs 9" in said
-    assert "* torn.json: not a measurement file" in said
+    assert "* torn.json: is not valid JSON, or was cut short" in said
     assert "* faulty.json: a fault was put into its candidate on purpose (slow_step_percent=5.0)" in said
 
 

@@ -95,7 +95,7 @@ def test_the_command_says_when_nothing_meets_the_level(arguments, mock_server, c
     [
         (WORKLOAD, "declares no service_level"),
         (WORKLOAD.replace("seed: 7", "seed: -7"), "'seed'.*-7"),
-        ("a: [", "no valid YAML"),
+        ("a: [", "is not valid YAML"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_use(arguments, tmp_path, capsys, workload, message):

@@ -108,7 +108,7 @@ def test_truncated_unreadable_and_wrong_files_are_refused(tmp_path: Path) -> Non
     whole = path.read_bytes()
     for cut in (0, 1, len(whole) // 2, len(whole) - 3):
         path.write_bytes(whole[:cut])
-        with pytest.raises(ConfigFileError, match="not a measurement file"):
+        with pytest.raises(ConfigFileError, match=r"cut short|is empty"):
             read_measurement_file(path)
     path.write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigFileError, match="UTF-8"):

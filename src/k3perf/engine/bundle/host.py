@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +9,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from pydantic import Field, ValidationError
 
 from k3perf.config.models import Declared
+from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError
 
 # Names that manylinux had before it counted glibc versions.
@@ -56,12 +56,7 @@ def read_inventory(path: Path) -> HostInventory:
     """The inventory in ``path``; ConfigFileError when it is missing, no JSON, or not what the inventory script writes."""
     step = "Run `python3 inventory.py > host.json` on the host (k3perf bundle inventory --show-script prints the script)."
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return HostInventory.model_validate(data)
-    except FileNotFoundError:
-        raise ConfigFileError(path, "", None, "no such file", step) from None
+        return HostInventory.model_validate(read_json(path, step))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
         raise ConfigFileError(path, ".".join(map(str, problem["loc"])), None, problem["msg"], step) from None
-    except (OSError, ValueError) as error:
-        raise ConfigFileError(path, "", None, f"is no inventory: {error}", step) from None
