@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import pytest
 
+from k3perf.config.suite import load_suite
 from k3perf.gate.baseline import Baseline, digest_of
 from k3perf.gate.compare import compare
 from k3perf.gate.environments import recorded_environments
 from k3perf.gate.outcome import Outcome
+from k3perf.gate.policy import target_policy
 from k3perf.gate.propose import propose
 from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.store.baselines import read_target_baselines
+from k3perf.store.measurements import read_measurement_file
 from tests.unit.gate.conftest import Build
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 HERE = {"python": "3.11.7", "kernel": "6.1.0-17", "processor": "AMD EPYC"}
 THERE = {"python": "3.11.2", "kernel": "6.1.0-17", "processor": "AMD EPYC"}
 LOCK = {"block_size": 16, "version.vllm": "0.32.0", "version.torch": "2.13.0"}
@@ -63,6 +70,33 @@ def test_an_older_baseline_is_judged_without_recording_it_again(build: Build, ba
     assert (verdict.outcome, verdict.differences) == (Outcome.PASS, ())
     told = "python 3.11.7 -> 3.11.2" if "version.python" in machine else "driver 580.1 -> 590.2"
     assert f"environment differs: {told}" in verdict.notes
+
+
+def test_the_committed_baseline_is_judged_on_another_machine_without_recording_it_again() -> None:
+    """The shipped files, as they were recorded with Python 3.12.3 and driver 580.159.04 in the lock."""
+    suite = load_suite(REPOSITORY / "perf_tests")
+    committed = read_target_baselines(REPOSITORY / "baselines", "h200-k3")
+    baseline = next(known for known in committed if known.config == "default")
+    policy = target_policy(suite, suite.target("h200-k3"), gated_metric_count=1, today=date(2026, 12, 1)).with_noise_of(committed)
+    recordings = [read_measurement_file(path) for path in sorted((REPOSITORY / "perf_tests" / "recordings").glob("h200-k3-?-*.json"))]
+    recorded = next(
+        cell
+        for recording in recordings
+        for cell in recording.measurements()
+        if recording.run_id in baseline.acceptance.run_ids and (cell.config, cell.workload) == ("default", "serve_1k")
+    )
+    here = compare(baseline, recorded, policy)
+    assert (here.outcome, here.differences) == (Outcome.PASS, ())
+    assert not any("environment" in note for note in here.notes)
+    elsewhere = {"python": "3.11.2", "driver": "590.44.01", "distribution": "Debian GNU/Linux 12 (bookworm)"}
+    moved = replace(recorded, sessions=tuple(replace(session, environment=elsewhere) for session in recorded.sessions))
+    there = compare(baseline, moved, policy)
+    assert (there.outcome, there.metrics) == (Outcome.PASS, here.metrics)
+    assert "environment differs: python 3.12.3 -> 3.11.2; driver 580.159.04 -> 590.44.01" in there.notes
+    upgraded = [replace(session, resolved_config={**session.resolved_config, "version.vllm": "0.34.0"}) for session in moved.sessions]
+    drifted = compare(baseline, replace(moved, sessions=tuple(upgraded)), policy)
+    assert [difference.key for difference in drifted.differences] == ["version.vllm"]
+    assert drifted.outcome is Outcome.CONFIG_DRIFT
 
 
 def test_sessions_of_several_machines_are_one_baseline_that_tells_them_apart(build: Build, baseline: Baseline) -> None:

@@ -62,6 +62,7 @@ def session_record(name: str, rounds: tuple[RoundRecord, ...] = ()) -> SessionRe
         stages=(StageTiming("load", 1.5),),
         memory=(RankMemory(0, weights_bytes=5, absent=("graph_pool_bytes",)),),
         rounds=rounds,
+        environment={"python": "3.11.7", "kernel": "6.1.0"},
     )
 
 
