@@ -46,7 +46,7 @@ def measured(cell: str) -> dict[str, Any]:
         for index in range(6)
         for arm in ("candidate", "reference")
     ]
-    known = {"target": target, "config": config, "workload": workload, "mode": "reference", "hardware_class": "cpu-avx512"}
+    known = {"target": target, "config": config, "workload": workload, "mode": "reference", "hardware_class": "cpu-avx2"}
     return known | {"schema_version": 1, "plan_digest": "sha256:" + "0" * 64, "sessions": sessions}
 
 

@@ -33,7 +33,7 @@ def test_a_clean_pull_request_is_green(workplace: Workplace) -> None:
     assert run.status == 0, run.text[-6000:]
     plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
     assert {entry["config"] for entry in plan["cells"]} == {"default", "seqs_down"}
-    assert shards(workplace) == ["results-cpu-avx512-0"]
+    assert shards(workplace) == ["results-cpu-avx2-0"]
     assert workplace.verdict["outcome"] == "PASS"
 
 
@@ -118,7 +118,7 @@ def test_an_invalid_cell_is_measured_once_more_on_another_pool(workplace: Workpl
 def test_a_cell_that_stays_invalid_is_red(workplace: Workplace) -> None:
     head = workplace.change("seqs_down spoiled")
     assert workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head)).status != 0
-    assert shards(workplace) == ["results-cpu-avx512-0", "results-cpu-avx512-0-retry"]
+    assert shards(workplace) == ["results-cpu-avx2-0", "results-cpu-avx2-0-retry"]
     assert workplace.verdict["outcome"] == "INVALID"
 
 
@@ -179,7 +179,7 @@ def test_a_night_that_lost_its_cells_is_red_and_names_them(workplace: Workplace)
     git(workplace.tree, "push", "--quiet", "origin", "main")
     run = workplace.act("schedule", "nightly.yml", {"repository": {"full_name": "team/suite"}})
     assert run.status != 0
-    assert "cpu-hybrid-default-chat: no valid session" in run.text
+    assert "cpu-gqa-default-chat: no valid session" in run.text
     assert "nothing can be proposed" in run.text
     assert git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh") == ""
     assert not workplace.calls.exists() or "pr create" not in workplace.calls.read_text()

@@ -46,7 +46,8 @@ def _hardware(target: TargetSpec) -> str:
     hardware = target.hardware
     name = hardware.device_name or hardware.hardware_class
     hosts = f" on {hardware.host_count} hosts" if hardware.host_count > 1 else ""
-    return f"{hardware.device_count} x {name}{hosts}"
+    needs = f" with {', '.join(hardware.cpu_features)}" if hardware.cpu_features else ""
+    return f"{hardware.device_count} x {name}{hosts}{needs}"
 
 
 def _ranks(target: TargetSpec) -> str:

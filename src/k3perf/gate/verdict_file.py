@@ -94,6 +94,7 @@ class CellEntry(_Part):
     notes: tuple[LongText, ...] = Field(max_length=1_000, default=())
     buy_until_sessions: int = Field(ge=0, le=10**6, default=0)
     buy_until_rounds: int = Field(ge=0, le=10**6, default=0)
+    times_only: bool = False
 
     @property
     def cell_id(self) -> str:
