@@ -171,7 +171,7 @@ def server_mean_ms(counters, histogram):
 def test_a_replay_hits_the_prefix_cache_as_the_trace_does(shallow_engine, tmp_path):
     """The first 200 requests, at 1/16 of their length: one trace block is one cache block. One at a time, so that every hit can be had."""
     name = os.environ.get("K3PERF_TEST_TRACE")
-    rows = read_trace(Path(name))[0][:200] if name else synthesise_trace(requests=200, duration_s=60, seed=11)
+    rows = read_trace(Path(name)).rows[:200] if name else synthesise_trace(requests=200, duration_s=60, seed=11)
     (tmp_path / "trace.jsonl").write_text(trace_text(rows))
     spec = trace_spec(
         "trace.jsonl", length_scale=BLOCK_TOKENS / 512, time_scale=1e6, concurrency_limit=1, longest_request_tokens=8192

@@ -570,6 +570,8 @@ def recorded_samples(site, folder):
 def test_a_trace_is_replayed_and_another_takes_its_place(wider_site):
     run = wider_site.pytest("-k", "fp8_kv-replay", "--k3-record", "--k3-sessions", "1", "--k3-results", "shipped")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    origin = "trace shipped.jsonl: Mooncake's trace form (JSON lines); times in milliseconds since the start; blocks of 512 tokens"
+    assert origin in (wider_site.root / "shipped" / "verdict.json").read_text()
     (wider_site.root / "mine.jsonl").write_text(trace_lines([1024, 300, 2000]))
     other = ("--k3-trace", "mine.jsonl", "--k3-results", "mine")
     run = wider_site.pytest("-k", "fp8_kv-replay", "--k3-record", "--k3-sessions", "1", *other)

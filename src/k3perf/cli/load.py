@@ -8,8 +8,7 @@ from pathlib import Path
 
 from k3perf.cli import find_rate
 from k3perf.cli.numbers import count, positive
-from k3perf.cli.output import write_text
-from k3perf.errors import UsageError
+from k3perf.cli.output import write_lines, write_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,9 +16,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("load", help="find a sustainable request rate; import or make traces")
     commands = parser.add_subparsers(dest="load_command", metavar="COMMAND", required=True)
     find_rate.register(commands)
-    importing = commands.add_parser("import-log", help="turn a log of OpenAI-style requests (JSONL with token counts) into a trace")
-    importing.add_argument("log", type=Path)
+    importing = commands.add_parser("import-log", help="turn a request log, or a trace in another form, into a trace")
+    importing.add_argument("log", type=Path, help="JSON lines, a JSON array or CSV; docs/load.md lists the forms")
     importing.add_argument("--output", type=Path, required=True, metavar="TRACE")
+    importing.add_argument(
+        "--time-unit", choices=("s", "ms", "us", "ns"), help="unit of times that are numbers (default: told by their size or the form)"
+    )
+    importing.add_argument(
+        "--block-tokens", type=count, metavar="N", help="tokens of one block of a trace's hash_ids (default: told by the form or the ids)"
+    )
     importing.set_defaults(run=import_log)
     making = commands.add_parser("make-trace", help="make a small trace with the statistics of production chat traffic")
     making.add_argument("--requests", type=count, default=200)
@@ -30,20 +35,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def import_log(arguments: argparse.Namespace) -> int:
-    """Write the trace; say on stderr what was left out. A log without one usable line is refused."""
+    """Write the trace and where it comes from; say on stderr what was recognised and what was left out."""
     from k3perf.workload.log_import import import_log as read_log
-    from k3perf.workload.trace import trace_text
+    from k3perf.workload.log_values import TimeUnit
+    from k3perf.workload.trace import trace_lines
+    from k3perf.workload.trace_source import source_document, source_path
 
-    try:
-        lines = arguments.log.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{arguments.log}: the log cannot be read ({error}); give a JSONL file in UTF-8") from None
-    imported = read_log(lines)
-    left_out = ", ".join(f"{count} lines {reason}" for reason, count in imported.left_out.items())
-    if not imported.rows:
-        raise UsageError(f"{arguments.log}: no line has a time and both token counts ({left_out or 'the file is empty'})")
-    write_text(arguments.output, trace_text(imported.rows))
-    sys.stderr.write(f"{len(imported.rows)} requests imported; left out: {left_out or 'none'}\n")
+    unit = TimeUnit(arguments.time_unit) if arguments.time_unit else None
+    imported = read_log(arguments.log, time_unit=unit, block_tokens=arguments.block_tokens)
+    source = imported.source
+    sha256 = write_lines(arguments.output, trace_lines(imported.rows(), source.block_tokens))
+    beside = source_path(arguments.output)
+    if arguments.output.is_file():  # a pipe has nothing beside it
+        write_text(beside, source_document(source, sha256))
+    reasons = ", ".join(f"{reason} ({number})" for reason, number in source.left_out.items())
+    sys.stderr.write(
+        f"{source.text}\n"
+        f"{source.request_count} requests over {imported.span_s:.3f} s, {imported.prompt_tokens_count} prompt tokens, "
+        f"{imported.reply_tokens_count} reply tokens; left out: {reasons or 'none'}\n"
+    )
     return 0
 
 

@@ -66,7 +66,7 @@ class Ramp(Declared):
 
 
 class TraceReplay(Declared):
-    """Arrivals, lengths and prefix sharing come from a trace file (Mooncake's JSONL form).
+    """Arrivals, lengths and prefix sharing come from a trace file (docs/load.md, Traces).
 
     ``window_start_s``/``window_duration_s`` cut the trace, ``time_scale`` divides gaps (2.0 is twice as fast),
     ``length_scale`` multiplies lengths (0.125 makes 512-token blocks 64 tokens long). Requests whose scaled prompt and output together

@@ -204,8 +204,12 @@ class SuiteRun:
             raise MeasurementInvalid(f"the machine failed while the cell was measured: {error}") from error
 
     def _result(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, durations_s: tuple[float, ...]) -> CellResult:
-        """The verdict gets the notes that judge nothing."""
-        return CellResult(measurement, self._notes.add(cell, measurement, verdict), durations_s)
+        """The verdict gets the notes that judge nothing, a replayed trace's provenance among them."""
+        noted = self._notes.add(cell, measurement, verdict)
+        trace = self._plan(cell).trace
+        if trace is not None:
+            noted = replace(noted, notes=(*noted.notes, trace.text))
+        return CellResult(measurement, noted, durations_s)
 
     def _durations_of(self, cell: Cell, measurement: CellMeasurement) -> tuple[float, ...]:
         """Durations in seconds of the rounds that the verdict rests on; those of a session that died are not among them."""

@@ -121,8 +121,7 @@ def expand(
 def _trace_requests(
     spec: WorkloadSpec, arrival: TraceReplay, source: TokenSource, path: Path
 ) -> tuple[tuple[PlannedRequest, ...], TraceUse]:
-    rows, sha256 = read_trace(path)
-    scaled, use = scale_trace(arrival, rows, file=path.name, sha256=sha256, maximum_requests=spec.requests)
+    scaled, use = scale_trace(arrival, read_trace(path), maximum_requests=spec.requests)
     if not scaled:
         raise UsageError(
             f"workload {spec.name}: nothing of the trace {path} is left: {use.outside_window_count} requests are outside the window, "

@@ -16,7 +16,7 @@ from k3perf.config.workload_spec import LogNormalLength
 from k3perf.units import MS_PER_S
 from k3perf.workload.draws import uniforms
 from k3perf.workload.lengths import draw_lengths
-from k3perf.workload.trace import TRACE_BLOCK_TOKENS, TraceRow
+from k3perf.workload.trace_rows import TRACE_BLOCK_TOKENS, TraceRow
 
 _STEP_MS: Final = 3000
 _PROMPTS: Final = LogNormalLength(kind="lognormal", median=6500, sigma=1.15, low=891, high=126_000)
@@ -30,7 +30,7 @@ _REMEMBERED: Final = 40
 class _Seen:
     input_length: int
     output_length: int
-    hash_ids: tuple[int, ...]
+    hash_ids: tuple[int | str, ...]
 
 
 def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[TraceRow, ...]:
@@ -58,6 +58,6 @@ def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[Tr
     return tuple(rows)
 
 
-def _block_ids(kept: tuple[int, ...], length: int, fresh_ids: Iterator[int]) -> tuple[int, ...]:
+def _block_ids(kept: tuple[int | str, ...], length: int, fresh_ids: Iterator[int]) -> tuple[int | str, ...]:
     wanted = -(-length // TRACE_BLOCK_TOKENS)
     return (*kept, *(next(fresh_ids) for _ in range(wanted - len(kept))))[:wanted]

@@ -160,24 +160,24 @@ def test_the_command_says_what_is_missing_or_wrong(for_a_target, repository, cap
 
 
 def test_a_log_becomes_a_trace(tmp_path, capsys):
-    line = json.dumps({"created": 1, "usage": {"prompt_tokens": 700, "completion_tokens": 3}})
+    line = json.dumps({"created": 1763000000, "usage": {"prompt_tokens": 700, "completion_tokens": 3}})
     (tmp_path / "log.jsonl").write_text(f"{line}\nnothing\n")
     assert main(["load", "import-log", str(tmp_path / "log.jsonl"), "--output", str(tmp_path / "t.jsonl")]) == 0
-    assert "1 requests imported; left out: 1 lines not JSON" in capsys.readouterr().err
-    assert read_trace(tmp_path / "t.jsonl")[0][0].input_length == 700
+    assert "left out: not JSON (1)" in capsys.readouterr().err
+    assert read_trace(tmp_path / "t.jsonl").rows[0].input_length == 700
 
 
 def test_a_log_without_counts_is_refused(tmp_path, capsys):
     (tmp_path / "log.jsonl").write_text("{}\n")
     assert main(["load", "import-log", str(tmp_path / "log.jsonl"), "--output", str(tmp_path / "t.jsonl")]) == ExitStatus.USAGE
-    assert "1 lines no token counts" in capsys.readouterr().err
+    assert "no token counts (1)" in capsys.readouterr().err
     assert not (tmp_path / "t.jsonl").exists()
 
 
 def test_a_trace_can_be_made(tmp_path):
     path = tmp_path / "t.jsonl"
     assert main(["load", "make-trace", "--requests", "30", "--duration", "9", "--output", str(path)]) == 0
-    assert len(read_trace(path)[0]) == 30
+    assert len(read_trace(path).rows) == 30
 
 
 @pytest.fixture

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from k3perf.workload.log_import import import_log
 from k3perf.workload.trace import read_trace, trace_text
+
+NOW = 1700000000
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """A log's lines, imported from a file."""
+
+    def of(lines):
+        path = Path(tmp_path) / "log.jsonl"
+        path.write_text("\n".join(lines))
+        return import_log(path)
+
+    return of
 
 
 @pytest.mark.parametrize(
@@ -20,42 +35,43 @@ from k3perf.workload.trace import read_trace, trace_text
         {"response": {"body": {"created": 1700000001, "usage": {"prompt_tokens": 600, "completion_tokens": 7}}}},
     ],
 )
-def test_the_usual_forms_are_understood(record):
+def test_the_usual_forms_are_understood(record, imported):
     first = {"created": 1700000000, "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
-    imported = import_log([json.dumps(record), json.dumps(first)])
-    assert imported.left_out == {}
-    assert [(row.timestamp_ms, row.input_length, row.output_length, len(row.hash_ids)) for row in imported.rows] == [
+    trace = imported([json.dumps(record), json.dumps(first)])
+    assert trace.source.left_out == {}
+    assert [(row.timestamp_ms, row.input_length, row.output_length, len(row.hash_ids)) for row in trace.rows()] == [
         (0, 5, 3, 1),
         (1000, 600, 7, 2),
     ]
 
 
-def test_what_is_left_out_is_counted_by_reason():
+def test_what_is_left_out_is_counted_by_reason(imported):
     lines = [
         "no json",
         "[]",
         "",
-        json.dumps({"created": 1, "usage": None}),
-        json.dumps({"created": 1}),
+        json.dumps({"created": NOW, "usage": None}),
+        json.dumps({"created": NOW}),
         json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
         json.dumps({"created": "yesterday", "usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
-        json.dumps({"created": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 0}}),
-        json.dumps({"created": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
+        json.dumps({"created": NOW, "usage": {"prompt_tokens": 5, "completion_tokens": 0}}),
+        json.dumps({"created": NOW, "usage": {"prompt_tokens": 5, "completion_tokens": 3}}),
     ]
-    imported = import_log(lines)
-    assert len(imported.rows) == 1
-    assert imported.left_out == {
+    trace = imported(lines)
+    assert len(list(trace.rows())) == trace.source.request_count == 1
+    assert trace.source.left_out == {
         "not JSON": 1,
         "not an object": 1,
         "no token counts": 2,
-        "no time": 2,
+        "no time": 1,
+        "time that is neither a number nor a date": 1,
         "no tokens in prompt or reply": 1,
     }
 
 
-def test_an_imported_log_is_a_valid_trace_without_sharing(tmp_path):
-    record = json.dumps({"created": 1, "usage": {"prompt_tokens": 1025, "completion_tokens": 3}})
+def test_an_imported_log_is_a_valid_trace_without_sharing(tmp_path, imported):
+    record = json.dumps({"created": NOW, "usage": {"prompt_tokens": 1025, "completion_tokens": 3}})
     path = tmp_path / "trace.jsonl"
-    path.write_text(trace_text(import_log([record, record]).rows))
-    rows, _ = read_trace(path)
+    path.write_text(trace_text(imported([record, record]).rows()))
+    rows = read_trace(path).rows
     assert len({block for row in rows for block in row.hash_ids}) == 6

@@ -34,7 +34,7 @@ def expanded(directory: Path, **arrival):
 
 
 def test_rows_survive_writing_and_reading(directory):
-    assert read_trace(directory / "trace.jsonl")[0] == ROWS
+    assert read_trace(directory / "trace.jsonl").rows == ROWS
 
 
 def test_a_replay_has_the_traces_times_lengths_and_sharing(directory):
@@ -102,9 +102,14 @@ def test_another_trace_can_take_the_declared_ones_place(directory, tmp_path):
         ({"timestamp": -1}, "line 2: timestamp.*-1"),
         ({"timestamp": True}, "line 2: timestamp"),
         ({"input_length": 0}, "line 2: input_length.*0"),
-        ({"output_length": "9"}, "line 2: output_length.*'9'"),
+        ({"output_length": "x"}, "line 2: output_length.*'x'"),
+        ({"output_length": True}, "line 2: output_length.*True"),
+        ({"timestamp": float("inf")}, "line 2: timestamp.*not finite"),
+        ({"timestamp": "2026-01-01"}, "line 2: timestamp.*mixed"),
+        ({"hash_ids": [True, 2]}, "line 2: hash_ids.*not a list of block ids"),
+        ({"block_tokens": 0}, "line 2: block_tokens"),
         ({"hash_ids": [1]}, "line 2: hash_ids.*not 2 block ids.*1 entries"),
-        ({"hash_ids": None}, "line 2: hash_ids"),
+        ({"hash_ids": "1,2"}, "line 2: hash_ids.*not a list of block ids"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
@@ -117,10 +122,10 @@ def test_a_bad_line_is_named(tmp_path, line, message):
 
 
 def test_a_missing_or_empty_trace_is_named(tmp_path):
-    with pytest.raises(ConfigFileError, match=r"gone\.jsonl.*cannot be read"):
+    with pytest.raises(UsageError, match=r"gone\.jsonl.*cannot be read"):
         read_trace(tmp_path / "gone.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(ConfigFileError, match="holds no request"):
+    with pytest.raises(UsageError, match="the file is empty"):
         read_trace(tmp_path / "empty.jsonl")
 
 
@@ -147,7 +152,7 @@ def test_a_real_trace_replays_with_its_own_hit_ratio():
     name = os.environ.get("K3PERF_TEST_TRACE")
     if not name:
         pytest.skip("K3PERF_TEST_TRACE names no trace in Mooncake's form")
-    rows, _ = read_trace(Path(name))
+    rows = read_trace(Path(name)).rows
     plan = expand(trace_spec(name, requests=200, length_scale=0.0625), vocabulary_size=4096)
     assert replayed_hit_ratio(plan, 32) == pytest.approx(unbounded_hit_ratio(rows[:200]), abs=0.002)
 
