@@ -56,7 +56,9 @@ def check_arguments(arguments: dict[str, Any], path: Path, key: str) -> None:
 
 
 def check_environment(environment: Mapping[str, str], path: Path, key: str) -> None:
-    """Raise ConfigFileError for a variable that decides the form of the engine's log, which the harness sets itself."""
+    """Raise ConfigFileError for a variable that decides the form of the engine's log, which the
+    harness sets itself.
+    """
     for name, value in environment.items():
         if name in FIXED:
             raise ConfigFileError(path, f"{key}.{name}", value, "is set by the harness, which reads the engine's log", "Remove it.")

@@ -1,5 +1,5 @@
-"""What vLLM's log lines mean: the start stage they open, and which of them is the root cause. Pure text in, names out; the patterns hold for
-vLLM 0.27 to 0.32, CPU and GPU workers.
+"""What vLLM's log lines mean: the start stage they open, and which of them is the root cause. Pure
+text in, names out; the patterns hold for vLLM 0.27 to 0.32, CPU and GPU workers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Final
 
 STAGES: Final = ("import", "load", "profile", "compile", "capture", "ready")
 
-# A line opens its stage; stages only go forward. The last ones of the log need none: `ready` ends with a healthy answer.
+# A line opens its stage; stages only go forward. The last ones of the log need none: `ready` ends
+# with a healthy answer.
 _STAGE_OPENED_BY: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     (
         "ready",

@@ -63,7 +63,8 @@ class LogReader:
             try:
                 with self.path.open("rb") as handle:
                     handle.seek(self._offset)
-                    # what is written while this reads is the next look's: an engine that never pauses would be read for ever
+                    # what is written while this reads is the next look's: an engine that never
+                    # pauses would be read for ever
                     left_bytes = os.fstat(handle.fileno()).st_size - self._offset
                     while left_bytes > 0 and (data := handle.read(min(_BLOCK_BYTES, left_bytes))):
                         left_bytes -= len(data)
@@ -81,7 +82,8 @@ class LogReader:
         fill the memory, and is progress all the same."""
         now_ns = self._clock_ns()
         self._offset += len(data)
-        # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
+        # a progress bar redraws its line with carriage returns: each redraw counts as a line, so
+        # that it is progress too
         *complete, self._partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
         if len(self._partial) > _LONGEST_LINE_BYTES:
             complete.append(self._partial)
@@ -149,7 +151,9 @@ class LogReader:
         return [self._partial.decode(errors="replace")] if self._partial.strip() else []
 
     def compiles_between(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
-        """One line for each compile that may have been reported inside the window; ``drain`` at its edges sharpens it."""
+        """One line for each compile that may have been reported inside the window; ``drain`` at
+        its edges sharpens it.
+        """
         self.drain()
         with self._lock:
             inside = [(name, line.text) for name, line in self._compiles if line.after_ns <= end_ns and line.seen_ns >= start_ns]

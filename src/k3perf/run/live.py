@@ -112,7 +112,8 @@ class SessionLog:
     rounds: list[RoundRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # One engine may serve several cells (a resident reference does), each with a session of its own in the results.
+        # One engine may serve several cells (a resident reference does), each with a session of
+        # its own in the results.
         self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
 
     def record(self) -> SessionRecord:
@@ -206,7 +207,9 @@ def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], r
 
 
 def _engine_readings(counted: CounterDifference) -> tuple[TelemetryReading, ...]:
-    """What the engine's counters say of the window; its death is an exception before this is asked."""
+    """What the engine's counters say of the window; its death is an exception before this is
+    asked.
+    """
     uncounted = [name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset]
     return (
         TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),
