@@ -10,8 +10,7 @@ from typing import Final
 
 STAGES: Final = ("import", "load", "profile", "compile", "capture", "ready")
 
-# A line opens its stage; stages only go forward. The last ones of the log need none: `ready` ends
-# with a healthy answer.
+# A line opens its stage; stages only go forward. The last ones of the log need none: `ready` ends with a healthy answer.
 _STAGE_OPENED_BY: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     (
         "ready",

@@ -63,8 +63,7 @@ class LogReader:
             try:
                 with self.path.open("rb") as handle:
                     handle.seek(self._offset)
-                    # what is written while this reads is the next look's: an engine that never
-                    # pauses would be read for ever
+                    # what is written while this reads is the next look's: an engine that never pauses would be read for ever
                     left_bytes = os.fstat(handle.fileno()).st_size - self._offset
                     while left_bytes > 0 and (data := handle.read(min(_BLOCK_BYTES, left_bytes))):
                         left_bytes -= len(data)
@@ -82,8 +81,7 @@ class LogReader:
         fill the memory, and is progress all the same."""
         now_ns = self._clock_ns()
         self._offset += len(data)
-        # a progress bar redraws its line with carriage returns: each redraw counts as a line, so
-        # that it is progress too
+        # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
         *complete, self._partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
         if len(self._partial) > _LONGEST_LINE_BYTES:
             complete.append(self._partial)

@@ -139,8 +139,7 @@ def find_members(engine_id: str, root_pid: int | None, strangers: dict[int, int]
         children = {pid for pid, row in rows.items() if row.parent_pid in members and pid not in members}
         members |= children
         grew = bool(children)
-    # A process between fork and exec still shows its parent's environment, so a young one is
-    # looked at again.
+    # A process between fork and exec still shows its parent's environment, so a young one is looked at again.
     settled_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED_S) * _TICKS_PER_S
     strangers.clear()
     strangers.update({pid: row.start_ticks for pid, row in rows.items() if pid not in members and row.start_ticks < settled_ticks})

@@ -112,8 +112,7 @@ class SessionLog:
     rounds: list[RoundRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # One engine may serve several cells (a resident reference does), each with a session of
-        # its own in the results.
+        # One engine may serve several cells (a resident reference does), each with a session of its own in the results.
         self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
 
     def record(self) -> SessionRecord:

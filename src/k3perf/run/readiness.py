@@ -20,8 +20,7 @@ from k3perf.errors import PreflightError, UsageError
 from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import GIB
 
-# A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of
-# interpreter and libraries per process tree.
+# A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of interpreter and libraries per process tree.
 CPU_ENGINE_BASE_BYTES: Final = 2 * GIB
 MEMORY_DEADLINE_S: Final = 60.0
 GPU_MEMORY_UTILIZATION: Final = 0.9  # vLLM's default has been 0.9 or a little more
