@@ -258,6 +258,14 @@ _SUITE = (
     _suite("counts_nothing", "mid-round", "/metrics is an empty page", "server_counters", "no_counters"),
     _suite("metrics_endless", "mid-round", "/metrics never ends", "GET /metrics.*larger than 64 MiB", "endless_metrics"),
     _suite("preempted", "mid-round", "the server counts preemptions", "preemptions", "preempts"),
+    _suite("compiles", "mid-round", "the log reports a compile in every round", "compile_in_window", "compile_in_service"),
+    _suite(
+        "compiles_in_silence",
+        "mid-round",
+        "every round leaves a kernel in a compiler's cache, and no line",
+        "kernels were compiled inside the window: 1 kernels.*new in: /x/deep_gemm",
+        "leaves_kernels",
+    ),
     _suite("dies_at_load", "load", "the worker raises, at both tries", "injected death in worker at load", "die:load:worker"),
     _suite("hangs_at_load", "load", "the worker hangs, at both tries", "engine hung in stage load", "hang:load"),
     _suite(
