@@ -1,7 +1,9 @@
-"""NVML behind one door: every call that can fail goes through ``ask`` or ``look``, and every failure is classified here.
+"""NVML behind one door: every call that can fail goes through ``ask`` or ``look``, and every
+failure is classified here.
 
-A figure can be missing for three reasons. The device does not offer it, the driver refuses it to this process, or the device does not
-answer. Readers treat the three differently, so nobody else catches an NVML error.
+A figure can be missing for three reasons. The device does not offer it, the driver refuses it to
+this process, or the device does not answer. Readers treat the three differently, so nobody else
+catches an NVML error.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A figure that could not be read. ``words`` are NVML's own; ``gone``: the device itself no longer answers, not this call alone."""
+    """A figure that could not be read. ``words`` are NVML's own; ``gone``: the device itself no
+    longer answers, not this call alone.
+    """
 
     cause: Cause
     words: str
@@ -48,7 +52,8 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The library, loaded and initialised. Context manager. Raises NvmlError when it cannot be loaded.
+    """The library, loaded and initialised. Context manager. Raises NvmlError when it cannot be
+    loaded.
 
     ``module`` is pynvml; tests pass another one.
     """

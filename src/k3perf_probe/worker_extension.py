@@ -33,7 +33,9 @@ class ProbeExtension:
         return answers.leave_answer(found, directory)
 
     def k3perf_new_compiled_files(self, since_ns: int | str, sent_ns: int | str, directory: str = "") -> dict[str, Any]:
-        """What this rank's compilers left on disk since ``since_ns``, wall clock of the harness (``jit_caches``)."""
+        """What this rank's compilers left on disk since ``since_ns``, wall clock of the harness
+        (``jit_caches``).
+        """
         return answers.leave_answer(jit_caches.new_files(self, int(since_ns), int(sent_ns)), directory)
 
     def k3perf_slow_down(self, percent: float | str) -> dict[str, Any]:

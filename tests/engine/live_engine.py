@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from k3perf.config.suite import load_suite
+from k3perf.engine.jit_monitor import can_be_verbose
 from k3perf.engine.model_directory import materialise
 from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
@@ -76,6 +77,7 @@ def start_live(pytestconfig: pytest.Config, engine_python: Path, tmp_path_factor
             engine_python=engine_python,
             python_path=engine_python_path(work),
             cache_directory=work,
+            verbose_monitor=can_be_verbose(engine_python),
         )
         engine = start_engine(launch, work_directory=work / f"{target}-{len(list(work.iterdir()))}")
         running.append(Live(engine, ServerProbe(engine.base_url, timeout_s=60), target, arguments))

@@ -178,6 +178,10 @@ _MACHINE = (
     _harmless("memory_given_back_late", Kind.MACHINE, "pre-flight", "memory becomes free before the deadline", ""),
     _machine("no_nvml", "NVML cannot be loaded", "NVML is unavailable"),
     _machine("device_silent", "a device does not answer NVML", "does not answer NVML"),
+    _machine("device_refused", "the driver refuses a device's memory to this process", "memory: Insufficient Permissions"),
+    _harmless(
+        "device_without_memory_info", Kind.MACHINE, "pre-flight", "a device does not report its memory, and the target needs no figure", ""
+    ),
     _machine("wrong_class", "another device than the target's", "NVIDIA L4"),
     _machine("too_few_devices", "one device, the target wants two", "1 found, needed 2"),
     _machine("old_driver", "a driver below the target's minimum", "driver: 550.1, needed 580"),
@@ -201,6 +205,8 @@ _ROUND = (
     _round("engine_dies_mid_round", "the engine dies inside the window", "engine_died"),
     _round("engine_restarts", "an engine process was restarted", "engine_restarted"),
     _round("compile_in_window", "the log reports a kernel compiled inside the window", "compile_in_window"),
+    _round("compile_on_disk_alone", "a compiler leaves a kernel in its cache and no line in the log", "compile_in_window"),
+    _round("compile_monitor_silent", "the JIT monitor's greeting is not in the log", "compile_in_window"),
     _round("server_counts_nothing", "/metrics lacks the counters that a round is held against", "server_counters"),
     _round("preempted", "the server counts preemptions", "preemptions"),
     _round("client_late", "the load generator lags 40 ms", "client_lag_p99_ms"),
@@ -210,6 +216,7 @@ _ROUND = (
     _round("clock_low", "the SM clock falls under the target's limit", "sm_clock_min_mhz"),
     _round("too_hot", "95 degrees", "temperature_max_c"),
     _round("ecc_error_in_round", "an uncorrected ECC error inside the window", "ecc_errors_count"),
+    _round("driver_loaded_again", "the ECC counter falls inside the window", "ecc_errors_count"),
     _round("nvml_lost", "NVML stops answering mid-run", "harmful_throttle_bits"),
     _round("process_joins_device", "another process appears on the device", "foreign_device_processes_count"),
     _round("cpu_stolen", "the hypervisor takes 10 % of the time", "steal_ratio"),
@@ -251,6 +258,14 @@ _SUITE = (
     _suite("counts_nothing", "mid-round", "/metrics is an empty page", "server_counters", "no_counters"),
     _suite("metrics_endless", "mid-round", "/metrics never ends", "GET /metrics.*larger than 64 MiB", "endless_metrics"),
     _suite("preempted", "mid-round", "the server counts preemptions", "preemptions", "preempts"),
+    _suite("compiles", "mid-round", "the log reports a compile in every round", "compile_in_window", "compile_in_service"),
+    _suite(
+        "compiles_in_silence",
+        "mid-round",
+        "every round leaves a kernel in a compiler's cache, and no line",
+        "kernels were compiled inside the window: 1 kernels.*new in: /x/deep_gemm",
+        "leaves_kernels",
+    ),
     _suite("dies_at_load", "load", "the worker raises, at both tries", "injected death in worker at load", "die:load:worker"),
     _suite("hangs_at_load", "load", "the worker hangs, at both tries", "engine hung in stage load", "hang:load"),
     _suite(

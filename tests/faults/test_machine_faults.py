@@ -28,6 +28,7 @@ from k3perf.run.cell_measurement import engine_reason
 from k3perf.run.suite_run import SuiteRun
 from k3perf.units import GIB, MIB
 from tests.faults.matrix import Kind, of
+from tests.nvml.host import host
 
 ROWS = {fault.name: fault for fault in of(Kind.MACHINE)}
 H200 = Hardware(
@@ -164,6 +165,14 @@ def test_nvml_absent_or_silent() -> None:
     expect_refusal("no_nvml", lambda: require(check(Needs(H200), devices=nvml_reader(nvml=fake_nvml(nvmlInit=no_library)))))
     silent = nvml_reader(nvml=fake_nvml(nvmlDeviceGetMemoryInfo=fail))
     expect_refusal("device_silent", lambda: require(check(Needs(H200), devices=silent)))
+
+
+def test_a_device_that_refuses_its_memory_and_one_that_has_no_such_figure() -> None:
+    refusing = nvml_reader((0,), nvml=host({"nvmlDeviceGetMemoryInfo": "raises NoPermission"}))
+    expect_refusal("device_refused", lambda: require(check(Needs(H200), devices=refusing)))
+    shared = nvml_reader((0,), nvml=host({"nvmlDeviceGetMemoryInfo": "raises NotSupported"}))
+    assert ROWS["device_without_memory_info"].exit_status is ExitStatus.OK
+    require(check(Needs(H200.model_copy(update={"device_memory_bytes": None})), devices=shared))
 
 
 class Time:

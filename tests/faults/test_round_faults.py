@@ -10,6 +10,7 @@ import pytest
 
 from k3perf.config.models import Tolerance
 from k3perf.config.suite import load_suite
+from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.errors import UnknownNameError
 from k3perf.gate.baseline import Acceptance
 from k3perf.gate.compare import compare
@@ -18,6 +19,7 @@ from k3perf.gate.policy import target_policy
 from k3perf.gate.propose import propose
 from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES, Bound, ValidityRules, judge_round, judge_session
 from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.run.compile_watch import Seen, compile_reading
 from k3perf.samples import (
     Arm,
     ChunkRecord,
@@ -84,6 +86,19 @@ def reading(name: str, value: float | None) -> RoundRecord:
     return replace(CLEAN, telemetry=(*kept, TelemetryReading(name, value, "test")))
 
 
+def without(name: str) -> tuple[TelemetryReading, ...]:
+    return tuple(entry for entry in CLEAN.telemetry if entry.name != name)
+
+
+def of_watch(seen: Seen) -> RoundRecord:
+    return replace(CLEAN, telemetry=(*without("jit_compiles_count"), compile_reading(seen, JitMonitor(offered=True, verbose=True))))
+
+
+def fallen_counter() -> TelemetryReading:
+    samples = [DeviceSample(at_ns, 0, 1, {}, 1, 1, 1, 1, 1, 0, errors) for at_ns, errors in ((0, 3), (1, 0))]
+    return next(entry for entry in device_readings(0, samples, 0, 1, DeviceOwnership(frozenset())) if entry.name == "ecc_errors_count")
+
+
 def counter(name: str, value: float) -> RoundRecord:
     return replace(CLEAN, counters={**CLEAN.counters, name: value})
 
@@ -99,6 +114,8 @@ SPOILED = {
     "engine_dies_mid_round": reading("engine_deaths_count", 1),
     "engine_restarts": reading("engine_restarts_count", 1),
     "compile_in_window": reading("jit_compiles_count", 1),
+    "compile_on_disk_alone": of_watch(Seen(files=("/x/deep_gemm/cache/k",), files_count=1, greetings_count=1)),
+    "compile_monitor_silent": of_watch(Seen(greetings_count=0)),
     "server_counts_nothing": reading("server_counters_missing_count", 2),
     "preempted": counter("vllm:num_preemptions_total", 1.0),
     "client_late": replace(CLEAN, client_lag_p99_ns=40 * MS),
@@ -108,6 +125,7 @@ SPOILED = {
     "clock_low": reading("sm_clock_min_mhz", 1200),
     "too_hot": reading("temperature_max_c", 95),
     "ecc_error_in_round": reading("ecc_errors_count", 1),
+    "driver_loaded_again": replace(CLEAN, telemetry=(*without("ecc_errors_count"), fallen_counter())),
     "nvml_lost": reading("throttle_reasons_bits", None),
     "process_joins_device": reading("foreign_device_processes_count", 1),
     "cpu_stolen": reading("steal_ratio", 0.1),
@@ -130,7 +148,7 @@ def test_a_spoiled_round_breaks_its_rule_and_no_other(fault: Fault) -> None:
     assert reason.text
     rule = next(rule for rule in RULES.rounds if rule.name == reason.rule)
     assert reason.limit == rule.limit
-    if fault.name != "nvml_lost":
+    if fault.name not in ("nvml_lost", "compile_monitor_silent", "driver_loaded_again"):  # unknown is the reason there
         assert reason.reading is not None
         assert (reason.reading > rule.limit) if rule.bound is Bound.AT_MOST else (reason.reading < rule.limit)
 

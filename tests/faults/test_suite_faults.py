@@ -26,7 +26,7 @@ from tests.faults.matrix import Fault, Kind, of
 pytestmark = pytest.mark.timeout(120)
 ROWS = {fault.name: fault for fault in of(Kind.SUITE)}
 SUITE = Path(__file__).parents[2] / "perf_tests"
-BY_DEFAULT = {"suite_engine_dies_mid_round", "suite_dies_at_load"}
+BY_DEFAULT = {"suite_engine_dies_mid_round", "suite_dies_at_load", "suite_compiles_in_silence"}
 BY_FLAGS = [fault for fault in ROWS.values() if fault.flags and fault.exit_status is ExitStatus.INVALID and "config" not in fault.name]
 
 

@@ -1,4 +1,6 @@
-"""Every entry of ``compiles.yaml``: lines that show a compile, compiles that no line shows, and engines without a monitor."""
+"""Every entry of ``compiles.yaml``: lines that show a compile, compiles that no line shows, and
+engines without a monitor.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Any:
-    """Two engines of one process each; ``run(position, program)`` makes one run a program to its end."""
+    """Two engines of one process each; ``run(position, program)`` makes one run a program to its
+    end.
+    """
     processes = [spawn(PARENT, f"watch-{os.getpid()}-{position}") for position in range(2)]
     trees = [ProcessTree(f"watch-{os.getpid()}-{position}", process.pid) for position, process in enumerate(processes)]
 

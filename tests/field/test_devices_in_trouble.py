@@ -1,4 +1,6 @@
-"""Every situation of ``devices.yaml``: what is collected, what doctor and the pre-flight say, and what a window's readings are."""
+"""Every situation of ``devices.yaml``: what is collected, what doctor and the pre-flight say, and
+what a window's readings are.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,8 @@ def test_a_counter_that_falls_is_unknown(name: str, field: str, values: list[flo
 @pytest.mark.parametrize(
     ("ranks", "visible", "on_device", "strangers"),
     [
-        # process ids of another namespace, as in nvidia-docker 1483, gpu-monitoring-tools 63, HAMi-core 112, optimum-benchmark 88
+        # process ids of another namespace, as in nvidia-docker 1483, gpu-monitoring-tools 63,
+        # HAMi-core 112, optimum-benchmark 88
         (1, {1, 2, 3, 4, 5, 6}, {645400: 5, 700000: 9}, 1),
         (1, {324, 325}, {645400: 5}, 0),
         (1, {324, 325}, {645400: 5, 324: 5}, 1),  # the engine's rank is the visible one

@@ -1,4 +1,6 @@
-"""What a process imports as ``pynvml`` with this folder first on its path. K3PERF_TEST_NVML holds the calls of ``host`` as JSON."""
+"""What a process imports as ``pynvml`` with this folder first on its path. K3PERF_TEST_NVML holds
+the calls of ``host`` as JSON.
+"""
 
 import importlib.util
 import json

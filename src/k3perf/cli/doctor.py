@@ -15,6 +15,7 @@ from k3perf.config.refusals import too_old
 from k3perf.config.suite import Suite
 from k3perf.engine.findings import Finding, Level
 from k3perf.engine.installed_vllm import InstalledVllm, installed_vllm
+from k3perf.engine.jit_monitor import can_be_verbose
 from k3perf.engine.lock import lock_path, read_holder
 from k3perf.engine.process_tree import command_of, marked_processes, process_identity
 from k3perf.errors import ExitStatus, PreflightError, UsageError
@@ -44,7 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     targets, choice = ([suite.target(name) for name in arguments.target], "") if arguments.target else _targets_here(suite)
     installed, left = installed_vllm(python), _leftovers()
     found = {
-        target.name: (*_target_findings(target, python, Path(arguments.results)), *_engine_version(target, installed, python), left)
+        target.name: (
+            *_target_findings(target, python, Path(arguments.results)),
+            *_engine_version(target, installed, python),
+            *_compile_monitor(target, installed, python),
+            left,
+        )
         for target in targets
     }
     if arguments.json:
@@ -84,7 +90,9 @@ def _target_findings(target: TargetSpec, python: Path, results: Path) -> tuple[F
 
 
 def _other_silent_devices(target: TargetSpec) -> list[Finding]:
-    """Devices of this machine that do not answer and that the target does not use: a warning. Those that it uses are checked above."""
+    """Devices of this machine that do not answer and that the target does not use: a warning.
+    Those that it uses are checked above.
+    """
     from k3perf.telemetry.hardware import detect_hardware
 
     taken = target_device_indices(target.hardware)
@@ -131,6 +139,17 @@ def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> t
         return (Finding("engine version", Level.OK, reading, needed),)
     text = f"Install {needed} into the environment of {python}, or name the Python of one that has it with --engine-python."
     return (Finding("engine version", Level.FAIL, reading, needed, text),)
+
+
+def _compile_monitor(target: TargetSpec, found: InstalledVllm, python: Path) -> list[Finding]:
+    """Whether compiles in a round can be seen on a device. The CPU worker has no such monitor."""
+    if target.hardware.kind == "cpu" or not found.release:
+        return []
+    needed = "jit_monitor_verbose"
+    if can_be_verbose(python):
+        return [Finding("compile monitor", Level.OK, "vLLM's JIT monitor, set to verbose by the harness", needed)]
+    text = "Rounds will be INVALID (compile_in_window), except those of an eager engine. Install a vLLM that has the argument."
+    return [Finding("compile monitor", Level.WARN, f"vLLM {found.release} reports each kernel once", needed, text)]
 
 
 def _leftovers() -> Finding:

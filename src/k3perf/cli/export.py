@@ -107,7 +107,9 @@ def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_argu
 
 
 def _device_notes(target: TargetSpec) -> tuple[str, ...]:
-    """Devices of this machine that do not answer, for a target of such devices: the files may be meant for it."""
+    """Devices of this machine that do not answer, for a target of such devices: the files may be
+    meant for it.
+    """
     from k3perf.telemetry.hardware import silent_device_notes
 
     if target.hardware.kind != "nvidia":

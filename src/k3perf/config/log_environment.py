@@ -1,7 +1,8 @@
-"""What decides the form of an engine's log. The harness reads the log, so it sets all of it for a measured engine.
+"""What decides the form of an engine's log. The harness reads the log, so it sets all of it for a
+measured engine.
 
-A caller's shell must not hide a line or change how it begins. Nothing here changes how a request is computed, and none of it is part of
-the resolved configuration.
+A caller's shell must not hide a line or change how it begins. Nothing here changes how a request
+is computed, and none of it is part of the resolved configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Programs that compile kernels, by the names that the process list shows (15 characters at most). Pure."""
+"""Programs that compile kernels, by the names that the process list shows (15 characters at most).
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Is each device fit for the engines that a target starts? Pure: states in, findings out, every device on its own."""
+"""Is each device fit for the engines that a target starts? Pure: states in, findings out, every
+device on its own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ASK_FOR_RIGHTS: Final = "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be mea
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeeds:
-    """What a target needs of each of its devices. ``own_ranks_count``: ranks of this run that compute on each device already."""
+    """What a target needs of each of its devices. ``own_ranks_count``: ranks of this run that
+    compute on each device already.
+    """
 
     hardware: Hardware
     free_memory_bytes: int | None = None
@@ -108,7 +112,9 @@ def _health(state: DeviceState) -> Finding:
 
 
 def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
-    """Under another limit the device has other clocks under load: its numbers are of another class."""
+    """Under another limit the device has other clocks under load: its numbers are of another
+    class.
+    """
     seen_w = state.power_limit_w
     right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
     reading = "unknown" if seen_w is None else f"{seen_w:g} W"
@@ -142,7 +148,8 @@ def _processes(needs: DeviceNeeds, state: DeviceState) -> Iterable[Finding]:
 def _strangers(needs: DeviceNeeds, holders: tuple[MemoryHolder, ...]) -> tuple[int, tuple[MemoryHolder, ...]]:
     """How many processes on the device are not ours, and which may be meant.
 
-    A pid that is not visible here (of a container's host) may be one of our ranks, but no more of them than we have ranks on the device.
+    A pid that is not visible here (of a container's host) may be one of our ranks, but no more of
+    them than we have ranks on the device.
     """
     others = tuple(holder for holder in holders if holder.pid not in needs.own_pids)
     hidden = tuple(holder for holder in others if not Path(f"/proc/{holder.pid}").exists())

@@ -33,7 +33,8 @@ class MemoryHolder:
 class DeviceState:
     """One device as NVML reports it. None: not read, and ``unread`` has the reason.
 
-    Keys of ``unread``: ``device`` (nothing else was read then), ``name``, ``memory``, ``driver``, ``processes``, ``ecc``.
+    Keys of ``unread``: ``device`` (nothing else was read then), ``name``, ``memory``, ``driver``,
+    ``processes``, ``ecc``.
     """
 
     index: int
@@ -75,9 +76,11 @@ def holders_text(holders: tuple[MemoryHolder, ...]) -> str:
 
 
 def nvml_reader(indices: tuple[int, ...] = (), *, nvml: Any = None) -> DeviceReader:
-    """A function that reads the devices (all of them without ``indices``). ``nvml`` is the pynvml module, another one in tests.
+    """A function that reads the devices (all of them without ``indices``). ``nvml`` is the pynvml
+    module, another one in tests.
 
-    The function raises PreflightError when NVML cannot be loaded. A device that does not answer is a state that says so.
+    The function raises PreflightError when NVML cannot be loaded. A device that does not answer is
+    a state that says so.
     """
 
     def read() -> tuple[DeviceState, ...]:

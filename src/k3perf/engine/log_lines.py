@@ -1,5 +1,5 @@
-"""What vLLM's log lines mean: the start stage they open, and which of them is the root cause. Pure text in, names out; the patterns hold for
-vLLM 0.27 to 0.32, CPU and GPU workers.
+"""What vLLM's log lines mean: the start stage they open, and which of them is the root cause. Pure
+text in, names out; the patterns hold for vLLM 0.27 to 0.32, CPU and GPU workers.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ class LogReader:
         return [self._partial.decode(errors="replace")] if self._partial.strip() else []
 
     def compiles_between(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
-        """One line for each compile that may have been reported inside the window; ``drain`` at its edges sharpens it."""
+        """One line for each compile that may have been reported inside the window; ``drain`` at
+        its edges sharpens it.
+        """
         self.drain()
         with self._lock:
             inside = [(name, line.text) for name, line in self._compiles if line.after_ns <= end_ns and line.seen_ns >= start_ns]

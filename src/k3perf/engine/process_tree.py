@@ -32,9 +32,11 @@ _KEPT_COMPILERS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One line of the process list; ``start_ticks`` tells a reused pid from the process that had it before.
+    """One line of the process list; ``start_ticks`` tells a reused pid from the process that had
+    it before.
 
-    ``children_ticks``: processor time of its children that have ended and been waited for, and of theirs.
+    ``children_ticks``: processor time of its children that have ended and been waited for, and of
+    theirs.
     """
 
     pid: int
@@ -173,7 +175,9 @@ class ProcessTree:
         return found
 
     def _note_compilers(self, found: dict[int, ProcessRow]) -> None:
-        """Every look at the tree is a look for compilers too: the sampler's, every few seconds of a round, costs nothing more."""
+        """Every look at the tree is a look for compilers too: the sampler's, every few seconds of
+        a round, costs nothing more.
+        """
         for pid, row in found.items():
             if self._known.get(pid) != row.start_ticks and is_compiler(name := name_of(pid)):
                 self.compilers_seen.append((time.monotonic_ns(), pid, name))

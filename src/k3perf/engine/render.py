@@ -65,11 +65,14 @@ def measured_launch(
     cache_directory: Path,
     verbose_monitor: bool = False,
 ) -> EngineLaunch:
-    """The launch of a measured engine: the deployment plus port, served name, probe and the form of its log.
+    """The launch of a measured engine: the deployment plus port, served name, probe and the form
+    of its log.
 
-    ``python_path`` becomes the engine's PYTHONPATH and must hold ``k3perf_probe``; ``cache_directory`` keeps compile caches between
-    sessions, so that warm starts are warm by choice. ``verbose_monitor``: this vLLM has ``jit_monitor_verbose``
-    (``engine.jit_monitor.can_be_verbose``), without which its JIT monitor reports each kernel once.
+    ``python_path`` becomes the engine's PYTHONPATH and must hold ``k3perf_probe``;
+    ``cache_directory`` keeps compile caches between sessions, so that warm starts are warm by
+    choice. ``verbose_monitor``: this vLLM has ``jit_monitor_verbose``
+    (``engine.jit_monitor.can_be_verbose``), without which its JIT monitor reports each kernel
+    once.
     """
     deployed = deployment(target, engine_arguments, model, config_path="{config_file}")
     argv = [str(engine_python), *deployed.command[1:], "--host", "127.0.0.1", "--port", "{port}"]

@@ -1,8 +1,9 @@
-"""Was anything compiled inside a round's window? What the log says, what compilers left on disk, and the compilers themselves.
+"""Was anything compiled inside a round's window? What the log says, what compilers left on disk,
+and the compilers themselves.
 
-vLLM's JIT monitor alone cannot tell: it knows three compilers of many. Each of the three looks sees what the others miss. Where the
-monitor should watch and is not seen to, no line is no proof, and the reading has no value. All looks are taken at the window's edges,
-outside the measured time.
+vLLM's JIT monitor alone cannot tell: it knows three compilers of many. Each of the three looks
+sees what the others miss. Where the monitor should watch and is not seen to, no line is no proof,
+and the reading has no value. All looks are taken at the window's edges, outside the measured time.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class AsksEveryRank(Protocol):
 class Seen:
     """What was seen of compiles in one window.
 
-    ``lines``, ``files`` and ``programs``: one text each for the log's lines, the folders with new files and the compilers.
-    ``unreadable``: why a folder could not be looked at, empty when all were. ``answered_count``: ranks of ``ranks_count`` that have
-    looked, ``greetings_count``: those whose monitor has said that it watches.
+    ``lines``, ``files`` and ``programs``: one text each for the log's lines, the folders with new
+    files and the compilers. ``unreadable``: why a folder could not be looked at, empty when all
+    were. ``answered_count``: ranks of ``ranks_count`` that have looked, ``greetings_count``: those
+    whose monitor has said that it watches.
     """
 
     lines: tuple[str, ...] = ()
@@ -64,7 +66,9 @@ class Seen:
 
 
 class CompileWatch:
-    """One round's watch over one engine: made before the window, asked after it. Another engine's compilers are not seen."""
+    """One round's watch over one engine: made before the window, asked after it. Another engine's
+    compilers are not seen.
+    """
 
     def __init__(self, engine: Watched) -> None:
         self._engine = engine
@@ -74,7 +78,8 @@ class CompileWatch:
         self._before = [_children_ticks(tree) for tree in engine.trees]
 
     def seen(self, start_ns: int, end_ns: int, *, probe: AsksEveryRank, ranks_count: int) -> Seen:
-        """Look at everything once more. ``start_ns`` and ``end_ns`` are the window's, on the monotonic clock.
+        """Look at everything once more. ``start_ns`` and ``end_ns`` are the window's, on the
+        monotonic clock.
 
         Raises EngineError when the engine does not answer.
         """
@@ -94,7 +99,9 @@ class CompileWatch:
         )
 
     def _programs(self, tree: ProcessTree, before: dict[tuple[int, int], int]) -> list[str]:
-        """Compilers by name, as far as a look met them, else the processor time of the children that have ended meanwhile."""
+        """Compilers by name, as far as a look met them, else the processor time of the children
+        that have ended meanwhile.
+        """
         after = _children_ticks(tree)  # looks at the tree, and so for compilers
         alive = {pid for pid, _ in before.keys() & after.keys()}
         named = {pid: name for seen_ns, pid, name in list(tree.compilers_seen) if seen_ns >= self._start_ns or pid in alive}
@@ -109,7 +116,9 @@ class CompileWatch:
 
 
 def compile_reading(seen: Seen, monitor: JitMonitor) -> TelemetryReading:
-    """``jit_compiles_count``: how many compiles were seen at least; None with the reason where nothing was seen and something could hide."""
+    """``jit_compiles_count``: how many compiles were seen at least; None with the reason where
+    nothing was seen and something could hide.
+    """
     count = max(len(seen.lines), seen.files_count, len(seen.programs))
     if count:
         parts = [

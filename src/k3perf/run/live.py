@@ -208,7 +208,9 @@ def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], r
 
 
 def _engine_readings(counted: CounterDifference) -> tuple[TelemetryReading, ...]:
-    """What the engine's counters say of the window; its death is an exception before this is asked."""
+    """What the engine's counters say of the window; its death is an exception before this is
+    asked.
+    """
     uncounted = [name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset]
     return (
         TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),

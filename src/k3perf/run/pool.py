@@ -161,7 +161,9 @@ class EnginePool:
         return (*self._live_pids(), *(ahead.engine.pids() if ahead is not None else ()))
 
     def engines_count(self) -> int:
-        """Engines that serve, an idle one included. Each has one rank on every device that it uses."""
+        """Engines that serve, an idle one included. Each has one rank on every device that it
+        uses.
+        """
         return len(self._live)
 
     def _live_pids(self) -> tuple[int, ...]:

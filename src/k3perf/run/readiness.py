@@ -37,10 +37,11 @@ def require_ready(
     own_pids: tuple[int, ...] = (),
     own_ranks_count: int = 0,
 ) -> None:
-    """Wait for memory, then raise PreflightError that lists everything that is missing, by reading and need.
+    """Wait for memory, then raise PreflightError that lists everything that is missing, by reading
+    and need.
 
-    ``own_pids``: processes of engines of this run that stay; what they hold is not foreign. ``own_ranks_count``: how many ranks of
-    these engines compute on each device.
+    ``own_pids``: processes of engines of this run that stay; what they hold is not foreign.
+    ``own_ranks_count``: how many ranks of these engines compute on each device.
     """
     needed_bytes = _needed_bytes(target, engines_count)
     if needed_bytes is not None:
@@ -162,9 +163,11 @@ def _devices_of(target: TargetSpec) -> DeviceReader | None:
 
 
 def _wait_for_devices(target: TargetSpec, read: DeviceReader) -> None:
-    """Wait until the fullest device has the share that vLLM will ask for: an engine that ended gives its memory back late.
+    """Wait until the fullest device has the share that vLLM will ask for: an engine that ended
+    gives its memory back late.
 
-    Nothing is waited for on a device that does not say what it has; the checks after this report it.
+    Nothing is waited for on a device that does not say what it has; the checks after this report
+    it.
     """
     states = read()
     totals = [state.total_bytes for state in states if state.total_bytes is not None]

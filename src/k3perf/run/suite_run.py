@@ -360,7 +360,9 @@ class SuiteRun:
         return self._sampler
 
     def _devices(self) -> tuple[int, ...]:
-        """The devices that the run's targets use: asked for by index, so that one that cannot be read is reported, not missed."""
+        """The devices that the run's targets use: asked for by index, so that one that cannot be
+        read is reported, not missed.
+        """
         hardware = [cell.target.hardware for cell in self._cells if cell.target.hardware.kind == "nvidia"]
         return tuple(sorted({index for item in hardware for index in target_device_indices(item)}))
 

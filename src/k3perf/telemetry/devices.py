@@ -1,8 +1,10 @@
-"""NVML -> one frozen sample a device. The ``DeviceSource`` protocol is what the sampler needs; ``NvmlSource`` is the real one.
+"""NVML -> one frozen sample a device. The ``DeviceSource`` protocol is what the sampler needs;
+``NvmlSource`` is the real one.
 
-A value that a device or driver does not offer is None in the sample. One that was refused or could not be read is None too, and
-``unread`` holds NVML's words for it. NVML being absent, or a device being gone, is a ``DevicesLost`` with its reason; the sampler turns
-it into readings without a value.
+A value that a device or driver does not offer is None in the sample. One that was refused or could
+not be read is None too, and ``unread`` holds NVML's words for it. NVML being absent, or a device
+being gone, is a ``DevicesLost`` with its reason; the sampler turns it into readings without a
+value.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ class DevicesLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One device at one moment. Memory in bytes, power in watts, energy in joules since the driver was loaded, clocks in MHz.
+    """One device at one moment. Memory in bytes, power in watts, energy in joules since the driver
+    was loaded, clocks in MHz.
 
-    ``process_bytes`` None: the device does not say who uses it, which does not mean that it is unused. ``unread``: field name to NVML's
-    words, for fields that the device may offer and that could not be read this time.
+    ``process_bytes`` None: the device does not say who uses it, which does not mean that it is
+    unused. ``unread``: field name to NVML's words, for fields that the device may offer and that
+    could not be read this time.
     """
 
     at_ns: int
@@ -71,9 +75,11 @@ class NvmlSource:
             raise _lost(error.unread) from None
 
     def sample(self, index: int, at_ns: int, *, with_energy: bool) -> DeviceSample:
-        """One device now. A device that refuses its memory to this process is as good as lost: it is another's, or a MIG slice.
+        """One device now. A device that refuses its memory to this process is as good as lost: it
+        is another's, or a MIG slice.
 
-        On an H200 the energy counter costs 3.9 ms of processor time and everything else together 0.35 ms, so energy is read seldom.
+        On an H200 the energy counter costs 3.9 ms of processor time and everything else together
+        0.35 ms, so energy is read seldom.
         """
         handle = self._handle(index)
         memory = self._nvml.memory(handle)

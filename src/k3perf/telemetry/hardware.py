@@ -18,7 +18,9 @@ from k3perf.telemetry.visible import SilentDeviceError, visible_device_indices
 
 @dataclass(frozen=True, slots=True)
 class SilentDevice:
-    """A device that cannot be measured because it does not answer NVML, or refuses to. ``figure``: what it refuses, empty for all."""
+    """A device that cannot be measured because it does not answer NVML, or refuses to. ``figure``:
+    what it refuses, empty for all.
+    """
 
     index: int
     unread: Unread
@@ -41,8 +43,9 @@ class SilentDevice:
 
 @dataclass(frozen=True, slots=True)
 class DetectedHardware:
-    """What was found: name and total bytes of every device that answers (None: it does not report its memory, ``memory_words`` says why),
-    driver, and the processor's features. ``silent``: devices that do not answer.
+    """What was found: name and total bytes of every device that answers (None: it does not report
+    its memory, ``memory_words`` says why), driver, and the processor's features. ``silent``:
+    devices that do not answer.
     """
 
     device_names: tuple[str, ...]
@@ -89,7 +92,9 @@ def detect_hardware() -> DetectedHardware:
 
 
 def silent_device_notes() -> tuple[str, ...]:
-    """One sentence for every device of this machine that does not answer NVML. Empty too where CUDA_VISIBLE_DEVICES is not understood."""
+    """One sentence for every device of this machine that does not answer NVML. Empty too where
+    CUDA_VISIBLE_DEVICES is not understood.
+    """
     try:
         return tuple(f"{device.text}. {device.next_step}" for device in detect_hardware().silent)
     except UsageError:
@@ -97,10 +102,11 @@ def silent_device_notes() -> tuple[str, ...]:
 
 
 def read_hardware(nvml: Any = None) -> DetectedHardware:
-    """Read NVML and /proc/cpuinfo. A machine without NVML is a machine without NVIDIA devices, with the reason kept.
+    """Read NVML and /proc/cpuinfo. A machine without NVML is a machine without NVIDIA devices,
+    with the reason kept.
 
-    Devices that CUDA_VISIBLE_DEVICES hides are not counted. ``nvml`` is the pynvml module, another one in tests. Raises UsageError when
-    the variable cannot be understood.
+    Devices that CUDA_VISIBLE_DEVICES hides are not counted. ``nvml`` is the pynvml module, another
+    one in tests. Raises UsageError when the variable cannot be understood.
     """
     flags = _cpu_flags()
     try:

@@ -27,11 +27,14 @@ _KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older wind
 
 
 class Sampler:
-    """Context manager. ``pids_provider`` gives the engine's processes; asked every five seconds and for every window.
+    """Context manager. ``pids_provider`` gives the engine's processes; asked every five seconds
+    and for every window.
 
-    ``ranks_count`` gives how many ranks of the engines compute on one device: as many processes there may be theirs without being visible.
-    ``devices``: None samples every device that NVML has, and none where there is no NVML (a reading ``devices_count`` of 0 says so);
-    indices are asked for, and a missing one is a reading without a value. Empty: no device, and NVML is left alone.
+    ``ranks_count`` gives how many ranks of the engines compute on one device: as many processes
+    there may be theirs without being visible. ``devices``: None samples every device that NVML
+    has, and none where there is no NVML (a reading ``devices_count`` of 0 says so); indices are
+    asked for, and a missing one is a reading without a value. Empty: no device, and NVML is left
+    alone.
     """
 
     def __init__(
@@ -101,13 +104,16 @@ class Sampler:
             self._lost[index] = str(lost)
 
     def window(self, start_ns: int, end_ns: int, *, devices: tuple[int, ...] | None = None) -> tuple[TelemetryReading, ...]:
-        """Readings over the window, which has ended: samples once more, with energy, which costs more.
+        """Readings over the window, which has ended: samples once more, with energy, which costs
+        more.
 
-        ``devices``: those that this window is about, of the sampled ones; None for all. Another target's lost device is not its concern.
+        ``devices``: those that this window is about, of the sampled ones; None for all. Another
+        target's lost device is not its concern.
 
-        Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched looks like one in which nothing happened.
-        ``engine_pss_bytes`` is read once in five minutes, of whatever engines run then; its source says how old it is. It is told of no other
-        engine: reading it for each would be the largest part of what watching costs.
+        Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched
+        looks like one in which nothing happened. ``engine_pss_bytes`` is read once in five
+        minutes, of whatever engines run then; its source says how old it is. It is told of no
+        other engine: reading it for each would be the largest part of what watching costs.
         """
         if self.failure:
             raise MeasurementInvalid(f"the machine is no longer watched, the sampler ended with {self.failure}")

@@ -20,10 +20,12 @@ class SilentDeviceError(UsageError):
 
 
 def visible_device_indices(*, nvml: Any = None) -> tuple[int, ...] | None:
-    """What CUDA_VISIBLE_DEVICES lists, in its order; None when it is not set, so that every device is visible.
+    """What CUDA_VISIBLE_DEVICES lists, in its order; None when it is not set, so that every device
+    is visible.
 
-    Entries are indices or full ``GPU-...`` identifiers; empty and ``-1`` hide every device. ``nvml`` is the pynvml module, another one in
-    tests. Raises UsageError naming the entry that is neither, or that no device answers to; SilentDeviceError where the device is lost.
+    Entries are indices or full ``GPU-...`` identifiers; empty and ``-1`` hide every device.
+    ``nvml`` is the pynvml module, another one in tests. Raises UsageError naming the entry that is
+    neither, or that no device answers to; SilentDeviceError where the device is lost.
     """
     listed = os.environ.get(VARIABLE)
     if listed is None:

@@ -1,8 +1,10 @@
 """Samples over a window -> named readings (``TelemetryReading``). Pure.
 
-Ratios (ticks, pressure) are differences between the samples nearest outside the window over the time between them; gauges are extremes or
-means of the samples inside it and of the two next to it; energy is the mean power between its nearest readings times the window. A reading
-whose samples hold no value has value None and says why: not offered here, NVML's own words, or a counter that fell.
+Ratios (ticks, pressure) are differences between the samples nearest outside the window over the
+time between them; gauges are extremes or means of the samples inside it and of the two next to it;
+energy is the mean power between its nearest readings times the window. A reading whose samples
+hold no value has value None and says why: not offered here, NVML's own words, or a counter that
+fell.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ def _command(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOwnership:
-    """Which processes on a device are the engine's. ``exists`` tells whether a process id is visible here (containers hide others),
-    ``command`` what it runs (empty when that cannot be read). ``ranks_count``: how many ranks of the run's engines compute on one device.
+    """Which processes on a device are the engine's. ``exists`` tells whether a process id is
+    visible here (containers hide others), ``command`` what it runs (empty when that cannot be
+    read). ``ranks_count``: how many ranks of the run's engines compute on one device.
     """
 
     engine_pids: frozenset[int]
@@ -122,14 +125,18 @@ def device_readings(
 
 
 def _unread(samples: Sequence[DeviceSample], name: str) -> str:
-    """Why no sample has a value of the field ``name``: NVML's words for the last failure, else that the device does not offer it."""
+    """Why no sample has a value of the field ``name``: NVML's words for the last failure, else
+    that the device does not offer it.
+    """
     return next((sample.unread[name] for sample in reversed(samples) if name in sample.unread), NOT_OFFERED)
 
 
 def energy_j(samples: Sequence[DeviceSample], start_ns: int, end_ns: int) -> tuple[float | None, str]:
-    """Energy of the window: mean power between the two energy readings nearest outside it (else inside it), times its length.
+    """Energy of the window: mean power between the two energy readings nearest outside it (else
+    inside it), times its length.
 
-    None where there are no two readings, and, with the reason, where the counter fell between them.
+    None where there are no two readings, and, with the reason, where the counter fell between
+    them.
     """
     points = [(sample.at_ns, sample.energy_j) for sample in samples if sample.energy_j is not None]
     before = [point for point in points if point[0] <= start_ns][-1:] or points[:1]
@@ -195,8 +202,8 @@ def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | Non
 class _Strangers:
     """Processes on a device that are not the engine's, with what they hold in bytes.
 
-    ``hidden`` are ids that do not exist here: in a container NVML may give those of the host's namespace. ``ours_count`` of them may be
-    the engine's, and nothing says which.
+    ``hidden`` are ids that do not exist here: in a container NVML may give those of the host's
+    namespace. ``ours_count`` of them may be the engine's, and nothing says which.
     """
 
     visible: Mapping[int, int | None] = field(default_factory=dict)
@@ -239,7 +246,9 @@ def _holders_text(holders: Mapping[int, int | None], ownership: DeviceOwnership)
 
 
 def _growth(values: Sequence[float | None]) -> tuple[float | None, str]:
-    """Last minus first of a counter's readings. None with fewer than two, and, with the reason, where it ever fell."""
+    """Last minus first of a counter's readings. None with fewer than two, and, with the reason,
+    where it ever fell.
+    """
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None, "one reading in the window, 2 needed" if known else ""

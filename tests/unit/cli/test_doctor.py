@@ -169,3 +169,20 @@ def test_the_engine_must_be_of_the_targets_kind_and_new_enough(
     assert finding["reading"] == (answer or "vLLM is not installed there")
     advice = f"Install {needed}" if answer else "--engine-python"
     assert (advice in finding["text"] and str(python) in finding["text"] + finding["needed"]) == (level == "fail")
+
+
+@pytest.mark.parametrize(("target", "verbose", "levels"), [("h200-k3", True, ["ok"]), ("h200-k3", False, ["warn"]), ("cpu-gqa", False, [])])
+def test_whether_compiles_can_be_seen_is_told_before_a_run(
+    target: str,
+    verbose: bool,
+    levels: list[str],
+    suite_copy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "can_be_verbose", lambda _: verbose)
+    python = python_with(tmp_path, "vllm 0.33.0")
+    run("--suite", str(suite_copy), "--target", target, "--engine-python", str(python), "--results", str(tmp_path), "--json")
+    found = [finding for finding in json.loads(capsys.readouterr().out)[target] if finding["name"] == "compile monitor"]
+    assert [finding["level"] for finding in found] == levels

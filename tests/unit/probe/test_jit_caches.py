@@ -1,4 +1,6 @@
-"""What compilers leave on disk: found below every folder that the worker's environment names, dated, and nothing else."""
+"""What compilers leave on disk: found below every folder that the worker's environment names,
+dated, and nothing else.
+"""
 
 from __future__ import annotations
 
