@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
 import signal
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from k3perf.engine.cause_text import LONGEST_CAUSE
 from k3perf.engine.process_tree import command_of
+from k3perf.engine.root_cause import RootCause, describe_end
 
 # helpers (resource trackers, compile workers) come and go; these do not
 _NEEDED: Final = re.compile(r"EngineCore|Worker|APIServer|DPCoordinator")
+# struct pidfd_info of linux/pidfd.h: mask, cgroup, eleven ids, the exit code
+_PIDFD_INFO_BYTES: Final = 64
+_PIDFD_GET_INFO: Final = (3 << 30) | (_PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT: Final = 1 << 3
+_EXIT_CODE_TRIES: Final = 5
+_EXIT_CODE_PAUSE_S: Final = 0.01
+_STAT_EXIT_CODE: Final = 49  # of the fields behind the program's name
 
 
 def oom_kill_count() -> int | None:
@@ -36,62 +49,156 @@ def describe_exit(return_code: int) -> str:
     return f"signal {-return_code}"
 
 
+@dataclass(frozen=True, slots=True)
+class EndedProcess:
+    """A process whose end was seen. ``exit_code`` as ``Popen.returncode``, None where the kernel does not say."""
+
+    pid: int
+    name: str
+    exit_code: int | None
+    out_of_memory: bool = False
+
+    @property
+    def text(self) -> str:
+        """One sentence: which process, and how it ended."""
+        how = "" if self.exit_code is None else f" with {describe_exit(self.exit_code)}"
+        hint = "; the kernel's out-of-memory killer struck meanwhile" if self.out_of_memory else ""
+        return f"process {self.pid} ({self.name[:80] or 'engine'}) ended{how}{hint}"
+
+    @property
+    def cause(self) -> str:
+        """The same as a cause, where the process left no word."""
+        if self.exit_code is None:
+            return self.text
+        killer = "killed by SIGKILL (the kernel's out-of-memory killer struck meanwhile)"
+        how = killer if self.out_of_memory and self.exit_code == -signal.SIGKILL else describe_end(self.exit_code)
+        return f"{self.name[:80] or 'process'} (pid {self.pid}) left no word: {how}"
+
+
+def exit_code_of(descriptor: int, pid: int) -> int | None:
+    """How an ended process ended, a child of this one or not; None where the kernel does not say.
+
+    Its zombie says it until its parent has asked, from then on its pid descriptor does (Linux 6.15 and later).
+    """
+    for _ in range(_EXIT_CODE_TRIES):
+        with suppress(OSError, ValueError, IndexError):
+            text = Path(f"/proc/{pid}/stat").read_bytes()
+            fields = text[text.rindex(b")") + 2 :].split()
+            if fields[0] == b"Z":
+                return os.waitstatus_to_exitcode(int(fields[_STAT_EXIT_CODE]))
+        request = bytearray(_PIDFD_INFO_BYTES)
+        struct.pack_into("=Q", request, 0, _PIDFD_INFO_EXIT)
+        try:
+            fcntl.ioctl(descriptor, _PIDFD_GET_INFO, request)
+        except OSError:
+            return None
+        mask, *_, status = struct.unpack_from("=QQ11Ii", request)
+        if mask & _PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(_EXIT_CODE_PAUSE_S)
+    return None
+
+
+def explained(logged: RootCause | None, seen: EndedProcess | None, return_code: int | None) -> RootCause:
+    """One cause from what the log says (None: nothing), which process was seen to end first, and how the API server ended (None: it runs).
+
+    A process's own words come first. Where another speaks for it, the end that was seen is more exact. What ended by SIGTERM was ended.
+    """
+    named = seen is not None and seen.exit_code not in (None, 0, -signal.SIGTERM)
+    if logged is not None and (not logged.second_hand or logged.exit_code is not None or not named):
+        return logged
+    if seen is not None and named:
+        text = f"{seen.cause}. {logged.text}" if logged is not None else seen.cause
+        return RootCause(text[:LONGEST_CAUSE], seen.name, seen.pid, seen.exit_code, second_hand=True)
+    if return_code is None:
+        return RootCause("no process left a word of it" if seen is None else seen.cause, second_hand=True)
+    return RootCause(f"the API server left no word: {describe_end(return_code)}", "APIServer", None, return_code, second_hand=True)
+
+
 class DeathWatch:
-    """One thread in poll(2) on pid file descriptors; ``event`` is set at the first death, ``cause`` says which process it was."""
+    """One thread in poll(2) on pid file descriptors; ``event`` is set at the first death, ``first`` says which process it was."""
 
     def __init__(self, root_pid: int, pids: Iterable[int], *, poll_root: Callable[[], int | None], event: threading.Event) -> None:
         self.event = event
-        self.cause: str | None = None
+        self.first: EndedProcess | None = None
         self._poll_root = poll_root
         self._root_pid = root_pid
         self._oom_before = oom_kill_count()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+        self._closing = False
         self._names: dict[int, tuple[int, str]] = {}
-        for pid in pids:
-            name = command_of(pid)
-            if pid == root_pid or _NEEDED.search(name):
-                try:
-                    self._names[os.pidfd_open(pid)] = (pid, name)
-                except ProcessLookupError:
-                    self._record(pid, name)
+        self._take(pids)
         self._thread = threading.Thread(target=self._watch, name="k3perf-death-watch", daemon=True)
         self._thread.start()
+
+    @property
+    def cause(self) -> str | None:
+        """The first death in words; None before it."""
+        return None if self.first is None else self.first.text
 
     @property
     def watched_pids(self) -> tuple[int, ...]:
         """The processes whose death ends the engine."""
         return tuple(pid for pid, _ in self._names.values())
 
+    def add(self, pids: Iterable[int]) -> None:
+        """Watch those of these processes too that the engine needs: while it starts they come one after the other."""
+        if self._wake >= 0 and self._take(pids):
+            os.eventfd_write(self._wake, 1)
+
     def close(self) -> None:
         """End the thread; deaths from now on are expected ones."""
         if self._wake >= 0:
+            self._closing = True
             os.eventfd_write(self._wake, 1)
             self._thread.join()
             for descriptor in (*self._names, self._wake):
                 os.close(descriptor)
             self._wake = -1
 
-    def _watch(self) -> None:
-        poller = select.poll()
-        for descriptor in (*self._names, self._wake):
-            poller.register(descriptor, select.POLLIN)
-        while True:
-            ended = [descriptor for descriptor, _ in poller.poll()]
-            if self._wake in ended:
-                return
-            # one death brings down the levels above it: of several seen at once, the root's is the last to be a cause
-            for descriptor in sorted(ended, key=lambda entry: self._names[entry][0] == self._root_pid):
-                poller.unregister(descriptor)
-                self._record(*self._names[descriptor])
+    def _take(self, pids: Iterable[int]) -> bool:
+        """Open descriptors of needed processes that are not watched yet; whether there were any."""
+        known = set(self.watched_pids)
+        new = False
+        for pid in pids:
+            name = command_of(pid) if pid not in known else ""
+            if pid not in known and (pid == self._root_pid or _NEEDED.search(name)):
+                try:
+                    descriptor = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    self._record(None, pid, name)
+                    continue
+                with self._lock:
+                    self._names[descriptor] = (pid, name)
+                new = True
+        return new
 
-    def _record(self, pid: int, name: str) -> None:
-        if self.cause is None:
-            how = ""
-            if pid == self._root_pid:
-                return_code = self._poll_root()
-                how = "" if return_code is None else f" with {describe_exit(return_code)}"
+    def _watch(self) -> None:
+        ended: set[int] = set()
+        while True:
+            with self._lock:
+                watched = [descriptor for descriptor in self._names if descriptor not in ended]
+            poller = select.poll()
+            for descriptor in (*watched, self._wake):
+                poller.register(descriptor, select.POLLIN)
+            now = [descriptor for descriptor, _ in poller.poll()]
+            if self._closing:
+                return
+            if self._wake in now:
+                os.eventfd_read(self._wake)
+                now.remove(self._wake)
+            # one death brings down the levels above it: of several seen at once, the root's is the last to be a cause
+            for descriptor in sorted(now, key=lambda entry: self._names[entry][0] == self._root_pid):
+                ended.add(descriptor)
+                self._record(descriptor, *self._names[descriptor])
+
+    def _record(self, descriptor: int | None, pid: int, name: str) -> None:
+        if self.first is None:
+            exit_code = self._poll_root() if pid == self._root_pid else None
+            if exit_code is None and descriptor is not None:
+                exit_code = exit_code_of(descriptor, pid)
             oom_now = oom_kill_count()
             struck = oom_now is not None and self._oom_before is not None and oom_now > self._oom_before
-            hint = "; the kernel's out-of-memory killer struck meanwhile" if struck else ""
-            self.cause = f"process {pid} ({name[:80] or 'engine'}) ended{how}{hint}"
+            self.first = EndedProcess(pid, name, exit_code, struck)
         self.event.set()

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from k3perf.engine.death_watch import DeathWatch, describe_exit
+from k3perf.engine.death_watch import DeathWatch, describe_exit, explained
 from k3perf.engine.guardian import Guardian
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
@@ -91,10 +91,9 @@ class Follower:
         seen = self._watch.cause if self._watch is not None else None
         if seen is None and return_code is None:
             return None
-        self.log.drain()
         how = seen or f"ended with {describe_exit(return_code or 0)}"
-        cause = self.log.root_cause()
-        return f"rank {self.rank}: {how}" + (f"; root cause: {cause}" if cause else "")
+        cause = explained(self.log.cause(), self._watch.first if self._watch is not None else None, return_code)
+        return f"rank {self.rank}: {how}; root cause: {cause.text}"
 
     def stop(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """SIGTERM to the root, after ``stop_s`` SIGKILL to every member. Gives the pids (left, killed)."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from k3perf.engine import compile_lines, log_lines
+from k3perf.engine.cause_choice import find_root_cause
+from k3perf.engine.root_cause import RootCause
 from k3perf.samples import StageTiming
 from k3perf.units import ns_to_s
 
@@ -23,6 +25,7 @@ _KEPT_LINES: Final = 20_000
 _LONGEST_LINE_BYTES: Final = 1 << 14  # the longest line that vLLM writes, its configuration, has some 6 KiB
 _LEFT_OUT: Final = b" ... "
 _BLOCK_BYTES: Final = 1 << 20
+_SEARCHED_BYTES: Final = 1 << 24  # of the end of the log, for the cause of a death
 _STAGE_RANK: Final = {stage: rank for rank, stage in enumerate(log_lines.STAGES)}
 
 
@@ -53,6 +56,8 @@ class LogReader:
         self._greetings_count = 0
         self._marks: list[tuple[str, int]] = [(log_lines.STAGES[0], start_ns)]
         self._last_progress_ns = start_ns
+        self._names_stages = False
+        self._cause_at: tuple[int, RootCause | None] = (0, None)  # what the log said when it had so many bytes
 
     def drain(self) -> int:
         """Read what came since the last look; returns the number of new complete lines."""
@@ -97,6 +102,7 @@ class LogReader:
         if not log_lines.is_heartbeat(line.text):
             self._last_progress_ns = line.seen_ns
         self._take_compile(line)
+        self._names_stages = self._names_stages or log_lines.is_informative(line.text)
         stage = log_lines.stage_opened_by(line.text)
         if stage is not None and _STAGE_RANK[stage] > _STAGE_RANK[self._marks[-1][0]]:
             self._marks.append((stage, line.seen_ns))
@@ -123,6 +129,15 @@ class LogReader:
     def last_progress_ns(self) -> int:
         """When the log last showed something new, heartbeats left out (or the start, before it ever did)."""
         return self._last_progress_ns
+
+    @property
+    def names_stages(self) -> bool:
+        """Whether the log shows lines below a warning at all. Without them the stage is unknown: it stays at the first."""
+        return self._names_stages
+
+    def note_progress(self) -> None:
+        """Something got on of which the log says nothing."""
+        self._last_progress_ns = self._clock_ns()
 
     def stage_timings(self, ready_ns: int) -> tuple[StageTiming, ...]:
         """How long each seen stage took, up to ``ready_ns``. A stage the log never showed is left out, not 0."""
@@ -163,11 +178,27 @@ class LogReader:
         return log_lines.compile_cache_warm(self.lines())
 
     def root_cause(self) -> str:
-        """The first error of the deepest process; empty without one. A last line without an end counts: whoever dies writing leaves one."""
+        """The text of ``cause``; empty where the log tells none."""
+        found = self.cause()
+        return found.text if found is not None else ""
+
+    def cause(self) -> RootCause | None:
+        """Why the engine died, by its log; None where the log does not say.
+
+        Reads the file again: after a death each open request may write a traceback, more lines than are kept. A last line without an end
+        counts, a process that dies while it writes leaves one.
+        """
         self.drain()
-        with self._lock:
-            seen = [line.text for line in self._lines] + self._unfinished()
-        return log_lines.root_cause(seen)
+        try:
+            with self.path.open("rb") as handle:
+                size_bytes = os.fstat(handle.fileno()).st_size
+                if self._cause_at[0] != size_bytes:
+                    handle.seek(max(size_bytes - _SEARCHED_BYTES, 0))
+                    lines = handle.read(_SEARCHED_BYTES).split(b"\n")
+                    self._cause_at = size_bytes, find_root_cause(_shortened(line).decode(errors="replace") for line in lines)
+                return self._cause_at[1]
+        except OSError:
+            return find_root_cause((*self.lines(), *self.tail(1)))
 
 
 def _shortened(raw: bytes) -> bytes:

@@ -11,19 +11,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from k3perf.engine import signals
-from k3perf.engine.death_watch import DeathWatch, describe_exit
+from k3perf.engine.death_watch import DeathWatch, describe_exit, explained
 from k3perf.engine.guardian import Guardian
 from k3perf.engine.held_start import Gate
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.port import PortReservation, port_is_free
 from k3perf.engine.process_tree import ProcessTree, command_of
+from k3perf.engine.root_cause import RootCause
 from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.errors import EngineError
 from k3perf.samples import StageTiming
@@ -83,6 +84,7 @@ class EngineParts:
     device_used_before_bytes: int | None
     shared_memory: SharedMemoryRecord
     gate: Gate | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 class Engine:
@@ -93,6 +95,7 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
+        self._start_watch: DeathWatch | None = None
         self._watch: DeathWatch | None = None
         self._report: StopReport | None = None
         self._stop_lock = threading.Lock()
@@ -153,6 +156,11 @@ class Engine:
         return (self._parts.tree,)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The variables that its process was started with."""
+        return self._parts.environment
+
+    @property
     def scratch(self) -> Path:
         """Its temporary directory: removed when it is stopped, by the guardian when the harness is killed."""
         return self._parts.scratch
@@ -194,14 +202,28 @@ class Engine:
     def mark_ready(self, ready_ns: int) -> None:
         """Called once by the supervisor: the engine is healthy and proved to be ours. Starts the death watch."""
         self.look()
+        self._close_start_watch()
         self.ready_ns = ready_ns
         self.stages = self.log.stage_timings(ready_ns)
         self.compile_cache_warm = self.log.compile_cache_warm()
         self._watch = DeathWatch(self.pid, self.pids(), poll_root=self._parts.process.poll, event=self.death_event)
 
     def look(self) -> None:
-        """Remember what the tree consists of and which shared memory it uses; milliseconds, so not inside measured windows."""
-        self._parts.shared_memory.look(self.pids())
+        """Remember what the tree consists of and which shared memory it uses; milliseconds, so not inside measured windows.
+
+        While the engine starts, the processes that it needs are watched from the first look that finds them.
+        """
+        pids = self.pids()
+        self._parts.shared_memory.look(pids)
+        if self._report is None and not self.ready_ns:
+            if self._start_watch is None:
+                self._start_watch = DeathWatch(self.pid, pids, poll_root=self._parts.process.poll, event=threading.Event())
+            else:
+                self._start_watch.add(pids)
+
+    def _close_start_watch(self) -> None:
+        if self._start_watch is not None:
+            self._start_watch.close()
 
     def wait(self, duration_s: float) -> None:
         """Let time pass while the engine starts, with an eye on the shared memory that it makes."""
@@ -215,20 +237,27 @@ class Engine:
         """Ready, and none of the processes it needs has died."""
         return self._report is None and not self.death_event.is_set() and self.return_code() is None
 
+    def failure(self) -> RootCause:
+        """Why it died: its log's words, else which process was seen to end first and how, else how the API server ended."""
+        watch = self._watch or self._start_watch
+        return explained(self.log.cause(), watch.first if watch is not None else None, self.return_code())
+
     def death_cause(self) -> str | None:
-        """How it died and the root cause from its log; None while it lives or when it was stopped on purpose."""
+        """How it died and the root cause; None while it lives or when it was stopped on purpose."""
+        how = self._how_it_died()
+        return None if how is None else f"{how}; root cause: {self.failure().text}"
+
+    def _how_it_died(self) -> str | None:
         return_code = None if self._report is not None else self.return_code()
         seen = self._watch.cause if self._watch is not None else None
         if seen is None and return_code is None:
             return None
-        how = seen or f"the API server ended with {describe_exit(return_code or 0)}"
-        cause = self.log.root_cause()
-        return f"{how}; root cause: {cause}" if cause else how
+        return seen or f"the API server ended with {describe_exit(return_code or 0)}"
 
     def death_error(self) -> EngineError:
         """The error to report for an engine that died in service."""
-        how = (self.death_cause() or "the engine ended").partition("; root cause: ")[0]
-        return EngineError(f"engine died in service: {how}", stage="serving", root_cause=self.log.root_cause(), log_tail=self.log.tail())
+        how = self._how_it_died() or "the engine ended"
+        return EngineError(f"engine died in service: {how}", stage="serving", root_cause=self.failure().text, log_tail=self.log.tail())
 
     def freeze(self) -> None:
         """Stop every process of the tree where it is (SIGSTOP), so that it takes no processor time."""
@@ -252,10 +281,11 @@ class Engine:
     def _stop(self) -> StopReport:
         begin_s = time.monotonic()
         parts = self._parts
+        self._close_start_watch()
         if self._watch is not None:
             self._watch.close()
         died_by_itself = self.death_event.is_set() or parts.process.poll() is not None
-        self.look()
+        self._parts.shared_memory.look(self.pids())
         if self.ready_ns and not died_by_itself:
             self._ask_to_end()
         # stopped processes make no more shared memory: what is seen now is all there is

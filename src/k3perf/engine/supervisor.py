@@ -26,12 +26,14 @@ from k3perf.engine.port import Listener, PortReservation, somebody_listens, who_
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
 from k3perf.engine.shared_memory import SharedMemoryRecord
+from k3perf.engine.silent_work import SilentWork, cache_folders
 from k3perf.errors import EngineError
 from k3perf.units import ns_to_s, s_to_ns
 
 _POLL_S: Final = 0.25
 _LOOK_S: Final = 5.0  # listing mappings takes tens of milliseconds: not at every poll; a new file in shared memory is looked at at once
 _WHOLE_START_FACTOR: Final = 4.0
+_SILENT_SHARE: Final = 4.0  # of a stage's deadline, after which a silent log is not all that is looked at
 
 
 class _PortTaken(Exception):
@@ -150,6 +152,7 @@ def _spawn(
     shared_memory = SharedMemoryRecord()
     reservation = PortReservation(launch.host)
     scratch = Path(tempfile.mkdtemp(prefix="k3perf-"))  # short: sockets live in it, and their paths end at 108 characters
+    environment = _environment(launch, engine_id, scratch)
     guardian, gate = None, None
     try:
         gate = Gate(scratch) if hold else None
@@ -164,7 +167,7 @@ def _spawn(
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
-                env=_environment(launch, engine_id, scratch),
+                env=environment,
                 start_new_session=True,
             )
         guardian.add_session(process.pid)
@@ -194,6 +197,7 @@ def _spawn(
             device_used_before_bytes=used_before_bytes,
             shared_memory=shared_memory,
             gate=gate,
+            environment=environment,
         )
     )
 
@@ -203,12 +207,13 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
     deadlines = engine.launch.deadlines
     limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
     whole_s = _WHOLE_START_FACTOR * sum(limits_s.values())
-    next_look_ns = 0
+    work = SilentWork(engine.pids, (engine.scratch, *cache_folders(engine.environment)))
+    next_look_ns, next_work_ns, looked_at_stage = 0, 0, ""
     while True:
         engine.log.drain()
-        if time.monotonic_ns() >= next_look_ns:
+        if time.monotonic_ns() >= next_look_ns or engine.log.stage != looked_at_stage:
             engine.look()
-            next_look_ns = time.monotonic_ns() + s_to_ns(_LOOK_S)
+            next_look_ns, looked_at_stage = time.monotonic_ns() + s_to_ns(_LOOK_S), engine.log.stage
         if _answers_as_ours(engine):
             engine.log.drain()
             return
@@ -216,12 +221,26 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
         if (failure := companion_failed()) is not None:
             raise failure
         now_ns, stage = time.monotonic_ns(), engine.log.stage
+        # an engine that logs errors alone names no stage: any of them may be the one that it is in
+        limit_s = limits_s[stage] if engine.log.names_stages else sum(limits_s.values())
         quiet_s = ns_to_s(now_ns - engine.log.last_progress_ns)
-        if quiet_s > limits_s[stage]:
-            raise _hung(engine, f"no progress in its log for {quiet_s:.0f} s (stage_deadlines.{stage}_s is {limits_s[stage]:g})")
+        if quiet_s > limit_s / _SILENT_SHARE and (now_ns >= next_work_ns or quiet_s > limit_s):
+            next_work_ns = now_ns + s_to_ns(min(limit_s / _SILENT_SHARE / 2, _LOOK_S))
+            if work.seen():
+                engine.log.note_progress()
+                continue
+        if quiet_s > limit_s:
+            raise _hung(engine, _quiet_text(engine, quiet_s, limits_s))
         if ns_to_s(now_ns - engine.started_ns) > whole_s:
             raise _hung(engine, f"not ready after {whole_s:.0f} s, {_WHOLE_START_FACTOR:g} times all its stage deadlines together")
         engine.wait(_POLL_S)
+
+
+def _quiet_text(engine: Engine, quiet_s: float, limits_s: dict[str, float]) -> str:
+    if engine.log.names_stages:
+        stage = engine.log.stage
+        return f"no progress in its log for {quiet_s:.0f} s (stage_deadlines.{stage}_s is {limits_s[stage]:g}), no compiler at work, no cache growing"
+    return f"no line in its log for {quiet_s:.0f} s, and none before that named a stage (all stage_deadlines together are {sum(limits_s.values()):g})"
 
 
 def _hung(engine: Engine, reading: str) -> EngineError:
@@ -238,13 +257,14 @@ def _raise_if_ended(engine: Engine) -> None:
     if return_code is None:
         return
     engine.log.drain()
-    cause = engine.log.root_cause()
+    cause = engine.failure()
     if any(log_lines.shows_port_clash(line) for line in engine.log.tail(60)):
-        raise _PortTaken(f"port {engine.port}: {cause}")
+        raise _PortTaken(f"port {engine.port}: {cause.text}")
+    who = f". {cause.died}" if cause.died else ""
     raise EngineError(
-        f"engine ended in stage {engine.log.stage} with {describe_exit(return_code)}",
+        f"engine ended in stage {engine.log.stage} with {describe_exit(return_code)}{who}",
         stage=engine.log.stage,
-        root_cause=cause,
+        root_cause=cause.text,
         log_tail=engine.log.tail(),
     )
 

@@ -13,10 +13,12 @@ import httptools
 import orjson
 
 from k3perf.load.exchange import Exchange
+from k3perf.load.stream_error import GIVEN_UP, error_in, error_text
 from k3perf.samples import ChunkRecord, RequestSample, RequestStatus
 
 _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refusal")
 _DETAIL_LIMIT: Final = 200
+_ERROR_LIMIT: Final = 2000  # what the engine says of its own failure is kept word for word
 _DONE: Final = b"[DONE]"
 _DATA: Final = b"data: "
 _DATA_SIZE: Final = len(_DATA)
@@ -75,6 +77,7 @@ class _Stream:
     prompt_count: int | None = None
     cached_count: int | None = None
     done: bool = False
+    event_type: bytes = b""
     problem: tuple[RequestStatus, str] | None = None
 
 
@@ -96,7 +99,7 @@ def decode_exchange(exchange: Exchange, expected: Expected, *, request_index: in
         output_token_count=count if count is not None else 0,
         sequence_count=expected.sequence_count,
         cached_prompt_token_count=stream.cached_count,
-        detail=detail[:_DETAIL_LIMIT],
+        detail=detail[: _ERROR_LIMIT if status is RequestStatus.ENGINE_ERROR else _DETAIL_LIMIT],
     )
 
 
@@ -138,16 +141,25 @@ def _read_events(body: _Body) -> _Stream:
             pending = piece[cut:]
             piece = piece[:cut]  # noqa: PLW2901
         for line in piece.split(b"\n"):
-            if line.startswith(b"data:"):
-                _read_event(stream, line[5:].strip(), at_ns)
-                if stream.problem is not None:
-                    return stream
+            _read_line(stream, line, at_ns)
+            if stream.problem is not None:
+                return stream
     if stream.last_usage:
         try:
             _take_usage(stream, stream.last_usage)
         except (AttributeError, TypeError, ValueError) as error:
             stream.problem = (RequestStatus.BAD_PAYLOAD, f"unexpected form of usage ({error})")
     return stream
+
+
+def _read_line(stream: _Stream, line: bytes, at_ns: int) -> None:
+    """One line of a server-sent event; an empty one ends the event, and its type with it."""
+    if line.startswith(b"data:"):
+        _read_event(stream, line[5:].strip(), at_ns)
+    elif line.startswith(b"event:"):
+        stream.event_type = line[6:].strip()
+    elif not line.strip():
+        stream.event_type = b""
 
 
 def _read_usual_event(stream: _Stream, piece: bytes, at_ns: int) -> bool:
@@ -159,7 +171,14 @@ def _read_usual_event(stream: _Stream, piece: bytes, at_ns: int) -> bool:
         event = orjson.loads(piece[_DATA_SIZE:])  # the line ends after it are white space
         (choice,) = event["choices"]
         ids, usage = choice["token_ids"], event["usage"]
-        if not ids or not isinstance(ids, list) or not usage or choice["index"] != 0 or "error" in event:
+        if (
+            not ids
+            or not isinstance(ids, list)
+            or not usage
+            or choice["index"] != 0
+            or "error" in event
+            or choice.get("finish_reason") in GIVEN_UP
+        ):
             return False
         count = len(ids)
     except (KeyError, TypeError, ValueError):
@@ -175,6 +194,9 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     if payload == _DONE:
         stream.done = True
         return
+    if stream.event_type == b"error":
+        stream.problem = (RequestStatus.ENGINE_ERROR, f"error in the stream: {error_text(payload)}")
+        return
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError as error:
@@ -183,8 +205,8 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     if not isinstance(event, dict):
         stream.problem = (RequestStatus.BAD_PAYLOAD, f"a stream event is not an object: {_shown(payload)}")
         return
-    if event.get("error"):
-        stream.problem = (RequestStatus.ENGINE_ERROR, f"error in the stream: {_shown(orjson.dumps(event['error']))}")
+    if (said := error_in(event)) is not None:
+        stream.problem = (RequestStatus.ENGINE_ERROR, f"error in the stream: {said}")
         return
     try:
         _count_tokens(stream, event, at_ns)
