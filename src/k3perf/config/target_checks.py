@@ -1,4 +1,4 @@
-"""What a target says twice must agree: its devices and ranks, and the target that it scales from."""
+"""What a target says twice must agree: devices and ranks, and the target that it scales from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_devices(target: TargetSpec, path: Path) -> None:
 
 
 def check_decode_context(target: TargetSpec, config: str, arguments: Mapping[str, Any], path: Path) -> None:
-    """Decode context parallelism adds no rank: it spreads the KV cache over ranks that `parallelism` has.
+    """Decode context parallelism adds no rank. It spreads the KV cache over ranks of `parallelism`.
 
     The sizes that vLLM takes are those of ``ParallelConfig`` in vLLM 0.32.
     """
