@@ -1,4 +1,4 @@
-"""``python -c "..." OUTPUT``: the arguments that this environment's vLLM serves with, written to OUTPUT as JSON.
+"""``python -c "..." OUTPUT``: the arguments that this environment's vLLM takes, as JSON.
 
 The harness runs this text in the engine's Python, which starts no server and uses no device. vLLM
 writes its own lines to standard output, so the answer goes to a file.
@@ -17,7 +17,7 @@ _BASE_MODULES = ("vllm.utils.argparse_utils", "vllm.utils")
 
 
 def _first(names: tuple[str, ...], attribute: str) -> Any:
-    """``attribute`` of the first module that has it; releases moved these modules."""
+    """``attribute`` of the first module that has it. Releases moved these modules."""
     problems = []
     for name in names:
         try:

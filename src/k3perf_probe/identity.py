@@ -68,7 +68,7 @@ def _device_names(torch: Any) -> list[str]:
 
 
 def _distribution() -> str | None:
-    """``Debian GNU/Linux 12 (bookworm)``; None where the system does not name itself."""
+    """``Debian GNU/Linux 12 (bookworm)``, or None where the system does not name itself."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:

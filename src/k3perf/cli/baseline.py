@@ -212,7 +212,7 @@ def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: 
 
 
 def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
-    """What every run says alike of engine and machine; the sessions' environments are kept one by one."""
+    """Values that all runs agree on. The sessions' environments are kept one by one."""
     first = sources[0].identity
     return {name: value for name, value in first.items() if all(file.identity.get(name) == value for file in sources)}
 

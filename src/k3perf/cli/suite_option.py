@@ -19,7 +19,7 @@ def suite_of(arguments: argparse.Namespace) -> Suite:
 
 
 def load_checked(suite: Path, engine_python: str | None = None) -> Suite:
-    """The suite in ``suite``; its arguments are checked against those of the engine's vLLM where there is one."""
+    """The suite in ``suite``. Where there is an engine, its vLLM decides which arguments are known."""
     from k3perf.run.argument_table import table_of_engine
 
     root = suite.resolve()

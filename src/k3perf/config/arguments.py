@@ -29,7 +29,7 @@ _USUAL_BUILD: Final = re.compile(r"(cpu|cu\d+|rocm\d*|xpu)?")
 
 @dataclass(frozen=True, slots=True)
 class ArgumentDef:
-    """One argument: ``kind`` is ``flag`` or ``value``; ``choices`` empty where any value may be given.
+    """One argument. ``kind`` is ``flag`` or ``value``. ``choices`` is empty where any value may be given.
 
     ``form`` of a value: ``one`` text, ``optional``, a ``list``, ``append`` (one text each time it is
     given) or ``json`` (a list as JSON text). ``releases``: those that were seen to have it.
@@ -51,11 +51,11 @@ class ArgumentTable:
     source: str
 
     def objection(self, name: str, value: Any) -> tuple[str, str] | None:
-        """Problem and next step of an argument that this vLLM does not take so; None: it takes it."""
+        """Problem and next step of an argument that this vLLM does not take so (None: it does)."""
         return self.unknown(name) or _wrong_value(self.arguments[name], value)
 
     def unknown(self, name: str) -> tuple[str, str] | None:
-        """Problem and next step of a name that this vLLM does not have; None: it has it."""
+        """Problem and next step of a name that this vLLM does not have (None: it has it)."""
         if name in self.arguments:
             return None
         known = next((own.name for own in self.arguments.values() if name in own.aliases), None)
@@ -70,7 +70,7 @@ class ArgumentTable:
 
 
 EngineTable = Callable[[], "ArgumentTable | str"]
-"""Asks the engine's Python for its own table. A text: why that was not possible, empty if there is none."""
+"""Asks the engine's Python for its own table. A text says why there is none, if there is a Python."""
 
 
 @cache
@@ -134,14 +134,14 @@ def environment_problems(environment: Mapping[str, str], path: Path, key: str) -
 
 
 def unknown_argument(name: str) -> str:
-    """Why ``name`` is an argument of no release in the shipped table, and the next step; empty: it is one."""
+    """Why ``name`` is not in the shipped table, and the next step. Empty where it is."""
     table = shipped_table()
     found = table.unknown(name)
     return "" if found is None else f"{found[0]}. {found[1]} Checked against {table.source}."
 
 
 def _objection(name: str, value: Any, engine_table: EngineTable | None) -> tuple[str, str] | None:
-    """Problem and next step, which says the table that was used; None where there is no objection."""
+    """Problem and next step, which names the table that was used. None without an objection."""
     shipped = shipped_table()
     found = shipped.objection(name, value)
     if found is None:
@@ -156,7 +156,7 @@ def _objection(name: str, value: Any, engine_table: EngineTable | None) -> tuple
 
 
 def native_value(name: str, value: Any) -> Any:
-    """The value as vLLM's ``--config`` file must hold it, which takes several texts only where the command line does."""
+    """The value as vLLM's ``--config`` file must hold it: some lists only as JSON text."""
     definition = shipped_table().arguments.get(name)
     if definition is None or not isinstance(value, list):
         return value

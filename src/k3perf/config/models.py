@@ -110,9 +110,10 @@ class ModelSource(Declared):
 
 
 class Parallelism(Declared):
-    """Ranks of one engine. Their number is the product of all sizes; on accelerators it must be ``hardware.device_count``.
+    """Ranks of one engine. Their number is the product of all sizes.
 
-    Only these keys declare ranks. vLLM's arguments for them follow, and are refused elsewhere.
+    On accelerators it must be ``hardware.device_count``. Only these keys declare ranks. vLLM's
+    arguments for them follow from here and are refused elsewhere.
     """
 
     tensor: int = Field(ge=1, default=1)
@@ -128,7 +129,7 @@ class Parallelism(Declared):
 
     @property
     def text(self) -> str:
-        """``tensor 8 x pipeline 2 x data 1``; prefill context only where there is some."""
+        """``tensor 8 x pipeline 2 x data 1``, with prefill context only where there is some."""
         own = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
         return own if self.prefill_context == 1 else f"{own} x prefill context {self.prefill_context}"
 

@@ -1,7 +1,7 @@
-"""Arguments of vLLM that a suite's files cannot give, each with the reason and the next step. Data only.
+"""Arguments of vLLM that a suite's files cannot give, with the reason and the next step. Data only.
 
-Some are the harness's own. Some decide the number of ranks, which `parallelism` alone declares. Some
-place the ranks, which `launch` does. Some ask for a server that the suite cannot measure.
+Some are the harness's own. Some decide the number of ranks, which `parallelism` alone declares.
+Some place the ranks, which `launch` does. Some ask for a server that the suite cannot measure.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ PARALLELISM: Final[dict[str, str]] = {
     "prefill_context_parallel_size": "prefill_context",
     "enable_expert_parallel": "expert",
 }
-"""Arguments that follow from `parallelism`, with its key for each; the key is what is declared."""
+"""Arguments that follow from `parallelism`, with the key that declares each."""
 
 
 def owned(name: str, value: Any, *, in_config: bool) -> Owned | None:
-    """Why a target's `engine_arguments`, or a config's `change`, cannot hold ``name``; None: it can."""
+    """Why a target's `engine_arguments` or a config's `change` cannot hold ``name`` (None: it can)."""
     key = PARALLELISM.get(name)
     if key is None:
         return OWNED.get(name)

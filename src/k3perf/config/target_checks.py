@@ -1,4 +1,4 @@
-"""What a target says twice must agree: its devices and ranks, and the target that it scales from."""
+"""What a target says twice must agree: devices and ranks, and the target that it scales from."""
 
 from __future__ import annotations
 

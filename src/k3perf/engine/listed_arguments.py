@@ -1,4 +1,4 @@
-"""Ask an engine's Python which arguments its vLLM takes. Starts no server; raises nothing."""
+"""Ask an engine's Python which arguments its vLLM takes. Starts no server and raises nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ if spec is not None and spec.origin is not None:
 
 @dataclass(frozen=True, slots=True)
 class VllmStamp:
-    """What an answer holds for: the installed release, where it lies, and when its arguments' files last changed."""
+    """What an answer holds for.
+
+    The installed release, its folder, and when the files that declare arguments last changed.
+    """
 
     release: str
     location: str
@@ -42,7 +45,10 @@ class VllmStamp:
 
 
 def read_stamp(python: Path) -> VllmStamp | str:
-    """The vLLM of ``python``, without importing it (a tenth of a second); a text says why there is none."""
+    """The vLLM of ``python``, without importing it (a tenth of a second).
+
+    A text says why it could not be read.
+    """
     found = _output(python, _STAMP, timeout_s=_STAMP_DEADLINE_S)
     if isinstance(found, str):
         return found
@@ -53,14 +59,17 @@ def read_stamp(python: Path) -> VllmStamp | str:
 
 
 def list_arguments(python: Path) -> dict[str, Any] | str:
-    """The answer of ``k3perf_probe.arguments``: ``release`` and ``arguments``; a text says why there is none."""
+    """The answer of ``k3perf_probe.arguments``: ``release`` and ``arguments``.
+
+    A text says why there is no answer.
+    """
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
         return "k3perf_probe is not installed beside k3perf"
     text = (Path(spec.origin).parent / "arguments.py").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="k3perf-arguments-") as folder:
         output = Path(folder) / "arguments.json"
-        # In an empty folder: with -c the working directory is on Python's path before its own modules.
+        # In an empty folder: with -c the working directory comes before Python's own modules.
         place = Path(folder) / "empty"
         place.mkdir()
         done = _output(python, text, str(output), timeout_s=_LIST_DEADLINE_S, place=place)

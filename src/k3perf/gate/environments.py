@@ -1,4 +1,7 @@
-"""The environments of a baseline's sessions, and what a run says where its own differ. Pure; judges nothing."""
+"""The environments of a baseline's sessions, and the note of a run that has another one. Pure.
+
+Nothing is judged by an environment.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from k3perf.metrics.values import SessionMetrics
 
 
 def recorded_environments(baseline: Baseline) -> tuple[RecordedEnvironment, ...]:
-    """Those of the baseline. An older file has one for all sessions: what its resolved configuration holds of it."""
+    """Those of the baseline. An older file has one for all sessions, in its resolved configuration."""
     if baseline.environments:
         return baseline.environments
     values = environment_of({}, baseline.resolved_config)
@@ -31,7 +34,7 @@ def joined(*parts: Iterable[RecordedEnvironment]) -> tuple[RecordedEnvironment, 
 
 
 def measured_environments(sessions: Iterable[SessionMetrics]) -> tuple[RecordedEnvironment, ...]:
-    """One for each environment of the sessions; those that recorded none are in none."""
+    """One for each environment of the sessions, without those that recorded none."""
     return joined(
         RecordedEnvironment(values=session.environment, session_ids=(session.session_id,)) for session in sessions if session.environment
     )
@@ -47,7 +50,10 @@ def kept_environments(baseline: Baseline, entries: Iterable[MetricBaseline]) -> 
 def environment_notes(
     baseline: Baseline | None, workload: str, sessions: Sequence[SessionMetrics], others: Sequence[SessionMetrics]
 ) -> list[str]:
-    """A note where a value of the environment differs from those recorded for the workload; without a baseline from ``others``' (ab)."""
+    """A note where the sessions' environment differs from those recorded for the workload.
+
+    Without a baseline (ab) it is compared with that of ``others``, the base arm.
+    """
     if baseline is None:
         before: list[Environment] = [session.environment for session in others]
     else:

@@ -1,7 +1,8 @@
-"""The environment of a session: what the machine brings and no change under test decides. Recorded and reported, never locked. Pure.
+"""The environment of a session: what the machine brings. Recorded and reported, never locked. Pure.
 
-The lock (``metrics.resolved``) holds what a change can decide. A machine has its own Python patch release, driver, distribution, kernel
-and processor, and a run there must still be comparable. So these are kept beside each session's numbers and in the baseline.
+The lock (``metrics.resolved``) holds what a change can decide. Each machine has its own Python,
+driver, distribution, kernel and processor, and a run on it must still be comparable. So these are
+kept with each session and in the baseline.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
 """Name of each value of the environment and why it is not locked."""
 
 FORMERLY_LOCKED: Final[dict[str, str]] = {"version.python": "python", "version.driver": "driver"}
-"""Keys of the resolved configuration in older recordings and baselines, and the environment's name for each."""
+"""Keys of the resolved configuration in older files, and the environment's name for each."""
 
 UNKNOWN: Final = "unknown"
 
@@ -27,9 +28,10 @@ Environment = Mapping[str, str]
 
 
 def read_environment(server_info: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The environment that an engine runs in, from the identity of each rank; a value that cannot be read is left out.
+    """The environment of an engine, from the identity of each rank.
 
-    Ranks on hosts that differ give both values, in the order of ranks. Python and driver fall back to the server's own account.
+    A value that cannot be read is left out. Ranks on hosts that differ give both values, in the
+    order of ranks. Python and driver fall back to the server's own account.
     """
     system = server_info.get("system_env") or {}
     fallback = {
@@ -39,9 +41,9 @@ def read_environment(server_info: Mapping[str, Any], ranks: Sequence[Mapping[str
     found = {}
     for name in ENVIRONMENT:
         values = [_known(rank.get(f"{name}_version") or rank.get(name)) for rank in ranks]
-        told = list(dict.fromkeys(value for value in values if value)) or [fallback.get(name, "")]
-        if told[0]:
-            found[name] = ", ".join(told)
+        known = list(dict.fromkeys(value for value in values if value)) or [fallback.get(name, "")]
+        if known[0]:
+            found[name] = ", ".join(known)
     return found
 
 
@@ -50,12 +52,12 @@ def _known(value: object) -> str:
 
 
 def without_environment(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration without the keys that older files have in it and that are environment now."""
+    """A resolved configuration without the keys of older files that are environment now."""
     return {key: value for key, value in resolved.items() if key not in FORMERLY_LOCKED}
 
 
 def environment_of(recorded: Environment, resolved: Mapping[str, Any]) -> dict[str, str]:
-    """A session's environment; of an older recording, which has none, what its resolved configuration tells of it."""
+    """A session's environment. Older recordings have it in their resolved configuration."""
     if recorded:
         return dict(recorded)
     return {name: str(resolved[key]) for key, name in FORMERLY_LOCKED.items() if resolved.get(key) is not None}
@@ -64,7 +66,8 @@ def environment_of(recorded: Environment, resolved: Mapping[str, Any]) -> dict[s
 def environment_changes(recorded: Iterable[Environment], seen: Iterable[Environment]) -> tuple[str, ...]:
     """``python 3.11.7 -> 3.11.2`` for each value that was seen and never recorded.
 
-    A value that was not recorded cannot differ. One that was recorded and could not be read now is ``unknown``.
+    A value that was not recorded cannot differ. A recorded one that cannot be read now is
+    ``unknown``.
     """
     before, now = list(recorded), list(seen)
     changes = []
@@ -77,5 +80,5 @@ def environment_changes(recorded: Iterable[Environment], seen: Iterable[Environm
 
 
 def environment_text(environment: Environment) -> str:
-    """One line: ``python 3.11.7, kernel 6.1.0``; ``not recorded`` for an empty one."""
+    """One line: ``python 3.11.7, kernel 6.1.0``, or ``not recorded``."""
     return ", ".join(f"{name} {environment[name]}" for name in ENVIRONMENT if name in environment) or "not recorded"

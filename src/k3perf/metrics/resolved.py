@@ -145,7 +145,7 @@ def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] 
 
 
 def reason_of(key: str) -> str:
-    """Why ``key`` is part of the lock; empty for a key that nothing declares."""
+    """Why ``key`` is part of the lock. Empty for a key that nothing declares."""
     section, _, rest = key.partition(".")
     if section == "version":
         return LOCKED_VERSIONS.get(rest, "")

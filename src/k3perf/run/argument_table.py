@@ -1,4 +1,4 @@
-"""The table of arguments that the engine's own vLLM has: asked once for each installed vLLM, then kept in the cache."""
+"""The table of arguments of the engine's own vLLM, asked once for each installed vLLM and cached."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FOLDER: Final = "arguments"
 
 
 def table_of_engine(given: str | None, root: Path) -> EngineTable:
-    """Asks the Python that a run would use, when it is called; nothing is looked for before.
+    """A function that asks the Python that a run would use. Until it is called nothing is read.
 
-    ``given`` is the option's value; ``root`` holds ``.venv-engine`` and the cache.
+    ``given`` is the option's value. ``root`` holds ``.venv-engine`` and the cache.
     """
 
     def ask() -> ArgumentTable | str:
@@ -39,8 +39,8 @@ def table_of_engine(given: str | None, root: Path) -> EngineTable:
 def require_known_arguments(cell: str, arguments: Mapping[str, Any], python: Path, cache_folder: Path) -> None:
     """Raise UsageError for an argument that the vLLM of ``python`` does not take.
 
-    It is asked only where the shipped table does not speak of its release. One that cannot be asked
-    is no reason to stop: what starts will tell.
+    It is asked only where the shipped table does not have its release. If it cannot be asked, the
+    run goes on, and vLLM itself checks the arguments when it starts.
     """
     stamp = _stamp_of(python)
     if isinstance(stamp, str) or not stamp.release or covered(arguments, stamp.release):
@@ -57,7 +57,7 @@ def require_known_arguments(cell: str, arguments: Mapping[str, Any], python: Pat
 
 @cache
 def read_table(python: Path, cache_folder: Path) -> ArgumentTable | str:
-    """The table of the vLLM that ``python`` has; a text says why there is none. Raises nothing."""
+    """The table of the vLLM that ``python`` has. A text says why there is none. Raises nothing."""
     stamp = _stamp_of(python)
     if isinstance(stamp, str):
         return stamp

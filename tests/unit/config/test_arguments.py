@@ -152,7 +152,14 @@ def test_the_table_knows_every_argument_that_is_owned() -> None:
     assert unknown == {"model_tag"}  # the positional argument
 
 
-@pytest.mark.parametrize(("words", "told"), [("tensor-parallel-size=4", "Use --tensor instead"), ("kv-cache-dtyp=fp8", "Did you mean")])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("tensor-parallel-size=4", "Use --tensor instead"),
+        ("kv-cache-dtyp=fp8", "Did you mean 'kv_cache_dtype'?"),
+        ("max_num_batched_tokens=64K", "the plan needs the size itself"),
+    ],
+)
 def test_a_memory_plan_leaves_no_setting_out_in_silence(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", "plan", "--config", "default", "--target", TARGET, "--set", words]) == ExitStatus.USAGE
     assert told in capsys.readouterr().err
