@@ -92,7 +92,8 @@ class ConfigFileError(UsageError):
 
 def raise_all(problems: Iterable[ConfigFileError]) -> None:
     """Raise one error that reports every one of ``problems``; do nothing where there are none."""
-    found = [single for problem in problems for single in problem.problems]
+    every = [single for problem in problems for single in problem.problems]
+    found = list({str(single): single for single in every}.values())
     if found:
         first = found[0]
         raise ConfigFileError(first.path, first.key, first.value, first.problem, first.next_step, others=tuple(found[1:]))
