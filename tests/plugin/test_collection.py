@@ -214,3 +214,40 @@ def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, sui
     assert f"{path} at 'engine_arguments.fork_speed': unknown vLLM argument (value: 3)" in told
     assert "Checked against the table that k3perf ships" in told
     assert "Traceback" not in told
+
+
+def run_capped(repository, *arguments, **caps):
+    """`pytest perf_tests` under caps of the instruction sets; they are those of an x86 processor, so a test needs none."""
+    command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name not in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")}
+    return subprocess.run(command, cwd=repository, env=environment | caps, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_capped_machine_chooses_the_target_that_runs_under_the_cap(repository):
+    run = run_capped(repository, "--collect-only", "-k", "fp8_kv", ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert "k3perf: targets cpu-gqa (suite perf_tests/)" in run.stdout
+    assert "k3perf: cpu-gqa instead of cpu-hybrid: " in run.stdout
+    assert "avx512_bf16" in run.stdout
+    assert "test_throughput[cpu-gqa-fp8_kv-chat]" in run.stdout
+
+
+def test_a_machine_without_a_target_is_a_usage_error_that_names_the_instructions(repository):
+    run = run_capped(repository, "-k", "fp8_kv", ONEDNN_MAX_CPU_ISA="SSE41")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "no target can be measured here by default:" in run.stderr
+    assert "cpu-gqa: " in run.stderr
+    assert "avx2" in run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_a_capped_target_that_was_asked_for_names_the_cap(repository):
+    run = run_capped(repository, "--k3-target", "cpu-gqa", ATEN_CPU_CAPABILITY="default")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert "--k3-target cpu-gqa: " in run.stderr
+    assert "avx2" in run.stderr
+
+
+def test_an_expression_that_means_nothing_keeps_pytests_own_status(repository):
+    run = run_capped(repository, "--k3-target", "cpu-gqa", "-k", "nonsense")
+    assert run.returncode == ExitStatus.NO_TESTS, run.stdout + run.stderr

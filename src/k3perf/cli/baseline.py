@@ -17,7 +17,7 @@ from k3perf.gate.commits import distinct_commits
 from k3perf.gate.environments import recorded_environments
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
-from k3perf.gate.propose import Change, beyond_cap, changes, propose
+from k3perf.gate.propose import Change, beyond_cap, changes, other_class, propose
 from k3perf.gate.testable import testable
 from k3perf.metrics.environment import environment_text
 from k3perf.metrics.values import CellMeasurement
@@ -104,7 +104,8 @@ def run_propose(arguments: argparse.Namespace) -> int:
         policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
         rows = changes(baseline, previous, policy.known_tolerances)
         objections = [problem.text() for problem in testable(baseline, policy)]
-        objections += [f"{text}; a reasoned --new-anchor is needed" for text in beyond_cap(rows, policy.cumulative_loss_cap_ratio)]
+        against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (() if arguments.new_anchor else other_class(baseline, previous))
+        objections += [f"{text}; a reasoned --new-anchor is needed" for text in against]
         path = write_proposal(
             Path(arguments.proposals),
             Proposal(schema_version=1, new_anchor=arguments.new_anchor, objections=tuple(objections), baseline=baseline),
@@ -237,9 +238,11 @@ def _objections(suite: Suite, root: Path, proposal: Proposal, proposals: Sequenc
     """What stands against a proposal now, with all others accepted beside it."""
     baseline = proposal.baseline
     policy = _policy(suite, baseline.target, _target_baselines(root, baseline.target, [item.baseline for item in proposals]))
-    rows = changes(baseline, read_baseline(root, baseline.target, baseline.config), policy.known_tolerances)
+    previous = read_baseline(root, baseline.target, baseline.config)
+    rows = changes(baseline, previous, policy.known_tolerances)
     found = [problem.text() for problem in testable(baseline, policy)]
-    return found + [f"{text}; propose it with --new-anchor and say why" for text in beyond_cap(rows, policy.cumulative_loss_cap_ratio)]
+    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (() if proposal.new_anchor else other_class(baseline, previous))
+    return found + [f"{text}; propose it with --new-anchor and say why" for text in against]
 
 
 def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:

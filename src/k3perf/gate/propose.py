@@ -115,6 +115,13 @@ def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
     )
 
 
+def other_class(baseline: Baseline, previous: Baseline | None) -> tuple[str, ...]:
+    """What stands against putting a baseline of one hardware class in the place of another's, as a night on another processor would."""
+    if previous is None or previous.hardware_class == baseline.hardware_class:
+        return ()
+    return (f"the committed baseline is of hardware class {previous.hardware_class}, this one of {baseline.hardware_class}",)
+
+
 def _in_order_of_time(measurements: Sequence[CellMeasurement]) -> Sequence[CellMeasurement]:
     """Sessions drift with time, so two orders of the same files are two baselines. A cell's own sessions are in order already; those of two
     cells that were measured at one time stay apart."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from k3perf.config.suite import Cell, LeftOut, Suite
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.telemetry.default_targets import default_targets
+from k3perf.telemetry.default_targets import DefaultTargets, default_targets
 from k3perf.telemetry.hardware import DetectedHardware
 
 _WRITE_CELLS: Final = "Write it with `k3perf plan --json`."
@@ -23,7 +23,7 @@ class Selection:
 
     ``on_request_cells`` have a workload that nobody asked for by name; only a test module that is named itself takes them.
     ``choice`` is the reason why another target than usual is measured by default; empty where none is. ``refused_here`` are configs
-    that this machine's processor cannot serve.
+    that this machine's processor cannot serve. ``lacking``: what the targets lack that would be measured by default.
     """
 
     cells: tuple[Cell, ...]
@@ -32,6 +32,7 @@ class Selection:
     skipped_targets: dict[str, str]
     choice: str = ""
     refused_here: tuple[LeftOut, ...] = ()
+    lacking: dict[str, str] = field(default_factory=dict)
 
 
 def select(
@@ -47,8 +48,7 @@ def select(
 
     ``named``: workloads that the call names (``named_workloads``), for targets that do not measure them by default.
     """
-    skipped: dict[str, str] = {}
-    choice = ""
+    default = DefaultTargets((), {}, "", {})
     if asked:
         for name in asked:
             lack = hardware.lacks(suite.target(name).hardware)
@@ -56,16 +56,18 @@ def select(
                 raise UsageError(f"--k3-target {name}: {lack}. Run it on such a machine, or leave the option out.")
         chosen = tuple(dict.fromkeys(asked))
     else:
-        chosen, skipped, choice = default_targets(suite, hardware)
+        default = default_targets(suite, hardware)
+        chosen = default.names
     refused = _refused_here(suite, hardware, chosen)
     left_out = (*suite.left_out(chosen), *refused)
     unserved = {(left.target, left.config) for left in refused}
     every = _without(suite.cells(chosen, on_request=frozenset(suite.workloads)), unserved)
     if cells_file is not None:
-        return Selection(_only(every, cells_file, left_out), (), left_out, skipped, choice, refused)
+        return Selection(_only(every, cells_file, left_out), (), left_out, default.skipped, default.reason, refused, default.lacking)
     cells = _without(suite.cells(chosen, on_request=named), unserved)
     taken = {cell.cell_id for cell in cells}
-    return Selection(cells, tuple(cell for cell in every if cell.cell_id not in taken), left_out, skipped, choice, refused)
+    on_request = tuple(cell for cell in every if cell.cell_id not in taken)
+    return Selection(cells, on_request, left_out, default.skipped, default.reason, refused, default.lacking)
 
 
 def _without(cells: tuple[Cell, ...], unserved: Container[tuple[str, str]]) -> tuple[Cell, ...]:
@@ -93,9 +95,11 @@ def named_workloads(suite: Suite, texts: Iterable[str]) -> frozenset[str]:
 
 def nothing_selected(selection: Selection, keyword: str) -> str:
     """What this machine lacks, where that is why no cell was selected; empty where the selection itself is (pytest's status 5)."""
-    if not selection.cells and selection.skipped_targets:
-        lacks = "".join(f"\n  {name}: {why}" for name, why in selection.skipped_targets.items())
-        return f"no target can be measured here by default:{lacks}\nName one with --k3-target, or see what is missing with k3perf doctor."
+    if not selection.cells and selection.lacking:
+        lacks = "".join(f"\n  {name}: {why}" for name, why in selection.lacking.items())
+        return (
+            f"no target can be measured here by default:{lacks}\nName another one with --k3-target; `k3perf doctor` shows what each needs."
+        )
     if not selection.refused_here:
         return ""
     refused = "".join(f"\n  {left.target}-{left.config}: {left.reason}" for left in selection.refused_here)

@@ -9,11 +9,14 @@ from k3perf.telemetry.hardware import DetectedHardware
 
 
 class DefaultTargets(NamedTuple):
-    """``skipped`` has a reason for each other target. ``reason``: why a target takes the place of the usual one; empty where none does."""
+    """``skipped`` has a reason for each other target. ``reason``: why a target takes the place of the usual one; empty where none does.
+    ``lacking``: what those lack that would be measured by default.
+    """
 
     names: tuple[str, ...]
     skipped: dict[str, str]
     reason: str
+    lacking: dict[str, str]
 
 
 def default_targets(suite: Suite, hardware: DetectedHardware) -> DefaultTargets:
@@ -39,4 +42,6 @@ def default_targets(suite: Suite, hardware: DetectedHardware) -> DefaultTargets:
         for name in [name for name in reasons if suite.targets[name].hardware.kind == "cpu"]:
             del reasons[name]
             skipped[name] = "a GPU is here; ask with --k3-target"
-    return DefaultTargets(tuple(reasons), skipped, "; ".join(filter(None, reasons.values())))
+    by_default = (name for name, target in suite.targets.items() if target.measured_by_default or target.default_instead_of)
+    lacking = {name: lacks[name] for name in by_default if lacks[name]}
+    return DefaultTargets(tuple(reasons), skipped, "; ".join(filter(None, reasons.values())), lacking)

@@ -184,6 +184,24 @@ def test_a_slide_beyond_the_cap_needs_a_reasoned_anchor(tmp_path: Path, run: Run
     assert written.anchor_acceptance.reason.startswith("a fix for correctness")
 
 
+def test_sessions_of_another_processor_take_no_baselines_place_unasked(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("propose", record(tmp_path / "r1", replace(cell("default", 100.0), hardware_class="cpu-avx512")))
+    run("accept", "--reason", "first numbers of this target")
+    night = record(tmp_path / "r2", cell("default", 100.0))
+    run("propose", night)
+    told = "the committed baseline is of hardware class cpu-avx512, this one of cpu-avx2"
+    assert f"cannot be accepted: {told}; a reasoned --new-anchor is needed" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=f"{told}; propose it with --new-anchor"):
+        run("accept", "--reason", "the night's sessions")
+    run("propose", night, "--new-anchor")
+    assert run("accept", "--reason", "the runners changed") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
+    assert written is not None
+    assert written.hardware_class == "cpu-avx2"
+
+
 def test_an_anchor_keeps_its_own_acceptance(tmp_path: Path, run: Run) -> None:
     run("propose", record(tmp_path / "r1", cell("default", 100.0)))
     run("accept", "--reason", "first numbers of this target")

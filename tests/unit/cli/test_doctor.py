@@ -117,6 +117,38 @@ def test_a_machine_that_no_target_fits_is_told_what_each_lacks(suite_copy: Path,
     assert "no NVIDIA device here" in str(told.value)
 
 
+HASWELL = DetectedHardware((), (), None, frozenset({"avx2"}), problem="NVML Shared Library Not Found")
+
+
+@pytest.fixture
+def haswell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without AVX-512, and no cap."""
+    for module in ("k3perf.telemetry.hardware", "k3perf.run.readiness"):
+        monkeypatch.setattr(f"{module}.detect_hardware", lambda: HASWELL)
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("haswell")
+def test_the_target_that_a_run_would_measure_is_told_with_the_reason(
+    suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--suite", str(suite_copy), "--engine-python", str(answering_python), "--results", str(suite_copy))
+    told = capsys.readouterr().out
+    assert told.startswith("measured by default: cpu-gqa (cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16)\ncpu-gqa\n")
+    assert "\ncpu-hybrid\n" not in told
+    assert "  OK    instruction sets  avx2 (needed: avx2)\n" in told
+
+
+@pytest.mark.usefixtures("haswell")
+def test_a_missing_instruction_set_is_a_failed_check(suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--suite", str(suite_copy), "--engine-python", str(answering_python), "--results", str(suite_copy))
+    assert run("--target", "cpu-hybrid", *common) == ExitStatus.INVALID
+    told = capsys.readouterr().out
+    assert "  FAIL  instruction sets  avx2 (needed: avx512_bf16)\n" in told
+    assert "-> this processor lacks avx512_bf16. " in told
+
+
 def test_a_held_lock_is_told_with_its_holder(free_lock: Path) -> None:
     assert doctor._lock("cpu").level == "ok"
     with device_lock("cpu", directory=free_lock):
