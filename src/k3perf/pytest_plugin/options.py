@@ -10,7 +10,7 @@ FLAGS: Final = {
     "--k3-record": "record sessions for a baseline instead of judging",
     "--k3-strict": "INCONCLUSIVE fails (exit status 13)",
     "--k3-resume": "go on with an interrupted run of --k3-results: valid cells are not measured again",
-    "--k3-plain": "no live progress display",
+    "--k3-plain": "progress as lines, also on a terminal",
 }
 VALUES: Final = {
     "--k3-suite": ("DIR", "folder of the declared suite (default: perf_tests under the root directory)"),

@@ -27,4 +27,6 @@ def failure_text(verdict: CellVerdict, shown_at: str = "") -> str:
         lines += [f"  {line}" for line in cause_lines(reason)]
     lines += [f"  {difference_text(difference)}" for difference in verdict.differences]
     lines += [f"  {verdict.missing}"] if verdict.missing else []
-    return "\n".join([*lines, 'More under "k3perf" below.'])
+    if verdict.metrics or any(reason.failure is not None for reason in verdict.invalid_reasons):
+        lines.append('More under "k3perf" below.')
+    return "\n".join(lines)

@@ -102,11 +102,11 @@ def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: b
     judged = [cell for cell in verdict.cells if cell.metrics]
     shared = shared_differences(judged)
     parts = [cell_table(cell, width=width, color=color, elsewhere=shared) for cell in judged]
+    if judged:
+        parts.append(_legend(judged))
     if shared:
         parts.append("\n".join(["changed values of several cells:", *(f"  {text} ({len(names)} cells)" for text, names in shared.items())]))
     parts += unjudged_blocks(cell for cell in verdict.cells if not cell.metrics)
-    if judged:
-        parts.append(_legend(judged))
     counts = Counter(str(cell.outcome) for cell in verdict.cells)
     each = f" ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})" if len(counts) > 1 else ""
     parts.append(

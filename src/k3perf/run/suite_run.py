@@ -269,8 +269,7 @@ class SuiteRun:
                     self._pool.stop_all()
                     hopeless = isinstance(error, RecordingStopped) and error.whole
                     broken |= dict.fromkeys(runs.keys() - broken if hopeless else {cell.cell_id}, engine_reason(error))
-                name = f"session {session_index + 1} of {count}"
-                self._progress.finished(cell.cell_id, f"{name} {'INVALID' if cell.cell_id in broken else 'recorded'}", measured=True)
+                self._progress.finished(cell.cell_id, "INVALID" if cell.cell_id in broken else "recorded", measured=True)
         for cell in self._cells:
             reasons = (broken[cell.cell_id],) if cell.cell_id in broken else ()
             measurement = runs[cell.cell_id].measurement(reasons)
