@@ -45,7 +45,12 @@ class Faults:
         return any(name == kind and value == argument and (where or default_process) == process for name, value, where in self.rows)
 
 
+MUTE = False
+
+
 def say(role: str, text: str) -> None:
+    if MUTE and " ERROR " not in f" {text}":
+        return
     sys.stdout.write(f"({NAMES[role]} pid={os.getpid()}) {text}\n")
     sys.stdout.flush()
 
@@ -62,10 +67,10 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
     say(role, STAGE_LINES[stage])
     if options.faults.at("die", stage, role, default):
         fail(role, stage)
-    if options.faults.at("killed", stage, role, default):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if options.faults.at("segfault", stage, role, default):
-        os.kill(os.getpid(), signal.SIGSEGV)
+    for kind, number in (("killed", signal.SIGKILL), ("slow_death", signal.SIGKILL), ("segfault", signal.SIGSEGV)):
+        if options.faults.at(kind, stage, role, default):
+            time.sleep(1 if kind == "slow_death" else 0)  # long enough to have been seen
+            os.kill(os.getpid(), number)
     if options.faults.at("hang", stage, role, default):
         while True:
             time.sleep(3600)
@@ -77,7 +82,30 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
         for step in range(1, 11):
             time.sleep(0.15)
             say(role, f"Loading safetensors checkpoint shards:  {step * 10}% Completed")
+    work_silently(role, stage, default, options.faults)
     time.sleep(options.stage_s)
+
+
+def work_silently(role: str, stage: str, default: str, faults: Faults) -> None:
+    """Four seconds without a line: a compiler that computes, a cache that grows, a compiler that waits, or nothing."""
+    temporary = Path(os.environ.get("TMPDIR", "/tmp"))
+    code = {
+        "compiles": "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass",
+        "waits": "import time; time.sleep(600)",
+    }
+    for kind, text in code.items():
+        if faults.at(f"silent_{kind}", stage, role, default):
+            compiler = temporary / "ptxas"
+            compiler.symlink_to(PYTHON)
+            subprocess.run([str(compiler), "-S", "-E", "-c", text], check=False)
+    if faults.at("silent_grows", stage, role, default):
+        cache = Path(os.environ["VLLM_CACHE_ROOT"]) / "deep_gemm" / "kernel.fake"
+        cache.mkdir(parents=True)
+        for step in range(20):
+            (cache / f"{step}.cubin").write_bytes(b"x" * 100)
+            time.sleep(0.2)
+    if faults.at("silent", stage, role, default):
+        time.sleep(4)
 
 
 def spawn(role: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -345,6 +373,8 @@ def main() -> None:
     parser.add_argument("--parent", type=int, default=0)
     options, _vllm_arguments = parser.parse_known_args()
     options.faults = Faults(options.fault)
+    global MUTE  # noqa: PLW0603
+    MUTE = options.faults.get("mute") is not None
     arguments = ["--port", str(options.port), "--model", options.model, "--stage-s", str(options.stage_s), "--config", options.config]
     arguments += [part for fault in options.fault for part in ("--fault", fault)]
     if options.role == "core":

@@ -85,6 +85,14 @@ _START = (
     _invalid("killed_at_load", Kind.START, "load", "the worker gets SIGKILL", "WorkerProc initialization failed", "killed:load"),
     _invalid("segfault_at_capture", Kind.START, "capture", "the worker gets SIGSEGV", "engine ended in stage capture", "segfault:capture"),
     _invalid(
+        "core_killed_at_ready",
+        Kind.START,
+        "ready",
+        "EngineCore gets SIGKILL",
+        "killed by SIGKILL .often the kernel's out-of-memory",
+        "slow_death:ready",
+    ),
+    _invalid(
         "dies_with_shared_memory",
         Kind.START,
         "capture",
@@ -106,6 +114,27 @@ _START = (
     _hung("never_healthy", "ready", "/health answers 503", "unhealthy"),
     _invalid("serves_another_model", Kind.START, "ready", "/v1/models lists another name", "serves other, not", "wrong_model:other"),
     _invalid("no_executable", Kind.START, "spawn", "argv names a file that is not there", "could not be started"),
+    _hung("waiting_compiler", "profile", "the worker waits for a compiler that does nothing", "silent_waits:profile"),
+    _harmless(
+        "silent_compile",
+        Kind.START,
+        "profile",
+        "a compiler works past the deadline, without a line in the log",
+        "",
+        "silent_compiles:profile",
+    ),
+    _harmless(
+        "silent_cache", Kind.START, "profile", "a cache grows past the deadline, without a line in the log", "", "silent_grows:profile"
+    ),
+    _harmless(
+        "no_stage_lines",
+        Kind.START,
+        "load",
+        "the log holds errors alone, loading takes longer than the import's deadline",
+        "",
+        "mute",
+        "silent:load",
+    ),
     _harmless("slow_but_moving", Kind.START, "load", "loading takes longer than its deadline, with progress in the log", "", "slow:load"),
     _harmless("port_in_use_once", Kind.START, "import", "the first bind fails with EADDRINUSE", "", "port_taken:{work}/once"),
     _harmless("port_stolen_once", Kind.START, "import", "a stranger listens on the reserved port, the next one is free", ""),

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from k3perf.engine import supervisor
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
+from k3perf.units import ns_to_s
 from tests.faults.bench import PATIENT, Bench
 from tests.faults.endings import expect_failed_start
 from tests.faults.matrix import Fault, Kind, of
 
-_BY_HAND = {"no_executable", "port_stolen_once", "port_stolen_always", "slow_but_moving"}
+_SILENT = {"silent_compile": "profile_s", "silent_cache": "profile_s", "no_stage_lines": "import_s"}
+_BY_HAND = {"no_executable", "port_stolen_once", "port_stolen_always", "slow_but_moving", *_SILENT}
 FAILING = [fault for fault in of(Kind.START) if fault.outcome is not None and fault.name not in _BY_HAND]
 RECOVERING = [fault for fault in of(Kind.START) if fault.outcome is None and fault.name not in _BY_HAND]
 ROW = {fault.name: fault for fault in of(Kind.START)}
@@ -45,6 +48,30 @@ def test_progress_resets_the_deadline(bench: Bench) -> None:
         loading_s = sum(stage.duration_s for stage in engine.stages if stage.stage == "load")
         assert loading_s > 1.0
     bench.assert_nothing_left(ports=(engine.port,))
+
+
+@pytest.mark.parametrize("name", _SILENT)
+def test_work_without_a_line_is_not_hung(bench: Bench, name: str) -> None:
+    """Four seconds of it, against a deadline of two."""
+    fault = ROW[name]
+    launch = bench.launch(*fault.flags, deadlines=PATIENT.model_copy(update={_SILENT[name]: 2.0}))
+    launch = replace(launch, environment={"VLLM_CACHE_ROOT": str(bench.work / "cache")})
+    with start_engine(launch, work_directory=bench.work) as engine:
+        assert ns_to_s(engine.ready_ns - engine.started_ns) > 4
+    bench.assert_nothing_left(ports=(engine.port,))
+
+
+def test_the_one_that_was_killed_at_the_start_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM says only that the worker's initialization failed; the kernel says how it ended."""
+    monkeypatch.setattr(supervisor, "_POLL_S", 0.05)
+    with pytest.raises(EngineError) as caught:
+        start_engine(bench.launch("slow_death:capture"), work_directory=bench.work)
+    cause = caught.value.root_cause
+    assert "VLLM::Worker" in cause
+    assert "killed by SIGKILL" in cause
+    assert "WorkerProc initialization failed" in cause
+    assert len(cause) <= 600
+    bench.assert_nothing_left()
 
 
 def test_a_missing_executable(bench: Bench) -> None:

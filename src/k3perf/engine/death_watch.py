@@ -22,6 +22,7 @@ from k3perf.engine.root_cause import RootCause, describe_end
 
 # helpers (resource trackers, compile workers) come and go; these do not
 _NEEDED: Final = re.compile(r"EngineCore|Worker|APIServer|DPCoordinator")
+_TITLE: Final = re.compile(r"VLLM::\S+")
 # struct pidfd_info of linux/pidfd.h: mask, cgroup, eleven ids, the exit code
 _PIDFD_INFO_BYTES: Final = 64
 _PIDFD_GET_INFO: Final = (3 << 30) | (_PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11
@@ -51,12 +52,18 @@ def describe_exit(return_code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndedProcess:
-    """A process whose end was seen. ``exit_code`` as ``Popen.returncode``, None where the kernel does not say."""
+    """A process that was seen to end.
+
+    ``name`` is its command line or title, ``root`` marks the API server. ``exit_code`` is as
+    ``Popen.returncode`` counts, None where the kernel does not say. ``out_of_memory``: the kernel's
+    out-of-memory killer struck on this machine since the watch began.
+    """
 
     pid: int
     name: str
     exit_code: int | None
     out_of_memory: bool = False
+    root: bool = False
 
     @property
     def text(self) -> str:
@@ -66,13 +73,19 @@ class EndedProcess:
         return f"process {self.pid} ({self.name[:80] or 'engine'}) ended{how}{hint}"
 
     @property
-    def cause(self) -> str:
+    def title(self) -> str:
+        """A short name: vLLM's title of the process, or what it is."""
+        title = _TITLE.match(self.name)
+        return title[0] if title is not None else ("API server" if self.root else self.name[:80] or "process")
+
+    @property
+    def left_no_word(self) -> str:
         """The same as a cause, where the process left no word."""
-        if self.exit_code is None:
-            return self.text
-        killer = "killed by SIGKILL (the kernel's out-of-memory killer struck meanwhile)"
-        how = killer if self.out_of_memory and self.exit_code == -signal.SIGKILL else describe_end(self.exit_code)
-        return f"{self.name[:80] or 'process'} (pid {self.pid}) left no word: {how}"
+        if self.out_of_memory and self.exit_code == -signal.SIGKILL:
+            how = "killed by SIGKILL (the kernel's out-of-memory killer struck meanwhile)"
+        else:
+            how = "ended" if self.exit_code is None else describe_end(self.exit_code)
+        return f"{self.title} (pid {self.pid}) left no word: {how}"
 
 
 def exit_code_of(descriptor: int, pid: int) -> int | None:
@@ -100,19 +113,20 @@ def exit_code_of(descriptor: int, pid: int) -> int | None:
 
 
 def explained(logged: RootCause | None, seen: EndedProcess | None, return_code: int | None) -> RootCause:
-    """One cause from what the log says (None: nothing), which process was seen to end first, and how the API server ended (None: it runs).
+    """One cause from what the log says, which process was seen to end first, and how the API server ended.
 
-    A process's own words come first. Where another speaks for it, the end that was seen is more exact. What ended by SIGTERM was ended.
+    Each is None where there is nothing. A process's own words come first. Where another speaks for
+    it, the signal that was seen says more.
     """
-    named = seen is not None and seen.exit_code not in (None, 0, -signal.SIGTERM)
-    if logged is not None and (not logged.second_hand or logged.exit_code is not None or not named):
+    killed = seen is not None and (seen.exit_code or 0) < 0 and seen.exit_code not in (-signal.SIGTERM, -signal.SIGINT)
+    if logged is not None and (not logged.second_hand or logged.exit_code is not None or not killed):
         return logged
-    if seen is not None and named:
-        text = f"{seen.cause}. {logged.text}" if logged is not None else seen.cause
-        return RootCause(text[:LONGEST_CAUSE], seen.name, seen.pid, seen.exit_code, second_hand=True)
+    if seen is not None and (killed or not seen.root):
+        said = f". {logged.text}" if logged is not None else ""
+        return RootCause(f"{seen.left_no_word}{said}"[:LONGEST_CAUSE], seen.title, seen.pid, seen.exit_code, second_hand=True)
     if return_code is None:
-        return RootCause("no process left a word of it" if seen is None else seen.cause, second_hand=True)
-    return RootCause(f"the API server left no word: {describe_end(return_code)}", "APIServer", None, return_code, second_hand=True)
+        return RootCause("no process left a word of it", second_hand=True)
+    return RootCause(f"API server left no word: {describe_end(return_code)}", "API server", None, return_code, second_hand=True)
 
 
 class DeathWatch:
@@ -200,5 +214,5 @@ class DeathWatch:
                 exit_code = exit_code_of(descriptor, pid)
             oom_now = oom_kill_count()
             struck = oom_now is not None and self._oom_before is not None and oom_now > self._oom_before
-            self.first = EndedProcess(pid, name, exit_code, struck)
+            self.first = EndedProcess(pid, name, exit_code, struck, pid == self._root_pid)
         self.event.set()

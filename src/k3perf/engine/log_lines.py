@@ -36,7 +36,7 @@ _STAGE_OPENED_BY: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
 
 _CACHE_USED: Final = re.compile(r"Directly load the compiled graph|Directly load AOT compilation")
 _CACHE_MISSED: Final = re.compile(r"Compiling a graph for|saved AOT compiled function")
-_INFORMATIVE: Final = re.compile(r"\b(?:INFO|DEBUG)\b")
+_INFORMATIVE: Final = re.compile(r"(?<![A-Z])(?:INFO|DEBUG)(?![A-Z])")  # a colour's last letter may stand before it
 _ADDRESS_IN_USE: Final = re.compile(r"address already in use|Errno 98", re.IGNORECASE)
 
 

@@ -18,12 +18,12 @@ _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 _REPEATED: Final = re.compile(r"\s*\[repeated \d+x across (?:all |the )?cluster\].*$")
 # vLLM's own form: found anywhere in the line, since VLLM_LOGGING_PREFIX and a progress bar without a line end may stand before it
 _VLLM: Final = re.compile(
-    r"(?:\((?P<process>[^()\s]+)(?: rank=(?P<rank>\d+))?(?:,? ?pid=(?P<pid>\d+))?[^()]*\) )?"
+    r"(?:\((?P<process>[^()\s=][^()=]*?)(?: rank=(?P<rank>\d+))?(?:,? pid=(?P<pid>\d+))?(?:, ?ip=[^()]*)?\) )?"
     r"\b(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?P<time>\d\d-\d\d \d\d:\d\d:\d\d)\s+"
     r"(?:\[(?P<source>[^\]\s]+:\d+)\]|(?P<old_source>[\w./-]+:\d+)\]) ?"
 )
 _PREFIX_IN_THE_LINE: Final = re.compile(r"(?<=[^\s(])\((?P<process>[A-Za-z][\w:.-]*) pid=(?P<pid>\d+)[^()]*\) ")
-_TIME: Final = re.compile(r"(?:\d{4}-)?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_TIME: Final = re.compile(r"(?:\d{4}-)?(\d{1,2}?)-?(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _LEVEL_NAMES: Final = {
     "D": "DEBUG",
     "I": "INFO",

@@ -105,11 +105,20 @@ def _name(pid: int) -> str:
         return ""
 
 
+def _compiles(pid: int) -> bool:
+    """By its name, which the kernel cuts after 15 characters, or by its command."""
+    if is_compiler(_name(pid)):
+        return True
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    program = Path(command.split(b"\0", 1)[0].decode(errors="replace")).name
+    return is_compiler(program) or _COMPILE_WORKER in command
+
+
 def _compilers(pids: Iterable[int]) -> Iterator[tuple[int, float]]:
     """Pids of compilers with the processor seconds that they and their ended children have used."""
     for pid in pids:
         with suppress(OSError, ValueError):
-            if is_compiler(_name(pid)) or _COMPILE_WORKER in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if _compiles(pid):
                 text = Path(f"/proc/{pid}/stat").read_bytes()
                 fields = text[text.rindex(b")") + 2 :].split()
                 yield pid, sum(int(field) for field in fields[11:15]) / _TICKS_PER_S

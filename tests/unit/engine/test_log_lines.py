@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import yaml
+from tests.unit.engine.crash_corpus import CORPUS
 
 from k3perf.engine import log_lines
 
@@ -86,7 +90,59 @@ def test_port_clash(line: str, expected: bool) -> None:
     assert log_lines.shows_port_clash(line) is expected
 
 
-def test_heartbeats() -> None:
-    assert log_lines.is_heartbeat("INFO [utils.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.")
-    assert log_lines.is_heartbeat("No available shared memory broadcast block found in 60 seconds.")
-    assert not log_lines.is_heartbeat("Loading safetensors checkpoint shards:  50% Completed")
+HEARTBEATS = yaml.safe_load((CORPUS / "stream_and_start_lines.yaml").read_text())["heartbeats"]
+WAITING = [
+    "(EngineCore pid=2) INFO 11-02 02:46:00 [shm_broadcast.py:542] No available shared memory broadcast block found in 60 seconds.",
+    '{"levelname": "INFO", "message": "Waiting for READY message from DP Coordinator...", "vllm_process_name": "EngineCore_DP1"}',
+    "(APIServer pid=1) INFO 11-02 02:46:00 [dp_supervisor.py:372] Waiting for vLLM DP Servers to become ready.",
+    "(ApiServer_0 pid=4) DEBUG 11-02 02:46:00 [utils.py:1402] Waiting for 0 local, 1 remote core engine proc(s) to connect.",
+    "Still waiting to acquire lock on /x/models/.locks/a.lock (elapsed: 120.1 seconds)",
+    "(autoscaler +1m12s) Error: No available node types can fulfill resource request {'GPU': 8.0}. Add suitable node types to this cluster.",
+    "(raylet) Warning: The following resource request cannot be scheduled right now: {'GPU': 1.0}.",
+    "[W1102 10:15:01.000000 socket.cpp:767] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 111 - Connection refused).",
+    "(Worker pid=3) WARNING 11-02 10:10:00 [connectionpool.py:870] Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError'",
+    "    Blocking waiting for file lock on build directory",
+    'INFO:     127.0.0.1:51422 - "GET /health HTTP/1.1" 503 Service Unavailable',
+    "(APIServer pid=1) INFO 11-02 [loggers.py:271] Engine 000: Avg generation throughput: 0.0 tokens/s, Running: 0 reqs, Waiting: 0 reqs",
+]
+GETTING_ON = [
+    "(Worker_TP0 pid=3) INFO 11-02 10:10:00 [gpu_model_runner.py:5089] Model loading took 61.2 GiB memory and 84.1 seconds",
+    "Capturing CUDA graphs (decode, FULL):  88%|########  | 45/51 [00:05<00:00,  9.32it/s]",
+    "model-00007-of-00096.safetensors:  12%|#1        | 614M/4.97G [00:31<03:40, 19.8MB/s]",
+    "(EngineCore pid=2) INFO 11-02 10:10:00 [jit.py:1] Loading JIT ops: fused_moe_103",
+    "[3/9] nvcc -c /x/k3.cu -o k3.o",
+    "(APIServer pid=1) INFO 11-02 [loggers.py:271] Engine 000: Avg generation throughput: 4.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs",
+    'INFO:     127.0.0.1:51422 - "POST /v1/completions HTTP/1.1" 200 OK',
+]
+
+
+@pytest.mark.parametrize("entry", HEARTBEATS, ids=lambda entry: entry["id"])
+def test_heartbeats_of_the_corpus(entry: dict[str, Any]) -> None:
+    # YAML reads yes and no as true and false
+    assert log_lines.is_heartbeat(entry["line"]) is (entry["expected"] in (True, "yes"))
+
+
+@pytest.mark.parametrize("line", WAITING)
+def test_a_process_that_only_waits_does_not_get_on(line: str) -> None:
+    assert log_lines.is_heartbeat(line)
+
+
+@pytest.mark.parametrize("line", GETTING_ON)
+def test_a_line_that_shows_progress(line: str) -> None:
+    assert not log_lines.is_heartbeat(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("(APIServer pid=1) INFO 11-02 10:15:00 [api_utils.py:286] non-default args: {}", True),
+        ("\x1b[0;36m(APIServer pid=1)\x1b[0;0m \x1b[32mINFO\x1b[0m \x1b[90m11-02 10:15:00\x1b[0m x", True),
+        ('{"levelname": "INFO", "message": "x"}', True),
+        ("Loading safetensors checkpoint shards:  4% Completed | 4/96", True),
+        ("(APIServer pid=1) WARNING 11-02 10:15:00 [argparse_utils.py:195] deprecated", False),
+        ("(APIServer pid=1) ERROR 11-02 10:15:00 [x.py:1] INFORMATION is missing", False),
+        ("/x/lib.py:12: FutureWarning: y", False),
+    ],
+)
+def test_whether_a_log_names_its_stages(line: str, expected: bool) -> None:
+    assert log_lines.is_informative(line) is expected

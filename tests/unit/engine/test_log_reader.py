@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from k3perf.engine import log_reader
 from k3perf.engine.log_reader import LogReader
 
 
@@ -62,6 +65,35 @@ def test_progress_bars_count_and_heartbeats_do_not(tmp_path: Path) -> None:
     clock.now_ns = 300
     reader.drain()
     assert reader.last_progress_ns == 200
+
+
+def test_progress_that_the_log_does_not_show(tmp_path: Path) -> None:
+    path, clock = tmp_path / "log", Clock()
+    path.write_text("WARNING 11-02 10:15:00 [x.py:1] deprecated\n")
+    reader = LogReader(path, start_ns=100, clock_ns=clock)
+    clock.now_ns = 200
+    reader.drain()
+    assert not reader.names_stages
+    clock.now_ns = 300
+    reader.note_progress()
+    assert reader.last_progress_ns == 300
+    with path.open("a") as handle:
+        handle.write("INFO 11-02 10:15:00 [x.py:1] non-default args: {}\n")
+    reader.drain()
+    assert reader.names_stages
+
+
+def test_the_cause_is_read_again_only_when_the_log_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    path.write_text("ValueError: first\n")
+    asked: list[int] = []
+    real = log_reader.find_root_cause
+    monkeypatch.setattr(log_reader, "find_root_cause", lambda lines: asked.append(1) or real(lines))
+    reader = LogReader(path, start_ns=0)
+    assert reader.root_cause() == reader.root_cause() == "ValueError: first"
+    assert len(asked) == 1
+    path.write_text("KeyError: 'second, and longer'\n")
+    assert reader.root_cause() == "KeyError: 'second, and longer'"
 
 
 def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
