@@ -195,6 +195,43 @@ def test_a_program_before_the_window_or_too_small_to_compile_does_not_count(engi
     assert watch.seen(start_ns, time.monotonic_ns(), probe=Probe(), ranks_count=1).programs == ()
 
 
+# a child that has computed before it gets its line, and ends then
+IDLE_WORKER = """
+import subprocess, sys
+code = "import sys, time\\nwhile time.process_time() < 0.5: pass\\nopen(sys.argv[1], 'w').close()\\nsys.stdin.readline()"
+child = subprocess.Popen([sys.executable, "-c", code, sys.argv[1]], stdin=subprocess.PIPE)
+sys.stdin.readline()
+child.communicate(b"end")
+open(sys.argv[1] + ".ended", "w").close()
+sys.stdin.readline()
+"""
+
+
+def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(tmp_path: Path) -> None:
+    """Inductor ends its pool of compile workers after a minute without work."""
+    marker = tmp_path / "marker"
+    name = f"idle-{os.getpid()}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", IDLE_WORKER, str(marker)],
+        env={**os.environ, "K3PERF_ENGINE_ID": name},
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    end_s = time.monotonic() + 60
+    while not marker.exists() and time.monotonic() < end_s:
+        time.sleep(0.02)
+    engine = SimpleNamespace(logs=(), trees=(ProcessTree(name, process.pid),))
+    watch = CompileWatch(engine)  # type: ignore[arg-type]
+    start_ns = time.monotonic_ns()
+    process.stdin.write(b"now\n")
+    process.stdin.flush()
+    while not Path(f"{marker}.ended").exists() and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert watch.seen(start_ns, time.monotonic_ns(), probe=Probe(), ranks_count=1).programs == ()
+    process.communicate(b"end\n")
+
+
 def test_the_ranks_are_asked_for_the_windows_time_on_the_wall_clock(engines: Any) -> None:
     watch, probe = CompileWatch(engines.engine(0)), Probe(new_folders=["/x/deep_gemm/1"], new_count=3)
     before_ns = time.time_ns()

@@ -17,11 +17,13 @@ import pytest
 import yaml
 
 from k3perf.config.models import Hardware
+from k3perf.config.suite import load_suite
 from k3perf.engine.devices import nvml_reader
 from k3perf.engine.findings import Level
 from k3perf.engine.preflight import Needs, check, require
 from k3perf.errors import ExitStatus, PreflightError
 from k3perf.metrics.validity import ValidityRules, judge_round
+from k3perf.run import readiness
 from k3perf.samples import RoundKind, RoundRecord, TelemetryReading
 from k3perf.telemetry.devices import NvmlSource
 from k3perf.telemetry.hardware import DetectedHardware, read_hardware
@@ -175,6 +177,33 @@ def test_the_check_before_a_second_engine_forgives_as_many() -> None:
     assert (found.level, found.reading) == (Level.FAIL, "1")
     both = check(replace(needs, own_ranks_count=2), devices=reader)
     assert not [finding for finding in both if finding.name == "device 0 processes"]
+
+
+def test_a_known_need_of_memory_is_refused_where_the_device_does_not_report_it() -> None:
+    reader = nvml_reader((0,), nvml=host({"nvmlDeviceGetMemoryInfo": "raises NotSupported"}))
+    needs = Needs(TARGETS["any"], free_memory_bytes=1 << 30)
+    (found,) = [finding for finding in check(needs, devices=reader) if finding.level is Level.FAIL]
+    assert (found.name, found.reading) == ("device 0 memory", "unknown (Not Supported)")
+
+
+@pytest.mark.parametrize(
+    ("calls", "named"),
+    [
+        ({"nvmlDeviceGetHandleByIndex": {0: "raises GpuIsLost"}}, "device 0: does not answer NVML: GPU is lost"),
+        ({"nvmlDeviceGetMemoryInfo": "raises NoPermission"}, "memory: Insufficient Permissions"),
+    ],
+)
+def test_a_device_without_memory_is_not_waited_for(
+    calls: dict[str, Any], named: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "nvml_reader", lambda indices: nvml_reader(indices, nvml=host(calls)))
+    monkeypatch.setattr(readiness, "wait_for_memory", lambda *_, **__: pytest.fail("waited"))
+    target = load_suite(repository / "perf_tests").target("h200-k3")
+    with pytest.raises(PreflightError, match=named):
+        readiness.require_ready(target, engines_count=1, engine_python=Path(sys.executable), results_directory=tmp_path)
+    read = readiness.device_used_bytes_reader(target)
+    assert read is not None
+    assert read() is None
 
 
 def test_another_targets_lost_device_is_not_this_windows_concern() -> None:

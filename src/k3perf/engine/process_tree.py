@@ -45,6 +45,7 @@ class ProcessRow:
     state: str
     start_ticks: int
     thread_count: int
+    own_ticks: int = 0
     children_ticks: int = 0
 
     @property
@@ -67,8 +68,17 @@ def read_row(pid: int) -> ProcessRow | None:
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()
-    children_ticks = int(fields[13]) + int(fields[14])
-    return ProcessRow(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]), int(fields[17]), children_ticks)
+    ticks = [int(field) for field in fields[11:15]]
+    return ProcessRow(
+        pid,
+        parent_pid=int(fields[1]),
+        session_id=int(fields[3]),
+        state=fields[0].decode(),
+        start_ticks=int(fields[19]),
+        thread_count=int(fields[17]),
+        own_ticks=ticks[0] + ticks[1],
+        children_ticks=ticks[2] + ticks[3],
+    )
 
 
 def process_list() -> dict[int, ProcessRow]:

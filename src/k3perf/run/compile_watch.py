@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.engine.log_reader import LogReader
-from k3perf.engine.process_tree import ProcessTree, name_of
+from k3perf.engine.process_tree import ProcessRow, ProcessTree, name_of
 from k3perf.metrics.validity import JIT_COMPILES_READING, NOT_OFFERED
 from k3perf.samples import TelemetryReading
 
@@ -24,6 +24,9 @@ _COMPILER_S: Final = 0.05  # a compiler uses more; a program that only asks for 
 _SHOWN: Final = 3
 _SHOWN_CHARACTERS: Final = 200  # a verbose line holds the kernel's whole signature; its name stands at the front
 NEW_FILES: Final = "k3perf_new_compiled_files"
+
+Rows = dict[tuple[int, int], ProcessRow]
+"""Processes by pid and start."""
 
 
 class Watched(Protocol):
@@ -75,7 +78,7 @@ class CompileWatch:
         for log in engine.logs:
             log.drain()
         self._start_ns = time.monotonic_ns()
-        self._before = [_children_ticks(tree) for tree in engine.trees]
+        self._before = [_rows(tree) for tree in engine.trees]
 
     def seen(self, start_ns: int, end_ns: int, *, probe: AsksEveryRank, ranks_count: int) -> Seen:
         """Look at everything once more. ``start_ns`` and ``end_ns`` are the window's, on the
@@ -98,11 +101,11 @@ class CompileWatch:
             greetings_count=sum(log.greetings_count for log in self._engine.logs),
         )
 
-    def _programs(self, tree: ProcessTree, before: dict[tuple[int, int], int]) -> list[str]:
+    def _programs(self, tree: ProcessTree, before: Rows) -> list[str]:
         """Compilers by name, as far as a look met them, else the processor time of the children
         that have ended meanwhile.
         """
-        after = _children_ticks(tree)  # looks at the tree, and so for compilers
+        after = _rows(tree)  # looks at the tree, and so for compilers
         alive = {pid for pid, _ in before.keys() & after.keys()}
         named = {pid: name for seen_ns, pid, name in list(tree.compilers_seen) if seen_ns >= self._start_ns or pid in alive}
         found = [f"{name} (pid {pid})" for pid, name in named.items()]
@@ -110,9 +113,28 @@ class CompileWatch:
             return found
         return [
             f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of processor time"
-            for (pid, start), ticks in after.items()
-            if (used_s := (ticks - before.get((pid, start), ticks)) / _TICKS_PER_S) >= _COMPILER_S
+            for pid, ticks in _ticks_of_ended_children(before, after).items()
+            if (used_s := ticks / _TICKS_PER_S) >= _COMPILER_S
         ]
+
+
+def _ticks_of_ended_children(before: Rows, after: Rows) -> dict[int, int]:
+    """Processor time, by process that is still there, of its children that have ended since ``before``.
+
+    What a child had used by then is left out: Inductor's idle compile workers end after a minute,
+    and did their work before the window.
+    """
+    grown = {key[0]: row.children_ticks - before[key].children_ticks for key, row in after.items() if key in before}
+    parents = {key[0]: row.parent_pid for key, row in before.items()}
+    for key, row in before.items():
+        if key in after:
+            continue
+        heir: int | None = row.parent_pid
+        while heir is not None and heir not in grown:
+            heir = parents.get(heir)
+        if heir is not None:
+            grown[heir] -= row.own_ticks + row.children_ticks
+    return grown
 
 
 def compile_reading(seen: Seen, monitor: JitMonitor) -> TelemetryReading:
@@ -160,8 +182,8 @@ def _listed(texts: tuple[str, ...]) -> str:
     return ", ".join(texts[:_SHOWN]) + more
 
 
-def _children_ticks(tree: ProcessTree) -> dict[tuple[int, int], int]:
-    return {(row.pid, row.start_ticks): row.children_ticks for row in tree.rows().values()}
+def _rows(tree: ProcessTree) -> Rows:
+    return {(row.pid, row.start_ticks): row for row in tree.rows().values()}
 
 
 def _wall_ns(monotonic_ns: int) -> int:

@@ -71,6 +71,12 @@ def test_a_new_kernel_in_any_folder_is_found(home: Path, folder: str) -> None:
     assert answer["new_count"] == 1  # one compile leaves several files
 
 
+def test_an_old_kernel_beside_a_new_one_is_not_named(home: Path) -> None:
+    since_ns = time.time_ns()
+    made = kernel(home / "triton" / "old" / "other.cubin")
+    assert new(since_ns)["new"] == [str(made)]
+
+
 def test_two_compiles_are_two(home: Path) -> None:
     since_ns = time.time_ns()
     kernel(home / "triton" / "x" / "k.cubin")
