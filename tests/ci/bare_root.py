@@ -159,7 +159,7 @@ def processes_in(root: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if Path(os.readlink(entry / "root")).is_relative_to(root):
+                if (entry / "root").readlink().is_relative_to(root):
                     found.append(int(entry.name))
     return found
 

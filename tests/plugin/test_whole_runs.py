@@ -285,6 +285,38 @@ def test_ab_against_another_engine_environment(site):
     assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 0", "vLLM is not installed there"),
+        ("echo no module named encodings >&2; exit 1", "it does not run: no module named encodings"),
+    ],
+)
+def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(
+    tmp_path, repository, script, words
+):
+    site = Site(tmp_path, repository)
+    site.python.write_text(f"#!/bin/sh\n{script}\n")
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert (run.stdout + run.stderr).count(words) == 1
+    assert "K3PERF_ENGINE_PYTHON" in run.stdout + run.stderr
+    assert not (site.root / "out" / "engines").exists()
+
+
+def test_a_native_module_that_does_not_load_is_invalid_before_anything_starts(tmp_path, repository):
+    site = Site(tmp_path, repository)
+    answer = {"loaded": [], "problem": "vllm._C: libnuma.so.1: cannot open shared object file", "mend": "apt-get install libnuma1"}
+    (site.root / "answer").write_text(json.dumps(answer))
+    text = site.python.read_text()
+    site.python.write_text(f"#!/bin/sh\ncase $2 in *import_kernels*) cat {site.root}/answer; exit 1 ;; esac\n{text}")
+    run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "out")
+    assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
+    assert "native module: vllm._C: libnuma.so.1: cannot open" in run.stdout
+    assert "Run `apt-get install libnuma1` as root." in run.stdout
+    assert not (site.root / "out" / "engines").exists()
+
+
 def test_ab_base_that_lacks_the_config_is_a_usage_error(site):
     subprocess.run(["git", "init", "-q"], cwd=site.root, check=True)
     hidden = site.root / "perf_tests" / "configs" / "fp8_kv.yaml"
