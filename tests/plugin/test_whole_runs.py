@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -83,7 +84,7 @@ class Site:
         self.temporary = root / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.python = root / "engine_python"
-        self.python.write_text(f'#!/bin/sh\n{ANSWERS}exec {sys.executable} {STAND_IN} "$@"\n')
+        self.python.write_text(f'#!/bin/sh\n{ANSWERS}exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n')
         self.python.chmod(0o755)
         self.behave()
 
@@ -275,7 +276,9 @@ def test_a_recording_is_of_the_engine_as_it_is(site, other):
 def test_ab_against_another_engine_environment(site):
     other = site.root / "other" / "bin"
     other.mkdir(parents=True)
-    (other / "python").write_text(f'#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec {sys.executable} {STAND_IN} "$@"\n')
+    (other / "python").write_text(
+        f'#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n'
+    )
     (other / "python").chmod(0o755)
     (site.root / "other.json").write_text(json.dumps({"vllm_version": "0.99.0"}))
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
@@ -292,9 +295,7 @@ def test_ab_against_another_engine_environment(site):
         ("echo no module named encodings >&2; exit 1", "it does not run: no module named encodings"),
     ],
 )
-def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(
-    tmp_path, repository, script, words
-):
+def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(tmp_path, repository, script, words):
     site = Site(tmp_path, repository)
     site.python.write_text(f"#!/bin/sh\n{script}\n")
     run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
