@@ -131,7 +131,7 @@ class BareRoot:
             *inside,
         ]
         started = time.monotonic()
-        with (self.folder / f"{self.path.name}.log").open("w+", encoding="utf-8", errors="replace") as log:
+        with (self.folder / f"{self.path.name}.{os.getpid()}.log").open("w+", encoding="utf-8", errors="replace") as log:
             process = subprocess.Popen(entered, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
             try:
                 status = process.wait(timeout=timeout_s)

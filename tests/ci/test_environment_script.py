@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -110,7 +111,9 @@ class Machine:
     def python(self, *absent: str) -> None:
         """python3: this one, without modules and libraries of these names."""
         refused = " ".join(f"*{name}*) exit 1 ;;" for name in absent)
-        self.program("python3", f'case "$2" in *_base_executable*) echo "$0"; exit ;; {refused} esac; exec {sys.executable} "$@"')
+        self.program(
+            "python3", f'case "$2" in *_base_executable*) echo "$0"; exit ;; {refused} esac; exec {shlex.quote(sys.executable)} "$@"'
+        )
 
     def run(self, tree: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return bash(tree, text, PATH=str(self.bin), **environment)
@@ -276,7 +279,7 @@ def test_pips_own_settings_decide_between_pip_and_uv(tree: Path, settings: str, 
 def test_pip_itself_writes_its_settings_that_way(tree: Path) -> None:
     (tree / ".venv-engine" / "bin").mkdir(parents=True)
     python = tree / ".venv-engine" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     done = bash(tree, "pip_setting 'find-links|extra-index-url'", PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="/some/wheels")
     assert done.stdout == "/some/wheels\n", done.stderr

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ class MeasuringWorkplace(Workplace):
         text, count = re.subn(r"(engine_peak_rss_bytes: ).*", r"\1null", tolerances.read_text())
         assert count, "resident memory is gated no more; leave this out"
         tolerances.write_text(text)
-        self.program(self.root / "venv" / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        self.program(self.root / "venv" / "bin" / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         self.settle()
 
     def settle(self) -> None:

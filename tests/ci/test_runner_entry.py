@@ -404,7 +404,7 @@ def launch(machine: Machine, api: str, *arguments: str, **environment: str) -> s
         "K3PERF_REPOSITORY": "team/suite",
         "K3PERF_TOKEN_FILE": str(token),
         "K3PERF_LABELS": "gpu,h200,pool-a",
-        "K3PERF_CONTAINER_COMMAND": f"env -C {machine.runner} {' '.join(machine.command)} run",
+        "K3PERF_CONTAINER_COMMAND": f"env -C {machine.runner} {shlex.join(machine.command)} run",
         "GITHUB_API_URL": api,
     }
     command = [sys.executable, str(REPOSITORY / "docker" / "host" / "launch.py"), *arguments]
@@ -478,7 +478,7 @@ def test_a_failing_github_is_told_apart(machine: Machine, github: tuple[str, typ
 def test_draining_lets_the_job_end_and_starts_nothing_new(machine: Machine, github: tuple[str, type[Stub]]) -> None:
     api, stub = github
     machine.job('kill -TERM "$(cat launcher)"; sleep 0.5; echo done >finished')
-    wrapper = f"echo $$ >{machine.runner}/launcher; exec {sys.executable} {REPOSITORY}/docker/host/launch.py"
+    wrapper = f"echo $$ >{machine.runner}/launcher; exec {shlex.join([sys.executable, str(REPOSITORY / 'docker' / 'host' / 'launch.py')])}"
     token = machine.root / "token"
     token.write_text("t")
     done = subprocess.run(
@@ -487,7 +487,7 @@ def test_draining_lets_the_job_end_and_starts_nothing_new(machine: Machine, gith
             **machine.environment,
             "K3PERF_REPOSITORY": "team/suite",
             "K3PERF_TOKEN_FILE": str(token),
-            "K3PERF_CONTAINER_COMMAND": f"env -C {machine.runner} {' '.join(machine.command)} run",
+            "K3PERF_CONTAINER_COMMAND": f"env -C {machine.runner} {shlex.join(machine.command)} run",
             "GITHUB_API_URL": api,
         },
         capture_output=True,

@@ -56,6 +56,9 @@ def test_hadolint() -> None:
 
 def test_shellcheck() -> None:
     lint("shellcheck", *names(".github/scripts/*"), *names("docker/runner/*.sh"))
+    scripts = [name for name in names("scripts/*") if "bash" in (REPOSITORY / name).read_text().partition("\n")[0]]
+    assert "scripts/environment.sh" in scripts
+    lint("shellcheck", "--external-sources", "--source-path=SCRIPTDIR", *scripts, ".ci/run")
 
 
 @pytest.mark.parametrize(

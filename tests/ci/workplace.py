@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -90,7 +91,7 @@ class Workplace:
         (self.root / "home" / ".config" / "act" / "actrc").write_text("-P ubuntu-24.04=-self-hosted\n-P self-hosted=-self-hosted\n")
         venv = self.root / "venv" / "bin"
         venv.mkdir(parents=True)
-        self.program(venv / "k3perf", f'#!/bin/sh\nexec {sys.executable} -m k3perf.cli.main "$@"\n')
+        self.program(venv / "k3perf", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m k3perf.cli.main "$@"\n')
         bin_folder = self.root / "bin"
         bin_folder.mkdir()
         self.program(bin_folder / "gh", GH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -190,7 +191,7 @@ def target(kind: str, **options: Any) -> TargetSpec:
 
 def test_a_multi_node_target_is_started_as_its_launch_section_says(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text(STAND_IN_PYTHON.format(python=sys.executable, fake=FAKE))
+    python.write_text(STAND_IN_PYTHON.format(python=shlex.quote(sys.executable), fake=shlex.quote(str(FAKE))))
     python.chmod(0o755)
     launch = EngineLaunch(
         argv=(str(python), "-m", "vllm.entrypoints.openai.api_server", "--port", "{port}"),

@@ -1,6 +1,7 @@
 """`import_ahead`: the next engine's process imports vLLM and waits at a gate; it serves when its turn comes and nothing of it is left."""
 
 import json
+import shlex
 import sys
 
 import psutil
@@ -26,7 +27,7 @@ def site(tmp_path, repository) -> Site:
     imported = "import os, sys\nopen(os.environ['K3PERF_SEEN'], 'a').write(f'{os.getpid()}\\n')\n"
     (package / "engine" / "arg_utils.py").write_text(imported)
     (package / "entrypoints" / "openai" / "api_server.py").write_text(SERVER)
-    site.python.write_text(f'#!/bin/sh\n{ANSWERS}PYTHONPATH={tmp_path}/engine:$PYTHONPATH exec {sys.executable} "$@"\n')
+    site.python.write_text(f'#!/bin/sh\n{ANSWERS}PYTHONPATH={tmp_path}/engine:$PYTHONPATH exec {shlex.quote(sys.executable)} "$@"\n')
     measurement = {**TARGET["measurement"], "mode": "baseline", "interleave": "sessions", "import_ahead": True, "baseline_sessions": 2}
     (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "measurement": measurement}))
     return site

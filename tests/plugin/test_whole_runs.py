@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -83,7 +84,7 @@ class Site:
         self.temporary = root / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.python = root / "engine_python"
-        self.python.write_text(f'#!/bin/sh\n{ANSWERS}exec {sys.executable} {STAND_IN} "$@"\n')
+        self.python.write_text(f'#!/bin/sh\n{ANSWERS}exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n')
         self.python.chmod(0o755)
         self.behave()
 
@@ -329,7 +330,9 @@ def test_a_recording_is_of_the_engine_as_it_is(site, other):
 def test_ab_against_another_engine_environment(site):
     other = site.root / "other" / "bin"
     other.mkdir(parents=True)
-    (other / "python").write_text(f'#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec {sys.executable} {STAND_IN} "$@"\n')
+    (other / "python").write_text(
+        f'#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n'
+    )
     (other / "python").chmod(0o755)
     (site.root / "other.json").write_text(json.dumps({"vllm_version": "0.99.0"}))
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
@@ -337,6 +340,36 @@ def test_ab_against_another_engine_environment(site):
     (site.root / "other.json").write_text(json.dumps({"cache_config": {"enable_prefix_caching": False}}))
     drifted = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
     assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 0", "vLLM is not installed there"),
+        ("echo no module named encodings >&2; exit 1", "it does not run: no module named encodings"),
+    ],
+)
+def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(tmp_path, repository, script, words):
+    site = Site(tmp_path, repository)
+    site.python.write_text(f"#!/bin/sh\n{script}\n")
+    run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
+    assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
+    assert (run.stdout + run.stderr).count(words) == 1
+    assert "K3PERF_ENGINE_PYTHON" in run.stdout + run.stderr
+    assert not (site.root / "out" / "engines").exists()
+
+
+def test_a_native_module_that_does_not_load_is_invalid_before_anything_starts(tmp_path, repository):
+    site = Site(tmp_path, repository)
+    answer = {"loaded": [], "problem": "vllm._C: libnuma.so.1: cannot open shared object file", "mend": "apt-get install libnuma1"}
+    (site.root / "answer").write_text(json.dumps(answer))
+    text = site.python.read_text()
+    site.python.write_text(f"#!/bin/sh\ncase $2 in *import_kernels*) cat {site.root}/answer; exit 1 ;; esac\n{text}")
+    run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "out")
+    assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
+    assert "native module: vllm._C: libnuma.so.1: cannot open" in run.stdout
+    assert "Run `apt-get install libnuma1` as root." in run.stdout
+    assert not (site.root / "out" / "engines").exists()
 
 
 def test_ab_base_that_lacks_the_config_is_a_usage_error(site):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -39,7 +40,7 @@ def package(tmp_path: Path) -> Path:
 
 def ask(package: Path, **environment: str) -> NativeModule:
     python = package.parents[1] / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{package.parent}" exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{package.parent}" exec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     return native_module(python, environment)
 
