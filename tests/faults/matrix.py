@@ -319,6 +319,7 @@ def _real(name: str, stage: str, injection: str, shows: str) -> Fault:
 _REAL = (
     _real("no_weights", "load", "the model directory holds no weights", "root cause: .*[Cc]annot find any model weights"),
     _real("model_cut_off", "import", "config.json ends in the middle", "engine ended in stage import"),
+    _real("worker_killed_at_load", "load", "SIGKILL to the worker while it loads", "left no word: killed by SIGKILL"),
     _real("hangs_at_load", "load", "EngineCore is stopped by SIGSTOP while it loads", "engine hung in stage load: no progress"),
     _real("core_killed_mid_round", "mid-round", "SIGKILL to EngineCore while requests stream", "VLLM::EngineCore"),
     _real("out_of_memory", "serving", "the worker outgrows its memory cgroup", "out-of-memory killer"),

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from k3perf.config.suite import load_suite
+from k3perf.engine import supervisor
 from k3perf.engine.process_tree import command_of
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
@@ -81,6 +82,29 @@ def test_a_worker_that_hangs_while_it_loads(bench: Bench, real_launch: RealLaunc
     assert frozen
     assert re.search(fault.shows, str(caught.value)), str(caught.value)
     assert caught.value.exit_status is fault.exit_status
+    bench.assert_nothing_left()
+
+
+def test_a_worker_that_is_killed_while_it_loads(bench: Bench, real_launch: RealLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM says that the worker's initialization failed; who was killed, and by what, the harness has seen itself."""
+    fault = ROWS["real_worker_killed_at_load"]
+    monkeypatch.setattr(supervisor, "_LOOK_S", 0.5)
+    seen_s: list[float] = []
+    killed: list[int] = []
+
+    def kill() -> None:
+        """Asked at every poll of the start: kill the worker two seconds after it was first there."""
+        workers = [pid for pid in bench.processes() if "VLLM::Worker" in command_of(pid)]
+        if workers and not killed:
+            seen_s.append(time.monotonic())
+            if seen_s[-1] - seen_s[0] > 2:
+                killed.append(workers[0])
+                os.kill(workers[0], signal.SIGKILL)
+
+    with pytest.raises(EngineError) as caught:
+        start_engine(real_launch(EAGER), work_directory=bench.work / "engine", companion_failed=kill)
+    assert re.search(fault.shows, caught.value.root_cause), caught.value.root_cause
+    assert f"VLLM::Worker (pid {killed[0]})" in caught.value.root_cause
     bench.assert_nothing_left()
 
 

@@ -79,19 +79,24 @@ class _Choice:
         return words if words is not None and (not words.process or not death.victim or words.process == death.victim) else None
 
     def _without_a_death(self) -> RootCause | None:
+        """Nobody counted how a process ended. What is written after the first report of a failure follows from that failure."""
         named = [said for said in self._deaths if said.code is None and (said.victim or said.victim_pid is not None)]
-        not_ended = not self._deaths or self._deaths[0].code is None
-        if named and not_ended:
+        if named and self._deaths[0].code is None:
             return _of_death(named[0])
-        for meaning in (Meaning.LOST_PEER, Meaning.ERROR, Meaning.ENDED, Meaning.SECOND_HAND, Meaning.DEATH):
-            found = self._meanings.of(meaning)
-            if meaning is Meaning.LOST_PEER and found:
-                return self._own_words(found[0])
-            if meaning is Meaning.ERROR and found:
-                deepest = max(said.depth for said in found)
-                return self._own_words([said for said in found if said.depth == deepest][-1])
+        reports = [*self._meanings.of(Meaning.SECOND_HAND), *self._deaths]
+        reported = min((said.position for said in reports), default=len(self._log))
+        before = {
+            meaning: [said for said in self._meanings.of(meaning) if said.position < reported or said.statement.process.startswith("Ray")]
+            for meaning in (Meaning.LOST_PEER, Meaning.ERROR, Meaning.ENDED)
+        }
+        if before[Meaning.LOST_PEER]:
+            return self._own_words(before[Meaning.LOST_PEER][0])
+        if before[Meaning.ERROR]:
+            deepest = max(said.depth for said in before[Meaning.ERROR])
+            return self._own_words([said for said in before[Meaning.ERROR] if said.depth == deepest][-1])
+        for found in (before[Meaning.ENDED], reports):
             if found:
-                return _of(found[0], second_hand=meaning is not Meaning.ENDED)
+                return _of(min(found, key=lambda said: said.position), second_hand=True)
         return self._last_words(len(self._log), _AT_THE_END_LINES)
 
     def _explains(self, said: Said, death: Said) -> bool:
