@@ -106,9 +106,9 @@ class CompileWatch:
         that have ended meanwhile.
         """
         after = _rows(tree)  # looks at the tree, and so for compilers
-        alive = {pid for pid, _ in before.keys() & after.keys()}
-        named = {pid: name for seen_ns, pid, name in list(tree.compilers_seen) if seen_ns >= self._start_ns or pid in alive}
-        found = [f"{name} (pid {pid})" for pid, name in named.items()]
+        alive = before.keys() & after.keys()
+        met = list(tree.compilers_seen.items())
+        found = [f"{name} (pid {key[0]})" for key, (seen_ns, name) in met if seen_ns >= self._start_ns or key in alive]
         if found:
             return found
         return [

@@ -29,17 +29,6 @@ def test_stage_of_a_line(line: str, stage: str | None) -> None:
     assert log_lines.stage_opened_by(line) == stage
 
 
-def test_the_monitors_own_greeting_is_no_compile() -> None:
-    greeting = "Kernel JIT monitor activated; monitored JIT compilations during inference will use mode=warn."
-    event = (
-        "WARNING [jit_monitor.py:140] Triton JIT compile during inference: _fwd_kernel (new signature). "
-        "This causes a latency spike; consider extending warmup to cover this shape/config."
-    )
-    assert not log_lines.shows_compile_in_service(greeting)
-    assert log_lines.shows_compile_in_service(event)
-    assert log_lines.shows_compile_in_service("Triton autotuning for function _fwd_kernel finished after 1.20s; best config selected")
-
-
 def test_cache_states() -> None:
     cold = "Compiling a graph for compile range (1, 2048) takes 12.30 s"
     warm = "Directly load the compiled graph(s) for compile range (1, 2048) from the cache, took 0.5 s"
