@@ -2,7 +2,7 @@
 failure is classified here.
 
 A figure can be missing for three reasons. The device does not offer it, the driver refuses it to
-this process, or the device does not answer. Readers treat the three differently, so nobody else
+this process, or the device does not answer. Readers treat the three differently, so no other module
 catches an NVML error.
 """
 

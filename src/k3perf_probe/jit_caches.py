@@ -45,7 +45,7 @@ def new_files(worker: Any, since_ns: int, sent_ns: int) -> dict[str, Any]:
     when all were.
     """
     now_ns = time.time_ns()
-    if abs(now_ns - sent_ns) > _SKEW_LIMIT_NS:  # another host, with a clock of its own
+    if abs(now_ns - sent_ns) > _SKEW_LIMIT_NS:  # another host with another clock
         since_ns += now_ns - sent_ns
     end_s = time.monotonic() + DEADLINE_S
     found: list[str] = []

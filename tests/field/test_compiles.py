@@ -24,7 +24,7 @@ from k3perf.engine.compile_lines import compile_event, is_monitor_greeting
 from k3perf.engine.compilers import is_compiler
 from k3perf.engine.jit_monitor import JitMonitor, can_be_verbose, monitor_of
 from k3perf.engine.log_reader import LogReader
-from k3perf.engine.process_tree import ProcessTree
+from k3perf.engine.process_tree import ProcessTree, process_identity
 from k3perf.engine.render import measured_launch
 from k3perf.errors import ConfigFileError, raise_all
 from k3perf.metrics.resolved import resolved_config
@@ -129,8 +129,9 @@ def engines(tmp_path: Path) -> Any:
     """Two engines of one process each; ``run(position, program)`` makes one run a program to its
     end.
     """
-    processes = [spawn(PARENT, f"watch-{os.getpid()}-{position}") for position in range(2)]
-    trees = [ProcessTree(f"watch-{os.getpid()}-{position}", process.pid) for position, process in enumerate(processes)]
+    names = [f"{process_identity(os.getpid())}-watch-{position}" for position in range(2)]
+    processes = [spawn(PARENT, name) for name in names]
+    trees = [ProcessTree(name, process.pid) for name, process in zip(names, processes, strict=True)]
 
     def run(position: int, *words: str) -> None:
         stdin = processes[position].stdin
@@ -207,16 +208,17 @@ sys.stdin.readline()
 """
 
 
-def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(tmp_path: Path) -> None:
+def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Inductor ends its pool of compile workers after a minute without work."""
     marker = tmp_path / "marker"
-    name = f"idle-{os.getpid()}"
+    name = f"{process_identity(os.getpid())}-idle"
     process = subprocess.Popen(
         [sys.executable, "-c", IDLE_WORKER, str(marker)],
         env={**os.environ, "K3PERF_ENGINE_ID": name},
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
+    request.addfinalizer(process.communicate)
     assert process.stdin is not None
     end_s = time.monotonic() + 60
     while not marker.exists() and time.monotonic() < end_s:
@@ -229,7 +231,6 @@ def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(tmp_pa
     while not Path(f"{marker}.ended").exists() and time.monotonic() < end_s:
         time.sleep(0.02)
     assert watch.seen(start_ns, time.monotonic_ns(), probe=Probe(), ranks_count=1).programs == ()
-    process.communicate(b"end\n")
 
 
 def test_the_ranks_are_asked_for_the_windows_time_on_the_wall_clock(engines: Any) -> None:

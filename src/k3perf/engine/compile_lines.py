@@ -42,8 +42,8 @@ def plain(line: str) -> str:
 
 
 def compile_event(line: str) -> str | None:
-    """What the line shows: the name that further lines of the same event share, empty for an event
-    of its own; None for no compile.
+    """The name that all lines of the same compile share, or an empty string for a line that is one
+    compile by itself. None for a line that shows no compile.
     """
     text = plain(line)
     match = next((found for pattern in _EVENTS if (found := pattern.search(text)) is not None), None)

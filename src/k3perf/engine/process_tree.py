@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _ORDERLY_POLL_S: Final = 0.1  # an orderly end takes a second or two, and each l
 _SETTLED_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
-_KEPT_COMPILERS: Final = 1000
+_IDENTITY: Final = re.compile(r"\d+-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,9 @@ def marked_processes() -> dict[int, str]:
     for pid in process_list():
         with suppress(OSError):  # one that has ended has no environment any more
             for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(mark):
-                    found[pid] = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
+                owner = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
+                if entry.startswith(mark) and _IDENTITY.fullmatch(owner):  # of another form: not ours
+                    found[pid] = owner
     return found
 
 
@@ -150,10 +151,15 @@ def find_members(engine_id: str, root_pid: int | None, strangers: dict[int, int]
         members |= children
         grew = bool(children)
     # A process between fork and exec still shows its parent's environment, so a young one is looked at again.
-    settled_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED_S) * _TICKS_PER_S
+    settled_ticks = _settled_ticks()
     strangers.clear()
     strangers.update({pid: row.start_ticks for pid, row in rows.items() if pid not in members and row.start_ticks < settled_ticks})
     return {pid: rows[pid] for pid in members}
+
+
+def _settled_ticks() -> float:
+    """A process that started before this has long become what it is."""
+    return (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED_S) * _TICKS_PER_S
 
 
 class ProcessTree:
@@ -168,8 +174,8 @@ class ProcessTree:
         self.root_pid = root_pid
         self._known: dict[int, int] = {}
         self._strangers: dict[int, int] = {}
-        self.compilers_seen: deque[tuple[int, int, str]] = deque(maxlen=_KEPT_COMPILERS)
-        """When a compiler was first seen among the processes (monotonic ns), its pid and name."""
+        self.compilers_seen: dict[tuple[int, int], tuple[int, str]] = {}
+        """Compilers that some look met: pid and start to when it did (monotonic ns) and the name."""
 
     def rows(self) -> dict[int, ProcessRow]:
         """The processes now, zombies included. Reads the whole process list: milliseconds, so not inside measured windows."""
@@ -185,12 +191,14 @@ class ProcessTree:
         return found
 
     def _note_compilers(self, found: dict[int, ProcessRow]) -> None:
-        """Every look at the tree is a look for compilers too: the sampler's, every few seconds of
-        a round, costs nothing more.
+        """Every look at the tree is a look for compilers too: the sampler's, every few seconds of a
+        round, costs nothing more. A young process may still have the name of the one that made it.
         """
+        settled_ticks = _settled_ticks()
         for pid, row in found.items():
-            if self._known.get(pid) != row.start_ticks and is_compiler(name := name_of(pid)):
-                self.compilers_seen.append((time.monotonic_ns(), pid, name))
+            new = self._known.get(pid) != row.start_ticks or row.start_ticks >= settled_ticks
+            if new and is_compiler(name := name_of(pid)):
+                self.compilers_seen.setdefault((pid, row.start_ticks), (time.monotonic_ns(), name))
 
     def pids(self) -> tuple[int, ...]:
         """Pids of the processes that run (ended ones left out), root first, then in order of their start."""

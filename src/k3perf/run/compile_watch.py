@@ -2,7 +2,7 @@
 and the compilers themselves.
 
 vLLM's JIT monitor alone cannot tell: it knows three compilers of many. Each of the three looks
-sees what the others miss. Where the monitor should watch and is not seen to, no line is no proof,
+sees what the others miss. Where the monitor should watch and is not seen to, silence is not proof,
 and the reading has no value. All looks are taken at the window's edges, outside the measured time.
 """
 
@@ -102,13 +102,13 @@ class CompileWatch:
         )
 
     def _programs(self, tree: ProcessTree, before: Rows) -> list[str]:
-        """Compilers by name, as far as a look met them, else the processor time of the children
-        that have ended meanwhile.
+        """Compilers by name where a look met them, else the processor time of the children that
+        have ended meanwhile.
         """
         after = _rows(tree)  # looks at the tree, and so for compilers
-        alive = {pid for pid, _ in before.keys() & after.keys()}
-        named = {pid: name for seen_ns, pid, name in list(tree.compilers_seen) if seen_ns >= self._start_ns or pid in alive}
-        found = [f"{name} (pid {pid})" for pid, name in named.items()]
+        alive = before.keys() & after.keys()
+        met = list(tree.compilers_seen.items())
+        found = [f"{name} (pid {key[0]})" for key, (seen_ns, name) in met if seen_ns >= self._start_ns or key in alive]
         if found:
             return found
         return [

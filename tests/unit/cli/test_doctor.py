@@ -177,6 +177,14 @@ def test_an_engine_without_a_harness_is_found() -> None:
         orphan.communicate(b"\n")
 
 
+def test_a_process_with_a_mark_of_another_form_is_not_an_engine() -> None:
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENGINE_ID_VARIABLE: "mine-too-x"})
+    try:
+        assert str(other.pid) not in doctor._leftovers().reading
+    finally:
+        other.communicate(b"\n")
+
+
 @pytest.mark.parametrize(
     ("target", "answer", "level", "needed"),
     [
