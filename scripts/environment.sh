@@ -4,8 +4,8 @@
 
 k3perf_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 k3perf_packages=$k3perf_root/src/k3perf/system_packages.txt
-harness_disk_mb=1000 # .venv is 0.7 GB
-engine_disk_mb=5500  # .venv-engine is 3.5 GB, pip's cache and temporary files 1 GB, the engine's own caches little
+harness_disk_mb=1000 # .venv is 0.6 GB
+engine_disk_mb=5000 # .venv-engine is 3.4 GB, pip needs 1 GB for temporary files, the caches little
 k3perf_cpuinfo=/proc/cpuinfo
 problems=()
 

@@ -72,6 +72,7 @@ class BareRoot:
             subprocess.run(["cp", "-a", str(_base(folder, suite)), str(half)], check=True, timeout=600)
             self._furnish(half)
             half.rename(self.path)
+        copy_tree(self.tree, USERS[user])
         self.binds.write_text("".join(f"{source}\t{target}\n" for source, target in self._binds()))
 
     def _furnish(self, root: Path) -> None:
@@ -88,7 +89,6 @@ class BareRoot:
         if self.user != "root":
             command = ["useradd", "--create-home", "--shell", "/bin/bash", "--uid", str(USERS[self.user]), self.user]
             subprocess.run(["chroot", str(root), *command], check=True, timeout=60, env={"PATH": SYSTEM_PATH})
-        copy_tree(root / self.home.relative_to("/") / TREE, USERS[self.user])
 
     def _binds(self) -> list[tuple[Path, str]]:
         cache = self.folder / f"pip-cache-{self.user}"  # pip uses only a cache that its user owns
@@ -208,13 +208,20 @@ def _inside(word: str, root: Path) -> str:
 
 
 def copy_tree(destination: Path, owner: int) -> None:
-    """What a tarball of the repository holds: the files that git knows or would take, without .git."""
-    command = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
-    for name in filter(None, names):
-        if (source := REPOSITORY / name).is_symlink() or source.is_file():
-            (destination / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, destination / name, follow_symlinks=False)
+    """What a tarball of the repository holds: the files that git knows or would take, without .git. Environments made there stay."""
+    for entry in destination.glob("*"):
+        if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+            shutil.rmtree(entry)
+    if (REPOSITORY / ".git").exists():
+        command = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
+        for name in filter(None, names):
+            if (source := REPOSITORY / name).is_symlink() or source.is_file():
+                (destination / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, destination / name, follow_symlinks=False)
+    else:
+        made = shutil.ignore_patterns(".venv*", ".k3perf", "__pycache__", ".*_cache", "*.egg-info")
+        shutil.copytree(REPOSITORY, destination, symlinks=True, ignore=made, dirs_exist_ok=True)
     top = destination.parents[len(Path(TREE).parts) - 2]
     subprocess.run(["chown", "-R", f"{owner}:{owner}", str(top)], check=True, timeout=60)
 

@@ -229,7 +229,7 @@ def test_everything_missing_is_reported_together(tree: Path, machine: Machine) -
         "- Python: python3 is Python 3.9.2, 3.11 or newer is needed",
         "- processor: it has no AVX2",
         "- disk: 1228 MB are free at",
-        "takes 6500 MB",
+        "takes 6000 MB",
     )
     assert "download" in done.stderr
 

@@ -63,7 +63,7 @@ def test_environments_of_strangers_are_read_once(engine_id: str, monkeypatch: py
     monkeypatch.setattr(process_tree, "_is_marked", lambda pid, mark: read.append(pid))
     tree = ProcessTree(engine_id, NO_SUCH_PID)
     tree.pids()
-    assert len(read) > 5
+    assert read  # in a container perhaps the first process alone
     first = set(read)
     read.clear()
     tree.pids()
