@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,12 @@ def test_a_metric_that_the_cell_never_had_is_no_reason(build: Build) -> None:
     verdict = judged(build, policy, spoiled(build, ["foreign_cpu_ratio"]))
     assert "energy_per_output_token_j" not in outcomes(verdict)
     assert any(note.startswith("energy_per_output_token_j: not judged") for note in verdict.notes)
+
+
+def test_the_page_lists_the_rules_as_they_are() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
+    rows = dict(line.strip("| ").split(" | ") for line in page.splitlines() if line.endswith((" times |", " everything |")))
+    assert {what: set(names.split(", ")) for names, what in rows.items()} == {"times": TIMES_RULES, "everything": ENGINE_RULES}
 
 
 def test_every_rule_says_what_it_spoils() -> None:
