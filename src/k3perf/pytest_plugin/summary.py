@@ -58,7 +58,7 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
         reporter.write_line(state.run.write_problem)
     reporter.write_line(f"exit status: {int(state.exit_status)}")
     reporter.write_line(f"results: {settings.results_directory}")
-    if settings.record:
+    if settings.record and any(not cell.invalid_reasons for cell in state.run.verdict().cells):
         reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")
 
 
