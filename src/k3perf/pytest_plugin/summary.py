@@ -48,22 +48,20 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
     if not state.run.results():
         _write_what_is_left(reporter, state.run.settings)
         return
-    from k3perf.report.table import NATURAL_WIDTH, lines_below, suite_summary
+    from k3perf.report.table import NATURAL_WIDTH, recording_summary, suite_summary
 
     reporter.section("k3perf", sep="=")
     width = reporter._tw.fullwidth if reporter.isatty else NATURAL_WIDTH  # a log is not 80 columns wide
     settings = state.run.settings
     if settings.record:
-        reporter.write_line("recorded, not judged:")
-        for cell in state.run.verdict().cells:
-            reporter.write_line("\n".join([f"  {cell.target} - {cell.config} - {cell.workload}", *lines_below(cell)]))
+        reporter.write_line(recording_summary(state.run.verdict().cells))
     else:
         reporter.write_line(suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup))
     if state.run.write_problem:
         reporter.write_line(state.run.write_problem)
     reporter.write_line(f"exit status: {int(state.exit_status)}")
     reporter.write_line(f"results: {settings.results_directory}")
-    if settings.record:
+    if settings.record and any(not cell.invalid_reasons for cell in state.run.verdict().cells):
         reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")
 
 

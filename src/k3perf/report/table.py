@@ -14,7 +14,7 @@ from rich.text import Text
 
 from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict, MetricVerdict, SuiteVerdict
-from k3perf.report.causes import difference_text, shared_differences, unjudged_blocks
+from k3perf.report.causes import cell_name, difference_text, shared_differences, unjudged_blocks
 from k3perf.units import format_bytes
 
 NATURAL_WIDTH: Final = 160  # no table is wider
@@ -115,6 +115,16 @@ def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: b
         f"  {MEANING[verdict.outcome]}"
     )
     return "\n\n".join(parts)
+
+
+def recording_summary(cells: Sequence[CellVerdict]) -> str:
+    """What was recorded of each cell, then why others have nothing, each cause once."""
+    lines = ["recorded, not judged:"]
+    for cell in cells:
+        if not cell.invalid_reasons:
+            lines += [f"  {cell_name(cell)}", *(f"  {line}" for line in lines_below(cell))]
+    parts = ["\n".join(lines)] if len(lines) > 1 else []
+    return "\n\n".join([*parts, *unjudged_blocks(cell for cell in cells if cell.invalid_reasons)])
 
 
 def _legend(cells: Sequence[CellVerdict]) -> str:
