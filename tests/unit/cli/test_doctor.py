@@ -167,9 +167,14 @@ def test_a_pipe_in_the_place_of_a_lock_is_told(free_lock: Path) -> None:
 
 def test_an_engine_without_a_harness_is_found() -> None:
     orphan = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENGINE_ID_VARIABLE: "4194305-7-abc"}
+        [sys.executable, "-c", "input('ready\\n')"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, ENGINE_ID_VARIABLE: "4194305-7-abc"},
     )
     try:
+        assert orphan.stdout is not None
+        assert orphan.stdout.readline() == b"ready\n"  # its environment can be read only after its exec
         finding = doctor._leftovers()
         assert finding.level == "fail"
         assert str(orphan.pid) in finding.reading
