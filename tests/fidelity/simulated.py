@@ -50,6 +50,7 @@ class StillLoop(asyncio.SelectorEventLoop):
         self.quiet = _Selector()
         self.address = f"\0k3perf-{os.getpid()}-{next(_numbers)}"
         self.server: asyncio.Server | None = None
+        self.rests_s: list[float] = []
         super().__init__(self.quiet)
 
     def close(self) -> None:
@@ -73,11 +74,12 @@ class StillLoop(asyncio.SelectorEventLoop):
 
     def sleep(self, duration_s: float) -> None:
         """What ``time.sleep`` is to a loop that blocks itself."""
+        self.rests_s.append(duration_s)
         self.quiet.now_s += duration_s
 
 
 class Simulation:
-    """Plays rounds against a mock server on a loop of its own."""
+    """Plays rounds against a mock server on a loop of its own. ``rests_s``: the client's rests in the last round."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -86,6 +88,7 @@ class Simulation:
     def play(self, plan: Plan, behaviour: Behaviour) -> tuple[RoundSamples, list[dict[str, Any]]]:
         """(the round, the server's truth)."""
         loop = StillLoop()
+        self.rests_s = loop.rests_s
         self._monkeypatch.setattr(generator, "_new_event_loop", lambda: loop)
         self._monkeypatch.setattr(gathering, "time", SimpleNamespace(sleep=loop.sleep))
         service = Service(behaviour, Player(loop, loop.now_ns), loop.now_ns)

@@ -78,12 +78,12 @@ def test_every_token_is_timed_when_it_was_written(simulation, monkeypatch, behav
         assert values["ttft_mean_ms"].value >= behaviour.ttft.mean_ms
 
 
-def test_a_rest_costs_a_quarter_of_a_millisecond_at_most(simulation):
-    """64 streams of 1,000 tokens a second: the client rests between reads, and a time is late by no more than a rest."""
+def test_a_rest_takes_a_quarter_of_a_millisecond_at_most(simulation):
+    """64 streams of 1,000 tokens a second: the client rests between reads, and no time is late by more than a rest."""
     _, seen, _, truth = play(simulation, Behaviour(ttft=Delay(mean_ms=200), itl=Delay(mean_ms=1)), **STREAMS)
-    late_ns = lateness_ns(seen, truth)
-    assert 0 <= min(late_ns) <= max(late_ns) <= 250_000
-    assert max(late_ns) > 0, "nothing rested: this is not the busy case"
+    assert simulation.rests_s, "nothing rested: this is not the busy case"
+    assert max(simulation.rests_s) <= 0.00025
+    assert 0 <= min(lateness_ns(seen, truth)) <= max(lateness_ns(seen, truth)) <= 250_000
     assert seen.client_lag_p99_ns <= 250_000
 
 
