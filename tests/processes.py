@@ -9,6 +9,9 @@ from typing import Final
 PATIENCE_S: Final = 600
 """A process that hangs ends its test after this; on a busy machine it may take minutes."""
 
+WAIT_S: Final = 120
+"""What happens in a moment on a quiet machine has happened after this, or never will."""
+
 _BYTECODE: Final = Path(__file__).resolve().parent.parent / ".k3perf" / "test-bytecode"
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -21,7 +23,7 @@ def tree(tmp_path: Path) -> Path:
     shutil.copy(REPOSITORY / "scripts" / "environment.sh", tmp_path / "scripts")
     (tmp_path / "requirements" / "harness.txt").write_text("# another lock\n")
     (tmp_path / "pyproject.toml").write_text("")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / ".venv")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / ".venv")], check=True, timeout=PATIENCE_S)
     (tmp_path / ".venv" / ".k3perf-lock").write_text("an older lock\n")
     (tmp_path / ".venv" / "old").touch()
     return tmp_path
@@ -36,7 +38,7 @@ def bash(tree: Path, text: str) -> subprocess.CompletedProcess[str]:
         "K3PERF_PYTHON": "",
     }
     script = f"set -euo pipefail\n. {tree / 'scripts' / 'environment.sh'}\ninstall_harness() {{ :; }}\n{text}"
-    return subprocess.run(["bash", "-c", script], env=active, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(["bash", "-c", script], env=active, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("given", ["", "K3PERF_PYTHON=python3"])
