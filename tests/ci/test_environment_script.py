@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = REPOSITORY / "src" / "k3perf" / "system_packages.txt"
 ROWS = [line.split(maxsplit=3) for line in PACKAGES.read_text().splitlines() if not line.startswith("#")]
@@ -66,7 +68,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def active_tree(tree: Path) -> Path:
     """The same with a real environment."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tree / ".venv")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tree / ".venv")], check=True, timeout=PATIENCE_S)
     return tree
 
 
@@ -82,7 +84,7 @@ def bash(tree: Path, text: str, **environment: str) -> subprocess.CompletedProce
     }
     script = f"set -euo pipefail\n. '{tree}/scripts/environment.sh'\ninstall_harness() {{ :; }}\n{text}"
     return subprocess.run(
-        ["bash", "-c", script], env=active, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL
+        ["bash", "-c", script], env=active, capture_output=True, text=True, check=False, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
     )
 
 

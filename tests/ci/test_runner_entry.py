@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import PATIENCE_S, WAIT_S
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHA = "a" * 40
 
@@ -113,7 +115,7 @@ class Machine:
             input=given,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -283,12 +285,12 @@ def start(machine: Machine) -> subprocess.Popen[str]:
     process.stdin.write("c\n")
     process.stdin.close()
     process.stdin = None
-    for _ in range(1200):
+    for _ in range(20 * WAIT_S):
         if (machine.runner / "up").exists():
             return process
         assert process.poll() is None
         threading.Event().wait(0.05)
-    pytest.fail("the runner did not start within 60 s")
+    pytest.fail("the runner did not start in time")
 
 
 WAITS = "trap 'echo stopped >stopped; exit 0' TERM; echo up >up; while :; do sleep 0.1; done"
@@ -299,7 +301,7 @@ def test_termination_reaches_the_job(machine: Machine) -> None:
     process = start(machine)
     assert machine.run("health").returncode == 0
     process.terminate()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode in {0, 23}  # run.sh itself is in the signalled group too
     assert (machine.runner / "stopped").exists()
     assert "k3perf-runner: a job was taken" in said
@@ -309,7 +311,7 @@ def test_a_stop_before_a_job_is_not_a_failure(machine: Machine) -> None:
     machine.listener(WAITS)
     process = start(machine)
     process.terminate()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     assert "stopped before a job was taken" in said
     assert (machine.runner / "stopped").exists()
@@ -409,7 +411,7 @@ def launch(machine: Machine, api: str, *arguments: str, **environment: str) -> s
     }
     command = [sys.executable, str(REPOSITORY / "docker" / "host" / "launch.py"), *arguments]
     return subprocess.run(
-        command, env={**machine.environment, **settings, **environment}, capture_output=True, text=True, timeout=60, check=False
+        command, env={**machine.environment, **settings, **environment}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -492,7 +494,7 @@ def test_draining_lets_the_job_end_and_starts_nothing_new(machine: Machine, gith
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,6 +22,7 @@ from k3perf.engine import supervisor
 from k3perf.engine.port import PortReservation
 from tests.faults.bench import Bench
 from tests.faults.real_engine import RealLaunch, real_engine_launch
+from tests.processes import WAIT_S
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def real_launch(bench: Bench, engine_python: Path) -> RealLaunch:
 def wait_for() -> Callable[[Callable[[], object], float], None]:
     """Poll a condition until it holds; fail with its name otherwise."""
 
-    def wait(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    def wait(condition: Callable[[], object], within_s: float = WAIT_S) -> None:
         end_s = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < end_s, f"{condition} did not come true within {within_s} s"
@@ -66,7 +67,7 @@ def memory_cgroup() -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error}")
     yield group
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + WAIT_S
     while (group / "cgroup.procs").read_text().split() and time.monotonic() < end_s:  # a failing test leaves its engine to the bench
         for pid in (group / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError, ExitStatus
 from tests.faults.bench import Bench
 from tests.faults.matrix import Fault
+from tests.processes import WAIT_S
 
 
 def expect_failed_start(bench: Bench, fault: Fault, launch: EngineLaunch, work_directory: Path) -> EngineError:
@@ -27,7 +28,7 @@ def expect_failed_start(bench: Bench, fault: Fault, launch: EngineLaunch, work_d
     return caught.value
 
 
-def expect_death(bench: Bench, engine: Engine, fault: Fault, *, wait_s: float = 10) -> None:
+def expect_death(bench: Bench, engine: Engine, fault: Fault, *, wait_s: float = WAIT_S) -> None:
     """The engine is dead within ``wait_s``, as the row says."""
     assert engine.death_event.wait(wait_s)
     assert not engine.alive()

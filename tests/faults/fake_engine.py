@@ -80,7 +80,7 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
             time.sleep(0.05)
     if options.faults.at("slow", stage, role, default):
         for step in range(1, 11):
-            time.sleep(0.15)
+            time.sleep(float(options.faults.get("step_s") or 0.15))
             say(role, f"Loading safetensors checkpoint shards:  {step * 10}% Completed")
     work_silently(role, stage, default, options.faults)
     time.sleep(options.stage_s)
@@ -244,6 +244,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(200, b"", "text/plain")
         elif self.path == "/metrics":
             self.answer(200, metrics_text(preempted=faults.get("preempts") is not None).encode(), "text/plain")
+        elif self.path == "/stand_in":
+            self.answer(200, b'{"token_s": 0.002}')
         elif self.path.startswith("/server_info"):
             self.answer(200, json.dumps(SERVER_INFO).encode())
         else:

@@ -9,6 +9,8 @@ from pathlib import Path
 import yaml
 
 from tests.engine_answers import ANSWERS
+from tests.plugin.stand_in import own_clock
+from tests.plugin.stand_in.own_clock import wear
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 
@@ -24,7 +26,7 @@ def fake_python(environment: Path, *faults: str) -> Path:
     return path
 
 
-def shrink_suite(root: Path, *, load_s: float = 2) -> None:
+def shrink_suite(root: Path, *, load_s: float, stall_s: float) -> None:
     """Make the copied suite small enough for seconds: one round's work is four requests of four tokens, two rounds, one session."""
     for path in (root / "targets").glob("*.yaml"):
         document = yaml.safe_load(path.read_text())
@@ -39,10 +41,19 @@ def shrink_suite(root: Path, *, load_s: float = 2) -> None:
         )
         document["stage_deadlines"] = {"load_s": load_s, "stop_s": 1}
         # the machine that runs the tests may be busy: only the injected fault may spoil a round
-        document["validity"] = {"foreign_cpu_ratio": 1.1, "steal_ratio": 1.1, "client_lag_p99_ms": 10000, "ttft_disagreement_ratio": 1000}
+        document["validity"] = {
+            "foreign_cpu_ratio": 10,
+            "steal_ratio": 10,
+            "psi_memory_some_ratio": 10,
+            "swap_used_bytes": 1 << 60,
+            "clock_jump_ms": 10**9,
+            "client_lag_p99_ms": 10**6,
+            "ttft_disagreement_ratio": 10**6,
+        }
         path.write_text(yaml.safe_dump(document))
     chat = root / "workloads" / "chat.yaml"
     document = yaml.safe_load(chat.read_text())
     document.update(requests=4, arrival={"kind": "all_at_once"}, output_tokens={"kind": "fixed", "tokens": 4})
-    document.update(request_timeout_s=5, stall_timeout_s=2)
+    document.update(request_timeout_s=60, stall_timeout_s=stall_s)
     chat.write_text(yaml.safe_dump(document))
+    (root / "conftest.py").write_text(wear(str(Path(own_clock.__file__).parent)))

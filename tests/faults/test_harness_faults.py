@@ -15,6 +15,7 @@ from k3perf.errors import ExitStatus
 from tests.faults.bench import PATIENT, Bench
 from tests.faults.inner import inner_command, write_inner_suite
 from tests.faults.matrix import Fault, Kind, of
+from tests.processes import WAIT_S, kept_bytecode
 
 ROWS = of(Kind.HARNESS)
 SIGNALLED = [fault for fault in ROWS if fault.exit_status is ExitStatus.INTERRUPTED and fault.name != "sigint_twice_in_stop"]
@@ -32,7 +33,7 @@ class InnerRun:
         write_inner_suite(bench.work, {"argv": launch.argv, "model_name": launch.model_name, "deadlines": deadlines})
         command = inner_command(bench.work)
         self.output = (bench.work / "output").open("wb")
-        environment = {**os.environ, "TMPDIR": str(bench.temporary), "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "TMPDIR": str(bench.temporary), "PYTEST_ADDOPTS": "", **kept_bytecode()}
         self.process = subprocess.Popen(
             command, stdout=self.output, stderr=subprocess.STDOUT, env=environment, cwd=bench.work, start_new_session=True
         )
@@ -51,7 +52,7 @@ class InnerRun:
 def run(bench: Bench, request: pytest.FixtureRequest, wait_for: Wait) -> Iterator[InnerRun]:
     fault: Fault = request.param
     inner = InnerRun(bench, fault)
-    wait_for(lambda: inner.reached("serving" if fault.stage == "stop" else fault.stage), 60)
+    wait_for(lambda: inner.reached("serving" if fault.stage == "stop" else fault.stage))
     if fault.stage == "import":
         wait_for(lambda: any("fake_engine.py" in text for text in bench.processes().values()))
     yield inner
@@ -76,7 +77,7 @@ def lock_files(bench: Bench) -> list[Path]:
 @pytest.mark.parametrize(("run", "fault"), grid(SIGNALLED), indirect=["run"])
 def test_an_interrupt_ends_everything(run: InnerRun, fault: Fault) -> None:
     run.process.send_signal(getattr(signal, fault.name.split("_")[0].upper()))
-    assert run.process.wait(30) == fault.exit_status == 2, run.text()
+    assert run.process.wait(WAIT_S) == fault.exit_status == 2, run.text()
     run.bench.assert_nothing_left()
     assert lock_files(run.bench) == []
 
@@ -89,7 +90,7 @@ def test_a_second_interrupt_does_not_cut_the_end_short(run: InnerRun) -> None:
     run.process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(30) == TWICE.exit_status
+    assert run.process.wait(WAIT_S) == TWICE.exit_status
     run.bench.assert_nothing_left()
     assert lock_files(run.bench) == []
 
@@ -100,6 +101,6 @@ def test_a_killed_harness_takes_its_engine_along(run: InnerRun, fault: Fault) ->
         os.killpg(run.process.pid, signal.SIGKILL)
     else:
         run.process.kill()
-    assert run.process.wait(10) == -signal.SIGKILL
-    run.bench.assert_nothing_left(within_s=15)
+    assert run.process.wait(WAIT_S) == -signal.SIGKILL
+    run.bench.assert_nothing_left(within_s=WAIT_S)
     assert lock_files(run.bench) == []

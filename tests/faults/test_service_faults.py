@@ -17,11 +17,13 @@ from k3perf.engine.process_tree import command_of
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
+from k3perf.run import live
 from k3perf.run.live import LiveEngine
 from k3perf.samples import Arm, EngineIdentity
 from tests.faults.bench import Bench
 from tests.faults.endings import expect_death
 from tests.faults.matrix import Fault, Kind, of
+from tests.processes import WAIT_S
 
 ROWS = {fault.name: fault for fault in of(Kind.SERVICE)}
 BY_THEMSELVES = [ROWS[name] for name in ("worker_dies_late", "api_server_dies_late")]
@@ -49,7 +51,7 @@ def test_a_process_is_killed(bench: Bench, fault: Fault) -> None:
 
 def stream(engine: Engine, tokens: int) -> int:
     """Completion chunks that came before the stream ended, properly or not."""
-    connection = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=WAIT_S)
     count = 0
     with suppress(OSError, http.client.HTTPException):
         connection.request("POST", "/v1/completions", json.dumps({"max_tokens": tokens}), {"Content-Type": "application/json"})
@@ -89,17 +91,18 @@ def test_the_worker_runs_out_of_memory(bench: Bench, memory_cgroup: Path) -> Non
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_refused_connection_is_told_as_the_death_behind_it(dies: bool) -> None:
+def test_a_refused_connection_is_told_as_the_death_behind_it(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The death watch notices a moment after the first connection is refused; a server that lives is told by its own error."""
+    monkeypatch.setattr(live, "_DEATH_NOTICED_S", WAIT_S if dies else 0.05)
     noticed = threading.Event()
     death = EngineError("engine died in service: exit status 13", root_cause="RuntimeError: why")
     engine = SimpleNamespace(death_event=noticed, alive=lambda: not noticed.is_set(), death_error=lambda: death)
     identity = EngineIdentity("0", "3", "2", "cpu-2", (), None, "h")
-    live = LiveEngine("s", Arm.CANDIDATE, "t", "c", engine, SimpleNamespace(), identity, {}, None, None, "")  # type: ignore[arg-type]
+    engine_alive = LiveEngine("s", Arm.CANDIDATE, "t", "c", engine, SimpleNamespace(), identity, {}, None, None, "")  # type: ignore[arg-type]
     later = threading.Timer(0.2, noticed.set)
     if dies:
         later.start()
-    with pytest.raises(EngineError) as caught, live.or_its_death():
+    with pytest.raises(EngineError) as caught, engine_alive.or_its_death():
         raise EngineError("GET /metrics: ConnectionRefusedError")
     assert (caught.value is death) is dies
     if dies:

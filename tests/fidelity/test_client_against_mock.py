@@ -1,11 +1,15 @@
-"""What the client reports against what the mock server did: two contrasting profiles, a burst, a schedule, the server's own metrics.
+"""What the client reports against what the mock server did, on the machine's own clock: two contrasting profiles, a burst, a schedule.
 
-A busy machine can only make the client look worse, so a bound counts as held when one of a few attempts holds it.
+A busy machine can only make the client look worse. So a bound on the mean counts as held when one of a few attempts holds it; where the
+machine was too busy to tell, which a thread that does nothing but wake up shows, the most punctual readings are held against it.
+``test_client_on_a_still_clock`` asks the same without the machine's clock.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import time
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -31,13 +35,46 @@ def measure(server, behaviour, round_index=0, **spec):
     return plan, seen, round_metrics(record).values, server.truth()
 
 
-def best_of(attempts, measure_error_ms, bound_ms):
-    errors_ms = []
+class Waker(threading.Thread):
+    """How late this process is woken: the share of 2 ms sleeps that took 0.5 ms too long tells whether the machine has time for it."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.late_ms = []
+        self.ended = threading.Event()
+
+    def run(self):
+        while not self.ended.is_set():
+            before_ns = time.monotonic_ns()
+            time.sleep(0.002)
+            self.late_ms.append((time.monotonic_ns() - before_ns) / 1e6 - 2)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+
+    @property
+    def calm(self):
+        return sum(late > 0.5 for late in self.late_ms) <= 0.1 * len(self.late_ms)
+
+
+def best_of(attempts, measure_errors_ms, bound_ms):
+    """``measure_errors_ms(attempt)`` gives (error of the mean, error of the most punctual readings)."""
+    seen = []
     for attempt in range(attempts):
-        errors_ms.append(measure_error_ms(attempt))
-        if errors_ms[-1] <= bound_ms:
+        with Waker() as waker:
+            mean_ms, least_ms = measure_errors_ms(attempt)
+        if mean_ms <= bound_ms:
             return
-    pytest.fail(f"no attempt within {bound_ms} ms: {[round(error, 3) for error in errors_ms]}")
+        seen.append((round(mean_ms, 3), round(least_ms, 3), waker.calm))
+        busy_count = sum(not calm for _, _, calm in seen)
+        if busy_count >= 3 and busy_count > len(seen) / 2 and min(least for _, least, _ in seen) <= bound_ms:
+            return
+    pytest.fail(f"no attempt within {bound_ms} ms (mean, most punctual, whether the machine was calm): {seen}")
 
 
 def true_means_ms(plan, seen, truth):
@@ -51,13 +88,24 @@ def true_means_ms(plan, seen, truth):
     return fmean(ttfts) / 1e6, fmean(gaps) / 1e6
 
 
+def least_lateness_ms(plan, seen, truth):
+    """Of the most punctual twentieth of the chunks, the latest: the client's time minus the server's."""
+    by_prompt = {record["prompt_crc32"]: record for record in truth}
+    late_ns = []
+    for request, sample in zip(plan.requests, seen.samples, strict=True):
+        written = by_prompt[prompt_crc32(request.prompt_token_ids)]["write_ns"]
+        late_ns += [chunk.at_ns - at_ns for chunk, at_ns in zip(sample.chunks, written, strict=True)]
+    assert min(late_ns) >= 0, "a token cannot be read before it was written"
+    return sorted(late_ns)[len(late_ns) // 20] / 1e6
+
+
 @pytest.mark.parametrize(
     "profile",
     [Behaviour(ttft=Delay(mean_ms=20), itl=Delay(mean_ms=5)), Behaviour(ttft=Delay(mean_ms=200), itl=Delay(mean_ms=1))],
     ids=["ttft-20-itl-5", "ttft-200-itl-1"],
 )
 def test_ttft_and_itl_are_the_truth(mock_server, profile):
-    def error_ms(attempt):
+    def errors_ms(attempt):
         plan, seen, values, truth = measure(
             mock_server,
             profile,
@@ -73,24 +121,25 @@ def test_ttft_and_itl_are_the_truth(mock_server, profile):
         assert values["itl_mean_ms"].n == 64 * 23
         # the engine cannot have answered before its delay was over, whatever the client says
         assert values["ttft_mean_ms"].value >= profile.ttft.mean_ms
-        return max(abs(values["ttft_mean_ms"].value - true_ttft_ms), abs(values["itl_mean_ms"].value - true_itl_ms))
+        mean_ms = max(abs(values["ttft_mean_ms"].value - true_ttft_ms), abs(values["itl_mean_ms"].value - true_itl_ms))
+        return mean_ms, least_lateness_ms(plan, seen, truth)
 
-    best_of(ATTEMPTS, error_ms, 0.5)
+    best_of(ATTEMPTS, errors_ms, 0.5)
 
 
 def test_a_burst_is_timed_from_each_send(mock_server):
-    def error_ms(attempt):
+    def errors_ms(attempt):
         plan, seen, values, truth = measure(
             mock_server, Behaviour(ttft=Delay(mean_ms=0), itl=Delay(mean_ms=1)), attempt, requests=256, arrival={"kind": "all_at_once"}
         )
         true_ttft_ms, _ = true_means_ms(plan, seen, truth)
-        return abs(values["ttft_mean_ms"].value - true_ttft_ms)
+        return abs(values["ttft_mean_ms"].value - true_ttft_ms), least_lateness_ms(plan, seen, truth)
 
-    best_of(ATTEMPTS, error_ms, 5)
+    best_of(ATTEMPTS, errors_ms, 5)
 
 
 def test_distributed_delays_keep_their_percentiles(mock_server):
-    def error_ms(attempt):
+    def errors_ms(attempt):
         profile = Behaviour(ttft=Delay(kind="lognormal", mean_ms=30, spread=0.5), itl=Delay(kind="exponential", mean_ms=2))
         plan, seen, values, truth = measure(mock_server, profile, attempt, requests=48, arrival={"kind": "closed_loop", "concurrency": 16})
         by_prompt = {record["prompt_crc32"]: record for record in truth}
@@ -98,19 +147,20 @@ def test_distributed_delays_keep_their_percentiles(mock_server):
             (by_prompt[prompt_crc32(request.prompt_token_ids)]["write_ns"][0] - sample.sent_ns) / 1e6
             for request, sample in zip(plan.requests, seen.samples, strict=True)
         )
-        return abs(values["ttft_p50_ms"].value - (true_ms[23] + true_ms[24]) / 2)
+        middle_ms = (true_ms[23] + true_ms[24]) / 2
+        return abs(values["ttft_p50_ms"].value - middle_ms), least_lateness_ms(plan, seen, truth)
 
-    best_of(ATTEMPTS, error_ms, 0.5)
+    best_of(ATTEMPTS, errors_ms, 0.5)
 
 
 def test_multi_token_chunks_keep_the_time_per_token(mock_server):
-    def error_ms(attempt):
+    def errors_ms(attempt):
         profile = Behaviour(ttft=Delay(mean_ms=10), itl=Delay(mean_ms=4), chunk_tokens=4)
-        _, seen, values, _ = measure(mock_server, profile, attempt, output_tokens={"kind": "fixed", "tokens": 24})
+        plan, seen, values, truth = measure(mock_server, profile, attempt, output_tokens={"kind": "fixed", "tokens": 24})
         assert {chunk.token_count for sample in seen.samples for chunk in sample.chunks} == {4}
-        return abs(values["itl_mean_ms"].value - 4)
+        return abs(values["itl_mean_ms"].value - 4), least_lateness_ms(plan, seen, truth)
 
-    best_of(ATTEMPTS, error_ms, 0.5)
+    best_of(ATTEMPTS, errors_ms, 0.5)
 
 
 def test_empty_first_chunks_do_not_shorten_the_ttft(mock_server):
@@ -120,17 +170,16 @@ def test_empty_first_chunks_do_not_shorten_the_ttft(mock_server):
 
 
 def test_a_schedule_is_kept(mock_server):
-    def lag_ms(attempt):
+    def lags_ms(attempt):
         _, seen, _, _ = measure(mock_server, Behaviour(), attempt, requests=40, arrival={"kind": "poisson", "rate_per_s": 100})
-        return median(sample.sent_ns - sample.scheduled_ns for sample in seen.samples) / 1e6
+        lags_ns = sorted(sample.sent_ns - sample.scheduled_ns for sample in seen.samples)
+        return median(lags_ns) / 1e6, lags_ns[len(lags_ns) // 20] / 1e6
 
-    best_of(ATTEMPTS, lag_ms, 0.4)  # an event loop's own timers, rounded up to whole milliseconds, lie above this
+    best_of(ATTEMPTS, lags_ms, 0.4)  # an event loop's own timers, rounded up to whole milliseconds, lie above this
 
 
 def test_a_blocked_client_reports_its_own_lag(mock_server, monkeypatch):
     """A client that is slow on purpose must say so: the reading behind the validity rule on client lag."""
-    import time
-
     from k3perf.load.exchange import Connection
 
     original = Connection.data_received

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.processes import PATIENCE_S
 
 from k3perf.cli.bundle import register
 from k3perf.engine.bundle import archive
@@ -174,7 +175,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def unpack(bundle: Path, destination: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-I", str(bundle / "unpack.py"), str(destination)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-I", str(bundle / "unpack.py"), str(destination)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
 
 

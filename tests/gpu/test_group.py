@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import PATIENCE_S, WAIT_S
 
 from k3perf.config.models import StageDeadlines, TargetSpec
 from k3perf.engine.group import EngineGroup, Follower, GroupLaunch, start_group
@@ -20,7 +21,9 @@ from k3perf.engine.multi_node import multi_node_launch, start_target
 from k3perf.errors import EngineError, UsageError
 
 FAKE = Path(__file__).parents[1] / "faults" / "fake_engine.py"
-DEADLINES = StageDeadlines(import_s=20, load_s=20, profile_s=20, compile_s=20, capture_s=20, ready_s=20, stop_s=0.5)
+DEADLINES = StageDeadlines(
+    import_s=PATIENCE_S, load_s=PATIENCE_S, profile_s=PATIENCE_S, compile_s=PATIENCE_S, capture_s=PATIENCE_S, ready_s=PATIENCE_S, stop_s=0.5
+)
 # a follower whose worker is a process of its own, as vLLM's is, and survives the death of its parent
 FOLLOWER = """
 import os, subprocess, sys, time
@@ -58,7 +61,7 @@ def running(pids: tuple[int, ...]) -> list[int]:
     return [pid for pid in pids if runs(pid)]
 
 
-def wait_until(condition: Any, seconds: float = 15) -> None:
+def wait_until(condition: Any, seconds: float = WAIT_S) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not happen in time"
@@ -86,7 +89,7 @@ def test_a_follower_s_death_ends_every_rank_and_is_named(which: str, tmp_path: P
         wait_until(lambda: len(group.followers[1].tree.pids()) == 2)
         root, worker = group.followers[1].tree.pids()
         os.kill(root if which == "root" else worker, signal.SIGKILL)
-        assert group.death_event.wait(10)
+        assert group.death_event.wait(WAIT_S)
         wait_until(lambda: running(pids) == [])
         assert not group.alive()
         assert "rank 2" in (group.death_cause() or "")
@@ -109,7 +112,7 @@ def test_a_follower_that_dies_in_the_start_ends_it_at_once_with_its_cause(tmp_pa
     begin = time.monotonic()
     with pytest.raises(EngineError, match=r"rank 1: .*exit status 7.*no such device") as caught:
         start(tmp_path, head("hang:load"), follower("0.3"))
-    assert time.monotonic() - begin < 10  # the head's own deadline is 20 s
+    assert time.monotonic() - begin < WAIT_S  # the head's own deadline is far later
     assert any(line.startswith("rank 1 | ") for line in caught.value.log_tail)
 
 
@@ -228,4 +231,4 @@ def test_a_start_can_be_interrupted_from_outside(tmp_path: Path) -> None:
             work_directory=tmp_path,
             companion_failed=lambda: EngineError("the start was interrupted") if time.monotonic() > begin + 0.5 else None,
         )
-    assert time.monotonic() - begin < 10  # the head's own deadline is 20 s
+    assert time.monotonic() - begin < WAIT_S  # the head's own deadline is far later

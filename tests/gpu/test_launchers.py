@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.processes import PATIENCE_S
 
 from k3perf.config.models import TargetSpec
 from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
@@ -118,7 +119,7 @@ def launched(tmp_path: Path) -> Any:
         for name, text in rendered(kind).items():
             (work / name).write_text(text)
         variables = {"PATH": f"{tools}:/usr/bin:/bin", "SEEN": str(tmp_path), "HOME": str(tmp_path), **environment}
-        subprocess.run(["/bin/bash", str(work / script), *arguments], check=True, env=variables, cwd=work, timeout=30)
+        subprocess.run(["/bin/bash", str(work / script), *arguments], check=True, env=variables, cwd=work, timeout=PATIENCE_S)
         return tmp_path
 
     run.tools = tools  # type: ignore[attr-defined]

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 from tests.fork_of_vllm import Fork
+from tests.plugin.test_whole_runs import WITHOUT
+from tests.processes import PATIENCE_S, kept_bytecode
 
 from k3perf.errors import ExitStatus
 
@@ -14,13 +16,13 @@ from k3perf.errors import ExitStatus
 def collect(repository, *arguments, **environment):
     """`pytest perf_tests --collect-only` as a user types it, without vLLM in this environment."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", *WITHOUT, *arguments],
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
+        env={**os.environ, **kept_bytecode(), **environment},
         check=False,
-        env=os.environ | environment,
     )
 
 
@@ -59,11 +61,12 @@ def test_left_out_cells_are_explained_with_v(repository):
 
 def test_absent_hardware_asked_for_is_a_usage_error(repository):
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "perf_tests", "-q", "--k3-target", "mi355x-k3"],
+        [sys.executable, "-m", "pytest", "perf_tests", "-q", *WITHOUT, "--k3-target", "mi355x-k3"],
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
+        env={**os.environ, **kept_bytecode()},
         check=False,
     )
     assert run.returncode == ExitStatus.USAGE
@@ -146,11 +149,12 @@ def test_k_names_a_workload_on_request(repository, expression, workloads):
 def test_a_test_id_names_a_workload_on_request(repository):
     command = [sys.executable, "-m", "pytest", "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]", "--collect-only", "-q"]
     run = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--k3-target", "cpu-gqa"],
+        [*command, *WITHOUT, "--k3-target", "cpu-gqa"],
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
+        env={**os.environ, **kept_bytecode()},
         check=False,
     )
     assert collected_workloads(run) == {"burst"}, run.stdout + run.stderr
@@ -158,8 +162,10 @@ def test_a_test_id_names_a_workload_on_request(repository):
 
 @pytest.mark.parametrize(("module", "workload"), [("test_trace.py", "trace"), ("test_prefix_cache.py", "prefix")])
 def test_a_module_of_its_own_kind_takes_its_workloads_on_request(repository, module, workload):
-    command = [sys.executable, "-m", "pytest", f"perf_tests/{module}", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    run = subprocess.run([*command, "--k3-target", "cpu-gqa"], cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-m", "pytest", f"perf_tests/{module}", "--collect-only", "-q", *WITHOUT]
+    run = subprocess.run(
+        [*command, "--k3-target", "cpu-gqa"], cwd=repository, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert collected_workloads(run) == {workload}, run.stdout + run.stderr
     assert "cpu-gqa-default-" in run.stdout
 
@@ -193,7 +199,8 @@ def test_inject_runs_the_suite_in_the_repository(repository):
         cwd=repository,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
+        env={**os.environ, **kept_bytecode()},
         check=False,
     )
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr

@@ -14,12 +14,13 @@ from k3perf import http_answer
 from k3perf.engine import health
 from k3perf.errors import EngineError
 from k3perf.telemetry.server import ServerProbe
+from tests.processes import WAIT_S
 
 BODY = b"vllm:num_preemptions_total 31.0\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 CUT = HEAD % len(BODY) + BODY[:-4]  # 31.0 is cut to 3
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n"
-ENDLESS_HEAD = b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 1000
+ENDLESS_HEAD = b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 60_000
 
 
 @contextmanager
@@ -75,8 +76,9 @@ def test_a_cut_answer_says_how_much_is_missing() -> None:
         counters(port)
 
 
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("answer", [ENDLESS_HEAD, b"H" * 1000, b"HTTP/1.1 100 Continue\r\n\r\n" * 40], ids=["header", "status", "interim"])
+@pytest.mark.parametrize(
+    "answer", [ENDLESS_HEAD, b"H" * 60_000, b"HTTP/1.1 100 Continue\r\n\r\n" * 2400], ids=["header", "status", "interim"]
+)
 def test_the_limit_covers_dripped_heads(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.3)
     with speaking(answer, pause_s=0.01) as port:
@@ -84,10 +86,9 @@ def test_the_limit_covers_dripped_heads(answer: bytes, monkeypatch: pytest.Monke
         with pytest.raises(EngineError, match=r"TimeoutError: the answer did not end within 0.3 s"):
             counters(port, timeout_s=0.3)
         assert not health.is_healthy("127.0.0.1", port)
-        assert time.monotonic() - begin_s < 3  # each whole answer takes 10 s
+        assert time.monotonic() - begin_s < WAIT_S  # each whole answer takes 600 s
 
 
-@pytest.mark.timeout(30)
 def test_the_limit_covers_a_request_that_nobody_reads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError, match=r"within 0.3 s"):
         http_answer.answer(silent.getsockname()[:2], "POST", "/", "x" * (64 << 20), limit_s=0.3, largest_bytes=1)

@@ -17,8 +17,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import numpy as np
-
 from k3perf.errors import UsageError
 from k3perf.workload.log_values import (
     NO_UNIT,
@@ -184,6 +182,8 @@ class _LogReader:
         return self._imported()
 
     def _imported(self) -> ImportedTrace:
+        import numpy as np
+
         times_ms = np.frombuffer(self._times_ms, dtype=np.float64)
         since_1970 = np.frombuffer(self._since_1970, dtype=np.int8).astype(bool)
         of_most = bool(since_1970.sum() * 2 > len(since_1970))

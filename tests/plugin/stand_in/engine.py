@@ -1,8 +1,9 @@
-"""A stand-in engine for whole runs of the plugin: answers every route that the harness uses, tokens at a fixed pace, readings as told.
+"""A stand-in engine for whole runs of the plugin: answers every route that the harness uses, tokens at a stated pace, readings as told.
 
 Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
-the JSON file in K3PERF_STAND_IN: ``token_s``, ``identity`` (overrides of what each rank says of itself), ``cache_config`` (overrides of the
-resolved configuration), ``die_after_requests``,
+the JSON file in K3PERF_STAND_IN: ``token_s`` (what a token takes on the stand-in's own clock, which ``own_clock`` puts on the samples),
+``real_token_s`` (how long it really waits for a token, 0 by default), ``identity`` (overrides of what each rank says of itself),
+``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
 ``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies),
 ``die_at_reset`` (it dies when its peaks are to be read anew), ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further
 rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call), ``absent_engines`` (data-parallel engines that
@@ -134,6 +135,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(state.server_info())
         elif path == "/metrics":
             self.reply(state.metrics(), "text/plain")
+        elif path == "/stand_in":
+            self.reply({"token_s": BEHAVIOUR.get("token_s", 0.01) * (1 + state.slow_ratio)})
         else:
             self.reply("", "text/plain")
 
@@ -161,10 +164,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         prompt_count = len(body["prompt"])
-        due_s = time.monotonic()
         for index in range(body["max_tokens"]):
-            due_s += BEHAVIOUR.get("token_s", 0.01) * (1 + state.slow_ratio)
-            time.sleep(max(0.0, due_s - time.monotonic()))
+            time.sleep(BEHAVIOUR.get("real_token_s", 0.0))
             usage = {"prompt_tokens": prompt_count, "completion_tokens": index + 1, "total_tokens": prompt_count + index + 1}
             self.event({"choices": [{"index": 0, "text": "t", "token_ids": [5], "finish_reason": None}], "usage": usage})
             with state.lock:

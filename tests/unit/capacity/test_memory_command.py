@@ -10,6 +10,7 @@ import pytest
 
 from k3perf.cli.memory import register
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
+from tests.processes import PATIENCE_S
 from tests.unit.capacity.proxies import MODELS
 
 SUITE = MODELS.parent
@@ -114,7 +115,7 @@ def test_the_plan_needs_neither_torch_nor_numpy_nor_pydantic() -> None:
         f"a = p.parse_args(['memory', 'plan', '--model-config', {model!r}, '--tensor', '8', '--json']); a.run(a);"
         "print(sorted({'torch', 'numpy', 'scipy', 'pydantic'} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stderr.strip() == "[]"
     assert json.loads(done.stdout)["block_size_tokens"] == 768
 

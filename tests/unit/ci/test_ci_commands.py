@@ -17,6 +17,7 @@ import yaml
 from k3perf.cli import ci, plan
 from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
 from k3perf.gate.selection import ChangedPath, select
+from tests.processes import PATIENCE_S
 
 from .conftest import PROVENANCE
 from .test_baseline_changes import baseline, written
@@ -29,7 +30,7 @@ GIT = shutil.which("git") or "git"
 def git(root: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
     return subprocess.run(
-        [GIT, "-C", str(root), *identity, *arguments], check=True, capture_output=True, text=True, timeout=60
+        [GIT, "-C", str(root), *identity, *arguments], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.strip()
 
 
@@ -122,9 +123,9 @@ def test_selection_of_60_cells_takes_less_than_300_ms(checkout: Path) -> None:
     from k3perf.config.suite import load_suite
 
     suite = load_suite(checkout / "perf_tests")
-    started = time.perf_counter()
+    started = time.process_time()  # a busy machine takes longer on the wall
     chosen = select(suite, [ChangedPath("perf_tests/configs/seqs_3.yaml")])
-    assert time.perf_counter() - started < 0.3
+    assert time.process_time() - started < 0.3
     assert len(chosen.cells) == 18
 
 
@@ -133,7 +134,7 @@ def test_a_plan_loads_nothing_heavy(checkout: Path) -> None:
     program = (
         "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']); print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert {"aiohttp", "jinja2", "numpy", "psutil", "pytest", "rich", "scipy"} & set(done.stderr.split()) == set()
 
 

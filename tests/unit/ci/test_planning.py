@@ -59,9 +59,9 @@ def test_200_cells_over_8_shards_are_balanced_and_planned_in_under_a_second(seed
     cells = select_all(suite, "asked for").cells
     assert len(cells) == 200
     costs = CostModel(recorded_at_random(suite, seed))
-    started = time.perf_counter()
+    started = time.process_time()  # a busy machine takes longer on the wall
     shards = split(fit_budget(cells, costs, None).groups, 8)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     durations = [shard.duration_s for shard in shards]
     assert len(shards) == 8
     assert max(durations) <= 1.10 * sum(durations) / 8

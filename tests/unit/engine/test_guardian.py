@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.processes import WAIT_S
+
 from k3perf.engine.guardian import Guardian
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, read_row
 
@@ -20,8 +22,8 @@ from pathlib import Path
 from k3perf.engine.guardian import Guardian
 guardian = Guardian("mine-", paths=[Path(sys.argv[1])])
 def sleeper(mark):
-    return subprocess.Popen(["sleep", "60"], env={**os.environ, "K3PERF_ENGINE_ID": mark}, stdout=subprocess.DEVNULL).pid
-session = subprocess.Popen(["sleep", "60"], env={}, stdout=subprocess.DEVNULL, start_new_session=True).pid
+    return subprocess.Popen(["sleep", "600"], env={**os.environ, "K3PERF_ENGINE_ID": mark}, stdout=subprocess.DEVNULL).pid
+session = subprocess.Popen(["sleep", "600"], env={}, stdout=subprocess.DEVNULL, start_new_session=True).pid
 guardian.add_session(session)
 print(guardian.pid, session, sleeper("mine-1"), sleeper("other-1"), flush=True)
 sys.stdin.read()
@@ -35,7 +37,7 @@ def runs(pid: int) -> bool:
 
 
 def wait(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 15
+    end_s = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.02)
@@ -95,7 +97,7 @@ HALF_ENDED = """
 import os, subprocess, sys
 from pathlib import Path
 from k3perf.engine.guardian import Guardian
-ENDS = "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+ENDS = "import ctypes, os, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); "
 ENDS += "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)"
 guardian = Guardian("mine-")
 session = subprocess.Popen([sys.executable, "-S", "-c", ENDS], env={}, stdout=subprocess.DEVNULL, start_new_session=True).pid
@@ -152,7 +154,7 @@ HOLD = "import mmap, os, sys, time\\n"
 HOLD += "kept = []\\n"
 HOLD += "for path in sys.argv[1:]:\\n"
 HOLD += "    handle = os.open(path, os.O_CREAT | os.O_RDWR); os.ftruncate(handle, 4096); kept.append(mmap.mmap(handle, 4096))\\n"
-HOLD += "print('held', flush=True); time.sleep(60)"
+HOLD += "print('held', flush=True); time.sleep(600)"
 guardian = Guardian("mine-")
 engine = subprocess.Popen([sys.executable, "-c", HOLD, *sys.argv[1:]], env={**os.environ, "K3PERF_ENGINE_ID": "mine-1"}, stdout=subprocess.PIPE)
 engine.stdout.readline()

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.processes import PATIENCE_S, WAIT_S
 
 from k3perf.engine import process_tree
 from k3perf.engine.lock import LockHolder
@@ -42,17 +43,24 @@ def test_a_marked_process_that_starts_between_looks_is_found(engine_id: str, sta
     tree = ProcessTree(engine_id, NO_SUCH_PID)
     assert tree.pids() == ()
     environment = {**os.environ, ENGINE_ID_VARIABLE: engine_id}
-    started.append(subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True))
+    started.append(subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True))
     assert tree.pids() == (started[0].pid,)
     assert tree.pids() == (started[0].pid,)
 
 
-def test_a_young_process_is_looked_at_again(engine_id: str, started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_young_process_is_looked_at_again(
+    engine_id: str, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between fork and exec it shows its parent's environment, without the mark."""
+    monkeypatch.setattr(process_tree, "_SETTLED_S", PATIENCE_S)  # it stays young however long a busy machine takes
     tree = ProcessTree(engine_id, NO_SUCH_PID)
-    started.append(subprocess.Popen(["sh", "-c", f"sleep 0.3; exec env {ENGINE_ID_VARIABLE}={engine_id} sleep 60"]))
+    script = f"read -r line; exec env {ENGINE_ID_VARIABLE}={engine_id} sleep 600"
+    started.append(subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE))
     assert tree.pids() == ()
-    end_s = time.monotonic() + 10
+    assert started[0].stdin is not None
+    started[0].stdin.write(b"go\n")
+    started[0].stdin.close()
+    end_s = time.monotonic() + WAIT_S
     while tree.pids() != (started[0].pid,):
         assert time.monotonic() < end_s
         time.sleep(0.05)
@@ -80,7 +88,7 @@ def read_ticks() -> float:
 def headless() -> Iterator[subprocess.Popen[bytes]]:
     """A process whose first thread has ended and whose second one waits: the process list has it as a zombie."""
     with subprocess.Popen([sys.executable, "-S", "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE, start_new_session=True) as process:
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + WAIT_S
         while (row := read_row(process.pid)) is None or row.state != "Z":
             assert time.monotonic() < end_s
             time.sleep(0.01)
@@ -91,7 +99,7 @@ def test_a_process_that_lost_its_first_thread_alone_runs_and_is_killed(engine_id
     tree = ProcessTree(engine_id, headless.pid)
     assert headless.poll() is None
     assert tree.pids() == (headless.pid,)
-    assert tree.kill(deadline_s=10, poll_root=headless.poll) == ()
+    assert tree.kill(deadline_s=WAIT_S, poll_root=headless.poll) == ()
     assert headless.returncode == -9  # collected: nothing is left for whoever drops the Popen object
 
 
@@ -100,14 +108,14 @@ def test_a_process_that_lost_its_first_thread_alone_is_waited_for(engine_id: str
     assert not tree.wait_gone(deadline_s=0.2, poll_root=headless.poll)
     assert headless.stdin is not None
     headless.stdin.close()
-    assert tree.wait_gone(deadline_s=10, poll_root=headless.poll)
+    assert tree.wait_gone(deadline_s=WAIT_S, poll_root=headless.poll)
     assert headless.returncode == 0
 
 
 def test_a_process_that_has_ended_and_was_not_collected_is_none_of_the_running(engine_id: str) -> None:
     environment = {**os.environ, ENGINE_ID_VARIABLE: engine_id}
     with subprocess.Popen(["true"], env=environment, start_new_session=True) as ended:
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + WAIT_S
         while (row := read_row(ended.pid)) is None or row.state != "Z":
             assert time.monotonic() < end_s
             time.sleep(0.01)

@@ -18,11 +18,12 @@ from k3perf.load.mock_server import Behaviour, Delay
 from k3perf.load.mock_server import main as mock_main
 from k3perf.load.mock_server.prefix_cache import PrefixCache
 from k3perf.load.mock_server.truth import RequestTruth, Truth
+from tests.processes import WAIT_S
 
 
 def get(server, path, body=None):
     data = json.dumps(body).encode() if body is not None else None
-    with urllib.request.urlopen(urllib.request.Request(server.base_url + path, data=data), timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(urllib.request.Request(server.base_url + path, data=data), timeout=WAIT_S) as answer:  # noqa: S310
         return answer.read().decode()
 
 
@@ -142,7 +143,7 @@ def test_the_command_serves_and_ends_on_a_signal():
     command = [sys.executable, "-m", "k3perf.cli.main", "mock-server", "--port", "0", "--fault", "http_429:2:1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().strip()
-        with urllib.request.urlopen(url + "/health", timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(url + "/health", timeout=WAIT_S) as answer:  # noqa: S310
             assert answer.status == 200
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(WAIT_S) == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.processes import WAIT_S
 
 from k3perf.errors import ConfigFileError, MeasurementInvalid
 from k3perf.samples import (
@@ -158,7 +159,7 @@ def test_what_stands_before_a_damaged_line_can_be_used_as_the_message_says(tmp_p
     assert found.key == f"line {number}"
     assert found.problem.endswith(f"; the {number - 1} before it can be read and hold 1 session that ended, {len(lines) - number} follow")
     command = found.next_step.split("`")[1].replace("NEW", str(tmp_path / "new"))
-    subprocess.run(["sh", "-c", command], check=True, timeout=10)
+    subprocess.run(["sh", "-c", command], check=True, timeout=WAIT_S)
     assert read_results(tmp_path / "new").ended_sessions == {"s1"}
 
 

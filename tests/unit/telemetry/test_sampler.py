@@ -11,6 +11,7 @@ from k3perf.samples import TelemetryReading
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
 from k3perf.telemetry.host import HostReader
 from k3perf.telemetry.sampler import Sampler
+from tests.processes import WAIT_S
 from tests.unit.telemetry.fake_devices import FakeSource
 
 S = 1_000_000_000
@@ -105,7 +106,7 @@ def test_the_thread_samples_by_itself_and_ends_with_the_block() -> None:
 
     source.sample = counted  # type: ignore[method-assign,assignment]
     with Sampler(lambda: (os.getpid(),), interval_s=0.001, open_source=lambda: source) as running:
-        assert reached.wait(30)
+        assert reached.wait(WAIT_S)
         start_ns = time.monotonic_ns()
         assert running.window(start_ns - S, start_ns)
     assert source.closed

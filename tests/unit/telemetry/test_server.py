@@ -13,6 +13,7 @@ from k3perf.engine import health
 from k3perf.errors import EngineError
 from k3perf.samples import RankMemory
 from k3perf.telemetry.server import ServerProbe
+from tests.processes import WAIT_S
 
 INFO = {
     "vllm_config": {
@@ -124,7 +125,7 @@ def test_counters_are_waited_for_and_given_as_they_are_when_time_is_up(fake: Fak
 
     later = threading.Timer(0.2, count_later)
     later.start()
-    assert probe.counters_after(before, "vllm:num_preemptions_total", 2, timeout_s=30) == {"vllm:num_preemptions_total": 5.0}
+    assert probe.counters_after(before, "vllm:num_preemptions_total", 2, timeout_s=WAIT_S) == {"vllm:num_preemptions_total": 5.0}
     later.join()
     assert probe.counters_after(before, "vllm:num_preemptions_total", 3, timeout_s=0) == {"vllm:num_preemptions_total": 5.0}
 
@@ -259,16 +260,14 @@ def dripping(pause_s: float, piece: bytes) -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("pause_s", "piece", "message"), [(0.02, b"x 1\n", "did not end within 0.3 s"), (0, b"x" * 65536, "larger than 64 MiB")]
 )
 def test_an_answer_that_never_ends_is_an_engine_error(pause_s: float, piece: bytes, message: str) -> None:
     with dripping(pause_s, piece) as port, pytest.raises(EngineError, match=message):
-        ServerProbe(f"http://127.0.0.1:{port}", timeout_s=0.3 if pause_s else 30).counters()
+        ServerProbe(f"http://127.0.0.1:{port}", timeout_s=0.3 if pause_s else WAIT_S).counters()
 
 
-@pytest.mark.timeout(30)
 def test_endless_answers_do_not_hold_up_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.3)
     with dripping(0.02, b"x") as port:
