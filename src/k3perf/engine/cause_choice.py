@@ -62,7 +62,7 @@ class _Choice:
         lost = next((said for said in self._meanings.of(Meaning.LOST_PEER) if _died_of_it(said, death)), None)
         if lost is not None:
             return self._own_words(lost)
-        return self._before(death) or _of_death(death)
+        return self._before(death) or self._passed_on(death) or _of_death(death)
 
     def _before(self, death: Said) -> RootCause | None:
         """The last words of the one that died, in no form that is known. One that is killed has none."""
@@ -77,6 +77,11 @@ class _Choice:
             return self._own_words(logged[-1])
         words = self._last_words(death.position, _LAST_WORDS_LINES)
         return words if words is not None and (not words.process or not death.victim or words.process == death.victim) else None
+
+    def _passed_on(self, death: Said) -> RootCause | None:
+        """One that exits with a status has reported its child's failure before: the child failed first."""
+        reports = [said for said in self._meanings.of(Meaning.SECOND_HAND) if said.position < death.position]
+        return _of(reports[0], second_hand=True) if reports and (death.code or 0) > 0 else None
 
     def _without_a_death(self) -> RootCause | None:
         """Nobody counted how a process ended. What is written after the first report of a failure follows from that failure."""
