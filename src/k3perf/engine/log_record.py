@@ -78,7 +78,9 @@ def _of_line(line: str, index: int, outer: Record | None = None) -> Iterator[Rec
     record = replace(outer, text=text.rstrip()) if outer is not None else Record(text.rstrip(), index)
     loaded, before = _object_in(record)
     if loaded is None:
-        yield _peeled(record)
+        # a blank at the end, which prefixes of an empty message need and collectors cut off
+        peeled = _peeled(replace(record, text=record.text + " "))
+        yield replace(peeled, text=peeled.text.rstrip())
     else:
         yield from _of_object(loaded, before)
 
