@@ -50,7 +50,7 @@ def shows_compile_in_service(line: str) -> bool:
 
 
 def is_heartbeat(line: str) -> bool:
-    """A process that only waits says so, or answers whoever polls it: no progress."""
+    """A process that only waits says so, or answers a poll: no progress."""
     return log_patterns.matches("heartbeats", line)
 
 
