@@ -1,8 +1,11 @@
-"""Which of a log's statements says why the engine died: the process that failed first, in its own words.
+"""Which of a log's statements says why the engine died: the process that failed first, in its own
+words.
 
-Every level of vLLM reports its child's death again, peers complain of the one that left them, and a process that is killed says nothing.
-The order of preference is: a process's own exception, abort or refusal that explains the first death; a quotation of it; a lost peer's word
-where no other death explains that; who died and by which signal; a logged error; the end that someone asked for; a second-hand report.
+Every level of vLLM reports its child's death again, peers complain of the one that left them, and
+a process that is killed says nothing. In order of preference: a process's own exception, abort or
+refusal that explains the first death, a quotation of it, a lost peer's word where no other death
+explains that, who died and by which signal, a logged error, the end that was asked for, a
+second-hand report.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _ABORT_SIGNALS: Final = tuple(
 
 
 def find_root_cause(lines: Iterable[str]) -> RootCause | None:
-    """The cause that the lines of a log tell; None where nothing in them is one."""
+    """The cause that the lines of a log tell. None where nothing in them is one."""
     log = records(lines)
     begins = [at for at, record in enumerate(log) if log_patterns.matches("beginnings", record.text)]
     last_life = _Choice(log[begins[-1] :]).made() if len(begins) > 1 else None
@@ -45,7 +48,8 @@ class _Choice:
         self._log = log
         self._meanings = Meanings(log)
         self._deaths = self._meanings.of(Meaning.DEATH)
-        # the first end by a signal that nobody else sends, or with an exit status: who ends its children reports those too
+        # the first end by a signal that no parent sends, or with an exit status: who ends its
+        # children reports those too
         self._death = next((said for said in self._deaths if said.code is not None and said.code not in _ENDED_BY_OTHERS), None)
 
     def made(self) -> RootCause | None:
@@ -62,10 +66,11 @@ class _Choice:
         lost = next((said for said in self._meanings.of(Meaning.LOST_PEER) if _died_of_it(said, death)), None)
         if lost is not None:
             return self._own_words(lost)
-        return self._before(death) or _of_death(death)
+        return self._before(death) or self._passed_on(death) or _of_death(death)
 
     def _before(self, death: Said) -> RootCause | None:
-        """The last words of the one that died, in no form that is known. One that is killed has none."""
+        """The last words of the one that died, in no form that is known. One that is killed has
+        none."""
         if death.code == -signal.SIGKILL:
             return None
         logged = [
@@ -78,8 +83,15 @@ class _Choice:
         words = self._last_words(death.position, _LAST_WORDS_LINES)
         return words if words is not None and (not words.process or not death.victim or words.process == death.victim) else None
 
+    def _passed_on(self, death: Said) -> RootCause | None:
+        """One that exits with a status has reported its child's failure before: the child failed
+        first."""
+        reports = [said for said in self._meanings.of(Meaning.SECOND_HAND) if said.position < death.position]
+        return _of(reports[0], second_hand=True) if reports and (death.code or 0) > 0 else None
+
     def _without_a_death(self) -> RootCause | None:
-        """Nobody counted how a process ended. What is written after the first report of a failure follows from that failure."""
+        """No line says how a process ended. What is written after the first report of a failure
+        follows from that failure."""
         named = [said for said in self._deaths if said.code is None and (said.victim or said.victim_pid is not None)]
         if named and self._deaths[0].code is None:
             return _of_death(named[0])
@@ -103,7 +115,8 @@ class _Choice:
         """Whether the death follows from what was said."""
         code = death.code or 0
         if said.position > death.position:
-            # what is written after a death follows from it; only an abort's own words may come late
+            # what is written after a death follows from it; only an abort's own words may come
+            # late
             return said.statement.kind is Kind.ABORT and code in _ABORT_SIGNALS and _near(death, said)
         near, same = _near(said, death), _same(said, death)
         if code > 0:
@@ -116,12 +129,13 @@ class _Choice:
             return said.marked or near
         if said.statement.record.key == death.statement.record.key or said.depth < _victim_depth(death):
             return said.marked
-        # a peer that complains first, unless somebody reported its failure before the death
+        # a peer that complains first, unless its failure was reported before the death
         reports = (*self._meanings.of(Meaning.SECOND_HAND), *self._meanings.of(Meaning.QUOTE))
         return (same is None and said.marked) or any(said.position < report.position < death.position for report in reports)
 
     def _last_words(self, end: int, reach: int) -> RootCause | None:
-        """Lines before ``end`` that no logger wrote and that complain: the first of the last group of them."""
+        """Lines before ``end`` that no logger wrote and that complain: the first of the last
+        group of them."""
         found: Record | None = None
         for position in range(end - 1, max(end - 1 - reach, -1), -1):
             record = self._log[position]
@@ -157,7 +171,8 @@ def _of_death(said: Said) -> RootCause:
 
 
 def _first_own(own: Sequence[Said]) -> Said:
-    """The first behind which its process certainly ended; rather one before it, near it and deeper, of which that is likely."""
+    """The first behind which its process certainly ended. Rather one before it, near it and
+    deeper, of which that is likely."""
     marked = next((said for said in own if said.marked), None)
     if marked is None:
         deepest = max(said.depth for said in own)
@@ -183,7 +198,7 @@ def _victim_depth(death: Said) -> int:
 
 
 def _same(said: Said, death: Said) -> bool | None:
-    """Whether the one that spoke is the one that died; None where the names do not say."""
+    """Whether the one that spoke is the one that died. None where the names do not say."""
     process, pid = said.statement.process, said.statement.record.pid
     if death.victim_pid is not None and pid is not None:
         return death.victim_pid == pid
@@ -198,6 +213,7 @@ def _same(said: Said, death: Said) -> bool | None:
 
 
 def _number(name: str) -> int | None:
-    """The rank in a worker's name (``VllmWorker-3``, ``Worker_TP3``, ``rank 3``); None for one with several numbers or none."""
+    """The rank in a worker's name (``VllmWorker-3``, ``Worker_TP3``, ``rank 3``). None for one
+    with several numbers or none."""
     numbers = re.findall(r"\d+", name)
     return int(numbers[0]) if len(numbers) == 1 else None

@@ -1,4 +1,5 @@
-"""A statement of a log as the text of a cause: one line of at most 600 characters, with the lines that say why."""
+"""A statement of a log as the text of a cause: one line of at most 600 characters, with the lines
+that say why."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def joined(message: Sequence[str]) -> str:
 
 
 def chosen_message(statement: Statement) -> list[str]:
-    """Of a chain the last message that is not second-hand and not the end of a process that was asked to end; else the last one."""
+    """Of a chain the last message that is not second-hand and not the end of a process that was
+    asked to end. Else the last one."""
     own = [
         message
         for message in statement.messages
@@ -48,7 +50,8 @@ def cause_text(statement: Statement, *, suffix: str = "") -> str:
 
 
 def shortened(message: Sequence[str], room: int) -> str:
-    """The message on one line of at most ``room`` characters: the first line and those that give a reason before all others."""
+    """The message on one line of at most ``room`` characters: the first line and those that give
+    a reason before all others."""
     lines = [_LONG_INPUT.sub("", line.strip()) for line in message]
     kept = [lines[0], *(line for line in lines[1:] if line and not log_patterns.matches("noise", line))]
     whole = joined(kept)
@@ -67,7 +70,8 @@ def shortened(message: Sequence[str], room: int) -> str:
 
 
 def _reasons(lines: Sequence[str]) -> list[str]:
-    """The lines after the first that say why, and the one below each that only announces it (``Last error:``)."""
+    """The lines after the first that say why, and the one below each that only announces it
+    (``Last error:``)."""
     found = []
     for before, line in pairwise(lines):
         announced = before.rstrip().endswith(":") and log_patterns.matches("reasons", before)

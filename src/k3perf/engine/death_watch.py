@@ -1,4 +1,5 @@
-"""Waits, at no cost, for the death of any process that an engine cannot serve without, and says how it died."""
+"""Waits, at no cost, for the death of any process that an engine cannot serve without, and says
+how it died."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _STAT_EXIT_CODE: Final = 49  # of the fields behind the program's name
 
 
 def oom_kill_count() -> int | None:
-    """How often the kernel's out-of-memory killer has struck on this machine since boot; None where it does not say."""
+    """How often the kernel's out-of-memory killer has struck on this machine since boot. None
+    where it does not say."""
     try:
         text = Path("/proc/vmstat").read_text()
     except OSError:
@@ -55,8 +57,8 @@ class EndedProcess:
     """A process that was seen to end.
 
     ``name`` is its command line or title, ``root`` marks the API server. ``exit_code`` is as
-    ``Popen.returncode`` counts, None where the kernel does not say. ``out_of_memory``: the kernel's
-    out-of-memory killer struck on this machine since the watch began.
+    ``Popen.returncode`` counts, None where the kernel does not say. ``out_of_memory``: the
+    kernel's out-of-memory killer struck on this machine since the watch began.
     """
 
     pid: int
@@ -89,9 +91,10 @@ class EndedProcess:
 
 
 def exit_code_of(descriptor: int, pid: int) -> int | None:
-    """How an ended process ended, a child of this one or not; None where the kernel does not say.
+    """How an ended process ended, a child of this one or not. None where the kernel does not say.
 
-    Its zombie says it until its parent has asked, from then on its pid descriptor does (Linux 6.15 and later).
+    Its zombie says it until its parent has asked, from then on its pid descriptor does (Linux
+    6.15 and later).
     """
     for _ in range(_EXIT_CODE_TRIES):
         with suppress(OSError, ValueError, IndexError):
@@ -113,10 +116,11 @@ def exit_code_of(descriptor: int, pid: int) -> int | None:
 
 
 def explained(logged: RootCause | None, seen: EndedProcess | None, return_code: int | None) -> RootCause:
-    """One cause from what the log says, which process was seen to end first, and how the API server ended.
+    """One cause from what the log says, which process was seen to end first, and how the API
+    server ended.
 
-    Each is None where there is nothing. A process's own words come first. Where another speaks for
-    it, the signal that was seen says more.
+    Each is None where there is nothing. A process's own words come first. Where another speaks
+    for it, the signal that was seen says more.
     """
     killed = seen is not None and (seen.exit_code or 0) < 0 and seen.exit_code not in (-signal.SIGTERM, -signal.SIGINT)
     if logged is not None and (not logged.second_hand or logged.exit_code is not None or not killed):
@@ -130,7 +134,8 @@ def explained(logged: RootCause | None, seen: EndedProcess | None, return_code: 
 
 
 class DeathWatch:
-    """One thread in poll(2) on pid file descriptors; ``event`` is set at the first death, ``first`` says which process it was."""
+    """One thread in poll(2) on pid file descriptors. ``event`` is set at the first death,
+    ``first`` says which process it was."""
 
     def __init__(self, root_pid: int, pids: Iterable[int], *, poll_root: Callable[[], int | None], event: threading.Event) -> None:
         self.event = event
@@ -148,7 +153,7 @@ class DeathWatch:
 
     @property
     def cause(self) -> str | None:
-        """The first death in words; None before it."""
+        """The first death in words. None before it."""
         return None if self.first is None else self.first.text
 
     @property
@@ -157,12 +162,13 @@ class DeathWatch:
         return tuple(pid for pid, _ in self._names.values())
 
     def add(self, pids: Iterable[int]) -> None:
-        """Watch those of these processes too that the engine needs: while it starts they come one after the other."""
+        """Watch those of these processes too that the engine needs: while it starts they come one
+        after the other."""
         if self._wake >= 0 and self._take(pids):
             os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """End the thread; deaths from now on are expected ones."""
+        """End the thread. Deaths from now on are expected ones."""
         if self._wake >= 0:
             self._closing = True
             os.eventfd_write(self._wake, 1)
@@ -172,7 +178,7 @@ class DeathWatch:
             self._wake = -1
 
     def _take(self, pids: Iterable[int]) -> bool:
-        """Open descriptors of needed processes that are not watched yet; whether there were any."""
+        """Open descriptors of needed processes that are not watched yet. True if there were any."""
         known = set(self.watched_pids)
         new = False
         for pid in pids:
@@ -202,7 +208,8 @@ class DeathWatch:
             if self._wake in now:
                 os.eventfd_read(self._wake)
                 now.remove(self._wake)
-            # one death brings down the levels above it: of several seen at once, the root's is the last to be a cause
+            # one death brings down the levels above it: of several seen at once, the root's is
+            # the last to be a cause
             for descriptor in sorted(now, key=lambda entry: self._names[entry][0] == self._root_pid):
                 ended.add(descriptor)
                 self._record(descriptor, *self._names[descriptor])

@@ -46,7 +46,7 @@ def stage_opened_by(line: str) -> str | None:
 
 
 def is_heartbeat(line: str) -> bool:
-    """A process that only waits says so, or answers whoever polls it: no progress."""
+    """A process that only waits says so, or answers a poll: no progress."""
     return log_patterns.matches("heartbeats", line)
 
 

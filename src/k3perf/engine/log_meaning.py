@@ -1,4 +1,5 @@
-"""What the statements of a log mean: a process's own words, a death, a quotation, a lost peer, a second-hand report, or nothing.
+"""What the statements of a log mean: a process's own words, a death, a quotation, a lost peer, a
+second-hand report, or nothing.
 
 Left out are what a process survived, what a client's request did, and what is only reported.
 """
@@ -50,8 +51,8 @@ class Said:
     """A statement with what it means.
 
     ``depth`` is how deep its process is in the tree (worker 3, core 2, API server 1, unknown 0).
-    ``marked``: its process certainly ended behind it. ``victim`` and the fields below are those of
-    a death: who, and how, as ``Popen.returncode`` counts.
+    ``marked``: its process certainly ended behind it. ``victim`` and the fields below are those
+    of a death: who, and how, as ``Popen.returncode`` counts.
     """
 
     statement: Statement
@@ -84,7 +85,7 @@ def depth_of(process: str, record: Record | None = None, header: str = "") -> in
 
 
 def filled_times(log: Sequence[Record]) -> list[float | None]:
-    """The time of each record; one without a time has that of the record before it."""
+    """The time of each record. One without a time has that of the record before it."""
     inner = any(record.at_s is not None for record in log)
     filled: list[float | None] = []
     last: float | None = None
@@ -96,7 +97,8 @@ def filled_times(log: Sequence[Record]) -> list[float | None]:
 
 
 def gap_s(before_s: float | None, after_s: float | None) -> float | None:
-    """Seconds between two times; None where one is unknown, or the clock was set back (a new year)."""
+    """Seconds between two times. None where one is unknown, or the clock was set back (a new
+    year)."""
     if before_s is None or after_s is None or after_s < before_s - _CLOCK_SLACK_S:
         return None
     return after_s - before_s
@@ -149,7 +151,8 @@ class Meanings:
         return said
 
     def _follows_fatal_header(self, statement: Statement) -> bool:
-        """The line before, of the same process, says that it is the end: it was logged for itself, or the traceback's beginning is lost."""
+        """The line before, of the same process, says that it is the end: it was logged for
+        itself, or the traceback's beginning is lost."""
         for position in range(statement.first - 1, max(statement.first - _HEADER_REACH, -1), -1):
             record = self._log[position]
             if record.key == statement.record.key:

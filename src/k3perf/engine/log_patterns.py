@@ -16,7 +16,8 @@ _GROUP_NAME: Final = re.compile(r"\(\?P<\w+>")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One entry of the file. ``given`` holds what else it says (``depth``, ``signal``, ``by_source``)."""
+    """One entry of the file. ``given`` holds what else it says (``depth``, ``signal``,
+    ``by_source``)."""
 
     regex: re.Pattern[str]
     reason: str
@@ -44,7 +45,8 @@ def patterns(section: str) -> tuple[Pattern, ...]:
 
 @cache
 def _any_of(section: str) -> re.Pattern[str]:
-    """The section as one expression without named groups: whether anything fits is asked of every line."""
+    """The section as one expression without named groups: whether anything fits is asked of every
+    line."""
     parts = (_GROUP_NAME.sub("(?:", entry["pattern"]) for entry in document()[section] if not entry.get("by_source"))
     return re.compile("|".join(f"(?i:{part[4:]})" if part.startswith("(?i)") else f"(?:{part})" for part in parts))
 

@@ -178,12 +178,12 @@ class LogReader:
         return log_lines.compile_cache_warm(self.lines())
 
     def root_cause(self) -> str:
-        """The text of ``cause``; empty where the log tells none."""
+        """The text of ``cause``, empty where the log does not say."""
         found = self.cause()
         return found.text if found is not None else ""
 
     def cause(self) -> RootCause | None:
-        """Why the engine died, by its log; None where the log does not say.
+        """Why the engine died, by its log. None where the log does not say.
 
         Reads the file again: after a death each open request may write a traceback, more lines than are kept. A last line without an end
         counts, a process that dies while it writes leaves one.

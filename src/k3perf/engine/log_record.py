@@ -1,6 +1,8 @@
-"""Lines of an engine's log without what stands before the message: colours, time stamps, levels, processes, ranks, containers, JSON.
+"""Lines of an engine's log without what stands before the message: colours, time stamps, levels,
+processes, ranks, containers, JSON.
 
-Pure text in, records out. Which forms are known is data (``log_patterns.yaml``); a line in no known form is a message of its own.
+Pure text in, records out. Which forms are known is data (``log_patterns.yaml``). A line in no
+known form is a message of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from k3perf.engine import log_patterns
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]|#033\[[0-9;]*m")
 _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 _REPEATED: Final = re.compile(r"\s*\[repeated \d+x across (?:all |the )?cluster\].*$")
-# vLLM's own form: found anywhere in the line, since VLLM_LOGGING_PREFIX and a progress bar without a line end may stand before it
+# vLLM's own form: found anywhere in the line, since VLLM_LOGGING_PREFIX and a progress bar
+# without a line end may stand before it
 _VLLM: Final = re.compile(
     r"(?:\((?P<process>[^()\s=][^()=]*?)(?: rank=(?P<rank>\d+))?(?:,? pid=(?P<pid>\d+))?(?:, ?ip=[^()]*)?\) )?"
     r"\b(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+(?P<time>\d\d-\d\d \d\d:\d\d:\d\d)\s+"
@@ -46,9 +49,11 @@ _DAYS_OF_A_MONTH: Final = 31
 class Record:
     """One line of one message.
 
-    ``process`` is the innermost named process, ``rank N`` where only a rank is named, else empty. ``level`` is empty for what no logger
-    wrote. ``unit`` is equal for lines of one logged message, None where that is unknown. ``at_s`` counts seconds within a year by the
-    logger's clock, ``outer_at_s`` by the container's; only differences of one clock mean anything. ``index`` is the line's number.
+    ``process`` is the innermost named process, ``rank N`` where only a rank is named, else empty.
+    ``level`` is empty for what no logger wrote. ``unit`` is equal for lines of one logged
+    message, None where that is unknown. ``at_s`` counts seconds within a year by the logger's
+    clock, ``outer_at_s`` by the container's. Only differences of one clock mean anything.
+    ``index`` is the line's number.
     """
 
     text: str
@@ -68,23 +73,28 @@ class Record:
 
 
 def records(lines: Iterable[str]) -> list[Record]:
-    """The records of the lines, in order. A line that holds several (JSON with a traceback, carriage returns) gives several."""
+    """The records of the lines, in order. A line that holds several (JSON with a traceback,
+    carriage returns) gives several."""
     return [record for index, line in enumerate(lines) for part in line.rstrip("\r\n").split("\r") for record in _of_line(part, index)]
 
 
 def _of_line(line: str, index: int, outer: Record | None = None) -> Iterator[Record]:
-    """The records of one line; what it does not say itself is taken from ``outer``, the object that it was found in."""
+    """The records of one line. What it does not say itself is taken from ``outer``, the object
+    that it was found in."""
     text = _UNSEEN.sub("", _ESCAPE.sub("", line)) if not line.isprintable() or "#033" in line else line
     record = replace(outer, text=text.rstrip()) if outer is not None else Record(text.rstrip(), index)
     loaded, before = _object_in(record)
     if loaded is None:
-        yield _peeled(record)
+        # a blank at the end, which prefixes of an empty message need and collectors cut off
+        peeled = _peeled(replace(record, text=record.text + " "))
+        yield replace(peeled, text=peeled.text.rstrip())
     else:
         yield from _of_object(loaded, before)
 
 
 def _object_in(record: Record) -> tuple[dict[str, Any] | None, Record]:
-    """The JSON object that the line is, with what a container wrote before it; None for a line that only holds one."""
+    """The JSON object that the line is, with what a container wrote before it. None for a line
+    that only holds one."""
     text = record.text
     if not text.endswith("}") or "{" not in text:
         return None, record
@@ -96,8 +106,8 @@ def _object_in(record: Record) -> tuple[dict[str, Any] | None, Record]:
         loaded = json.loads(brace + inside)
     except (ValueError, RecursionError):
         return None, record
-    told = isinstance(loaded, dict) and any(_member(loaded, what) is not None for what in ("message", "traces"))
-    return (loaded if told else None), outer
+    known = isinstance(loaded, dict) and any(_member(loaded, what) is not None for what in ("message", "traces"))
+    return (loaded if known else None), outer
 
 
 def _peeled(record: Record) -> Record:
@@ -127,7 +137,8 @@ def _without_prefixes(record: Record) -> Record:
 
 
 def _with(record: Record, match: re.Match[str], text: str) -> Record:
-    """The record with what the prefix says. An inner process takes the place of an outer one; a rank alone does not."""
+    """The record with what the prefix says. An inner process takes the place of an outer one. A
+    rank alone does not."""
     groups = match.groupdict()
     process, pid, rank = groups.get("process") or "", groups.get("pid"), groups.get("rank")
     named = bool(process or pid)
@@ -167,7 +178,8 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _member(loaded: Mapping[str, Any], what: str) -> Any:
-    """The object's member for ``what``, by its known names, nested ones (``log.level``) included; None when it has none."""
+    """The object's member for ``what``, by its known names, nested ones (``log.level``) included.
+    None when it has none."""
     for name in log_patterns.document()["json"][what]:
         value: Any = loaded.get(name)
         for part in () if value is not None else name.split("."):
@@ -181,7 +193,8 @@ def _member(loaded: Mapping[str, Any], what: str) -> Any:
 
 
 def _of_object(loaded: Mapping[str, Any], outer: Record) -> Iterator[Record]:
-    """The records of a JSON object: its message, then its tracebacks. A message that is itself a line of a log is read as one."""
+    """The records of a JSON object: its message, then its tracebacks. A message that is itself a
+    line of a log is read as one."""
     level = str(_member(loaded, "level") or "").upper()
     process, pid = _member(loaded, "process"), _member(loaded, "pid")
     base = replace(

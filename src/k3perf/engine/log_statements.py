@@ -1,6 +1,8 @@
-"""Records of a log to what its processes said of failures: exceptions with their whole message, aborts, refusals, plain errors.
+"""Records of a log to what its processes said of failures: exceptions with their whole message,
+aborts, refusals, plain errors.
 
-Each process's lines are read for themselves, since processes write into one file at once. What no process signed is read as one more.
+Each process's lines are read for themselves, since processes write into one file at once. What no
+process signed is read as one more.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ class Kind(Enum):
 class Statement:
     """What one process said at one place.
 
-    ``messages`` are the exceptions of a chain in the order of the log, each its lines (first the class); other kinds have one message.
-    ``header`` is what was said before a traceback. ``first`` and ``last`` are positions among the records.
+    ``messages`` are the exceptions of a chain in the order of the log, each its lines (first the
+    class). Other kinds have one message. ``header`` is what was said before a traceback.
+    ``first`` and ``last`` are positions among the records.
     """
 
     kind: Kind
@@ -160,7 +163,8 @@ class _Reader:
             self._add(Kind.REFUSAL, first, [[text]])
 
     def _further_abort_lines(self, text: str) -> list[str]:
-        """What a dying process says more: the text of the C++ exception, other handlers' lines, each once; stacks in between are left out."""
+        """What a dying process says more: the text of the C++ exception, other handlers' lines,
+        each once. Stacks in between are left out."""
         lines: list[str] = []
         end = self._at
         for at in range(self._at, min(self._at + _LONGEST_MESSAGE, len(self._records))):
@@ -211,7 +215,7 @@ class _Reader:
         return _MARGIN.sub("", text) if grouped else text
 
     def _frames(self, first: int, grouped: bool) -> bool:
-        """Go to the exception's line; False, at the line after the frames, where there is none."""
+        """Go to the exception's line. False, at the line after the frames, where there is none."""
         after_frame = False
         while self._at < len(self._records) and self._at - first < _LONGEST_TRACEBACK:
             record = self._records[self._at]
@@ -229,7 +233,8 @@ class _Reader:
         return False
 
     def _message(self, messages: list[list[str]], first: int, *, grouped: bool = False) -> None:
-        """Take the further lines of the last of ``messages``; an exception behind frames inside it (Ray quotes so) is a message of its own."""
+        """Take the further lines of the last of ``messages``. An exception behind frames inside
+        it (Ray quotes so) is a message of its own."""
         unit, level = self._records[first].unit, self._records[first].level
         begin, framed = self._at, False
         longest = _LONGEST_MESSAGE if unit is not None else _LONGEST_LOOSE_MESSAGE
@@ -258,7 +263,8 @@ class _Reader:
         return looks_like_exception(text) and (log_patterns.matches("second_hand", text) or log_patterns.matches("ended", text))
 
     def _embedded(self, message: list[str], first: int) -> Literal[False] | None:
-        """Whether a traceback stands inside the logged message that was just read: what a pool's or compiler's child raised."""
+        """Whether a traceback stands inside the logged message that was just read: what a pool's
+        or compiler's child raised."""
         unit = self._records[first].unit
         if unit is None or self._at >= len(self._records) or self._records[self._at].unit != unit or _TRACEBACK not in self._text(self._at):
             return None
@@ -266,7 +272,8 @@ class _Reader:
         return False if announced else None
 
     def _chained(self, first: int) -> bool | None:
-        """Step over the sentence that joins two tracebacks: True for a direct cause, False for another join, None where there is none."""
+        """Step over the sentence that joins two tracebacks: True for a direct cause, False for
+        another join, None where there is none."""
         at = self._at
         joined: bool | None = None
         group = False
@@ -288,7 +295,8 @@ class _Reader:
         return None
 
     def _header(self, header: str, first: int) -> tuple[str, str]:
-        """What was said before the traceback, and the process that it names, where the traceback's own lines do not say."""
+        """What was said before the traceback, and the process that it names, where the
+        traceback's own lines do not say."""
         if header.strip() or not self._records[first].level:
             before = self._text(first - 1) if first > 0 else ""
             header = header.strip() or before.strip()
@@ -300,7 +308,8 @@ class _Reader:
         return header, ""
 
     def _spoken_before(self, header: str, first: int) -> tuple[str, str]:
-        """A formatter that signs only a message's first line: the line before, in the whole log, may be that one."""
+        """A formatter that signs only a message's first line: the line before, in the whole log,
+        may be that one."""
         position = self._positions[first]
         before = self._log[position - 1] if position > 0 else None
         while before is not None and not before.text.strip() and position > 1:

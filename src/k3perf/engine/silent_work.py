@@ -1,7 +1,9 @@
-"""Work of an engine that starts without a line in its log: compilers among its processes, cache folders that grow.
+"""Work of an engine that starts without a line in its log: compilers among its processes, cache
+folders that grow.
 
-FlashInfer builds kernels with ninja and nvcc for ten minutes and says nothing; weights come over a network into the hub's cache. That is
-progress. A compiler that uses no processor time is not, and an old cache is not.
+FlashInfer builds kernels with ninja and nvcc for ten minutes and says nothing. Weights come over
+a network into the hub's cache. That is progress. A compiler that uses no processor time is not,
+and an old cache is not.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cache_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Folders in which an engine with this environment keeps what it compiles and downloads; they need not exist."""
+    """Folders in which an engine with this environment keeps what it compiles and downloads. They
+    need not exist."""
     home = Path(environment.get("HOME") or Path("~").expanduser())
     found = []
     for variable, below, default in _CACHES:
@@ -54,8 +57,8 @@ def cache_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
 class SilentWork:
     """Compares what it sees with what it saw at the last call.
 
-    ``pids`` are the engine's processes, ``folders`` may not exist yet. Made when the engine starts:
-    only files that are younger count. A look reads the process list and walks the folders
+    ``pids`` are the engine's processes, ``folders`` may not exist yet. Made when the engine
+    starts: only files that are younger count. A look reads the process list and walks the folders
     (milliseconds to a second), so call it only while the log is silent.
     """
 
@@ -67,11 +70,13 @@ class SilentWork:
         self._files: dict[Path, tuple[int, int]] = {}
 
     def seen(self) -> str:
-        """What got on since the last call, in words; empty when nothing did, and at the first call."""
+        """What got on since the last call, in words. Empty when nothing did, and at the first
+        call."""
         return self._compiler_worked() or self._folder_grew()
 
     def _compiler_worked(self) -> str:
-        """A new compiler, or one that used processor time. Both looks are needed: a pool of idle compile workers is not progress."""
+        """A new compiler, or one that used processor time. Both looks are needed: a pool of idle
+        compile workers is not progress."""
         before, now = self._compilers, dict(_compilers(self._pids()))
         if before is None:
             self._compilers = now
@@ -85,7 +90,8 @@ class SilentWork:
         return ""
 
     def _folder_grew(self) -> str:
-        """A folder with more or larger new files than at the last look. What cannot be read is not progress."""
+        """A folder with more or larger new files than at the last look. What cannot be read is
+        not progress."""
         grown = ""
         for folder in self._folders:
             now = _new_files(folder, self._since_ns)
@@ -125,7 +131,8 @@ def _compilers(pids: Iterable[int]) -> Iterator[tuple[int, float]]:
 
 
 def _new_files(folder: Path, since_ns: int) -> tuple[int, int] | None:
-    """Number and bytes of the files below the folder that were made or written since; None where it is too large to be walked in a second.
+    """Number and bytes of the files below the folder that were made or written since. None where
+    it is too large to be walked in a second.
 
     A folder whose own time is older got no new file, so its files are not asked one by one.
     """

@@ -25,7 +25,7 @@ _ANSWER: Final = ("choices", "usage")
 
 
 def error_in(event: Mapping[str, Any]) -> str | None:
-    """What the event says went wrong, its message word for word; None for an event that is part of an answer."""
+    """What the event says went wrong, its message word for word. None for an event that is part of an answer."""
     for holder in _HOLDERS:
         if event.get(holder) and (holder.startswith("error") or not _is_answer(event)):
             return _text(event[holder], event)
