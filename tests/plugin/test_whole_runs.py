@@ -99,7 +99,8 @@ class Site:
         return {**os.environ, **own}
 
     def pytest(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", *arguments]
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+        command += ["--k3-plain", *arguments]
         return subprocess.run(
             command, cwd=self.root, env=self.environment() | environment, capture_output=True, text=True, timeout=240, check=False
         )

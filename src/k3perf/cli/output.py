@@ -1,7 +1,9 @@
-"""Files that commands write where their user said."""
+"""What commands write where their user said, and in whose name."""
 
 from __future__ import annotations
 
+import getpass
+import os
 from pathlib import Path
 
 from k3perf.errors import UsageError
@@ -25,3 +27,11 @@ def _write(path: Path, text: str, option: str, mode: str, *, make_folder: bool) 
             stream.write(text)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); choose another {option}") from None
+
+
+def login_name() -> str:
+    """Who runs the command; the user's number where it has no name, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"user {os.getuid()}"

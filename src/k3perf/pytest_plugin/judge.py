@@ -48,13 +48,12 @@ class SuiteJudge:
 
     def _conclude(self, verdict: CellVerdict) -> None:
         outcome = verdict.outcome
-        self._state.checked.append(outcome)
-        strict = self._state.config.getoption("--k3-strict")
-        if outcome in FAILING or (strict and outcome is Outcome.INCONCLUSIVE):
+        endings = self._state.endings
+        endings.checked.append(outcome)
+        if outcome in FAILING or (endings.strict and outcome is Outcome.INCONCLUSIVE):
             from k3perf.report.table import cell_table
 
-            self._state.failed_count += 1
-            pytest.fail(cell_table(verdict), pytrace=False)
+            endings.fail_with(cell_table(verdict))
 
 
 def only_families(verdict: CellVerdict, families: tuple[Family, ...]) -> CellVerdict:
