@@ -1,6 +1,6 @@
 """Every error the suite raises on purpose, and the exit status each one means.
 
-    K3PerfError                     1   (never raised itself)
+    K3PerfError                     3   (never raised itself)
     +-- UsageError                  4   bad input: a file, key, option or argument
     |   +-- ConfigFileError         4   one YAML or JSON document, with file, key and value
     |   +-- UnknownNameError        4   a target, config, workload or metric nobody declared
@@ -11,14 +11,19 @@
     +-- ConfigDrift                12   the engine resolved another configuration than the approved one
     +-- Inconclusive               13   only with --k3-strict
 
-Messages name the value, the limit and the next step. ``ExitStatus`` is the documented table (docs/operating.md).
+Messages name the value, the limit and the next step. ``ExitStatus`` is the documented table (docs/operating.md). No error has status 1:
+that is a proven regression's alone, and a verdict, not an error.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
+from socket import gaierror
+from traceback import extract_tb
+from typing import Final
 
 
 class ExitStatus(IntEnum):
@@ -36,10 +41,18 @@ class ExitStatus(IntEnum):
     INCONCLUSIVE = 13
 
 
+_SHOWN_CHARACTERS: Final = 200
+
+
+def shortened(text: str) -> str:
+    """``text`` as a message can hold it: what a file or a command line gives may be of any length."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
 class K3PerfError(Exception):
     """Root of the tree; ``exit_status`` is what a command ends with when the error reaches its top."""
 
-    exit_status: ExitStatus = ExitStatus.REGRESSED
+    exit_status: ExitStatus = ExitStatus.INTERNAL_ERROR
 
 
 class UsageError(K3PerfError):
@@ -73,20 +86,20 @@ class ConfigFileError(UsageError):
 
     def __str__(self) -> str:
         if not self.others:
-            at = f" at {self.key!r}" if self.key else ""
+            at = f" at {shortened(self.key)!r}" if self.key else ""
             return f"{self.path}{at}: {self._text}"
         files: dict[Path, list[ConfigFileError]] = {}
         for problem in self.problems:
             files.setdefault(problem.path, []).append(problem)
         blocks = []
         for path, found in files.items():
-            lines = dict.fromkeys(f"  {f'at {one.key!r}: ' if one.key else ''}{one._text}" for one in found)
+            lines = dict.fromkeys(f"  {f'at {shortened(one.key)!r}: ' if one.key else ''}{one._text}" for one in found)
             blocks.append(f"{path}: {len(lines)} problem{'s' if len(lines) > 1 else ''}\n" + "\n".join(lines))
         return "\n".join(blocks)
 
     @property
     def _text(self) -> str:
-        shown = "" if self.value is None else f" (value: {self.value!r})"
+        shown = "" if self.value is None else f" (value: {shortened(repr(self.value))})"
         return f"{self.problem}{shown}. {self.next_step}"
 
 
@@ -107,7 +120,7 @@ class UnknownNameError(UsageError):
         self.name = name
         self.known = known
         listed = f"Use one of: {', '.join(known)}." if known else "There is none."
-        super().__init__(f"unknown {kind} {name!r}. {listed} {next_step}".rstrip())
+        super().__init__(f"unknown {kind} {shortened(name)!r}. {listed} {next_step}".rstrip())
 
 
 class MeasurementInvalid(K3PerfError):
@@ -162,3 +175,37 @@ class Inconclusive(K3PerfError):
     """The budget ended before the evidence decided."""
 
     exit_status = ExitStatus.INCONCLUSIVE
+
+
+TRACEBACK_VARIABLE: Final = "K3PERF_TRACEBACK"
+"""Set in the environment, it makes the commands show a traceback instead of one line."""
+
+# What a machine lacks, whichever file it was noticed at.
+_MACHINE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EAGAIN})
+
+
+def explain(error: BaseException) -> tuple[str, ExitStatus]:
+    """One message and the exit status for an error that ends a command or a run, whatever its kind."""
+    if isinstance(error, K3PerfError):
+        return str(error), error.exit_status
+    if isinstance(error, KeyboardInterrupt):
+        return f"interrupted{f' by {error}' if str(error) else ''}", ExitStatus.INTERRUPTED
+    if isinstance(error, OSError):
+        next_step, status = _os_advice(error)
+        return f"{shortened(str(error))}. {next_step}", status
+    if isinstance(error, MemoryError):
+        return "out of memory. End other processes, or use a machine with more memory.", ExitStatus.INVALID
+    frames = extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    told = shortened(" ".join(str(error).split()))
+    text = f"internal error: {type(error).__name__}{f': {told}' if told else ''}{place}. Set {TRACEBACK_VARIABLE}=1 to see the traceback; report it."
+    return text, ExitStatus.INTERNAL_ERROR
+
+
+def _os_advice(error: OSError) -> tuple[str, ExitStatus]:
+    """What to do next and the exit status: only an error that names a file is about what the caller wrote."""
+    if isinstance(error, ConnectionError | TimeoutError | gaierror):
+        return "Check that the server runs, and listens at the host and port that were named.", ExitStatus.INVALID
+    if error.filename is not None and error.errno not in _MACHINE_ERRNOS:
+        return "Name a file or folder that can be used.", ExitStatus.USAGE
+    return "The system refused this: check free disk space, memory and open files, and run the command again.", ExitStatus.INVALID

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from k3perf.cli.output import login_name
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
@@ -134,7 +134,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
         raise UsageError("not accepted, nothing was written:\n" + "\n".join(f"  {line}" for line in refused))
     for name in chosen:
         path, proposal = waiting[name]
-        written = write_baseline(root, _accepted(proposal, by=arguments.by or getpass.getuser(), reason=arguments.reason))
+        written = write_baseline(root, _accepted(proposal, by=arguments.by or login_name(), reason=arguments.reason))
         path.unlink()
         sys.stdout.write(f"wrote {written}\n")
     return 0

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from k3perf.cli.numbers import count
+from k3perf.documents import read_text
 from k3perf.engine.bundle import archive
 from k3perf.engine.bundle.host import read_inventory
 from k3perf.engine.bundle.make import BundlePlan, make_bundle, read_recipe
-from k3perf.errors import ExitStatus, UsageError
+from k3perf.errors import ExitStatus, UsageError, shortened
 
 DEFAULT_PART_BYTES = 62_000_000
 
@@ -36,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     make.add_argument("--recipe", type=Path, help="YAML with leave_out, strip and keep (default: the shipped one for Hopper)")
     make.add_argument("--leave-out", action="append", default=[], metavar="PATTERN", help="one more package not to carry; repeatable")
-    make.add_argument("--part-size", type=int, default=DEFAULT_PART_BYTES, metavar="BYTES", help="largest part (default: %(default)s)")
+    make.add_argument("--part-size", type=count, default=DEFAULT_PART_BYTES, metavar="BYTES", help="largest part (default: %(default)s)")
     make.add_argument("--downloads", type=Path, help="where wheels are kept between runs (default: OUTPUT-wheels)")
     make.set_defaults(run=_make)
 
@@ -70,6 +72,7 @@ def _make(arguments: argparse.Namespace) -> int:
     leave_out, strip, keep = read_recipe(arguments.recipe)
     leave_out += tuple(LeaveOut(pattern, "--leave-out") for pattern in arguments.leave_out)
     requirements = tuple(arguments.requirement) or _requirement_lines(arguments.requirements_file)
+    _check_requirements(requirements, "--requirement" if arguments.requirement else f"--requirements-file {arguments.requirements_file}")
     plan = BundlePlan(requirements, arguments.part_size, leave_out, strip, keep, closed=arguments.requirements_file is not None)
     downloads = arguments.downloads or arguments.output.with_name(arguments.output.name + "-wheels")
     manifest = make_bundle(
@@ -97,8 +100,24 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _requirement_lines(path: Path) -> tuple[str, ...]:
-    try:
-        lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise UsageError(f"--requirements-file {path}: {error}") from None
-    return tuple(line for line in lines if line)
+    text = read_text(path, "Give a text file with a requirement on each line.")
+    if text is None:
+        raise UsageError(f"--requirements-file {path}: there is no such file. Give a text file with a requirement on each line.")
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    found = tuple(line for line in lines if line)
+    if not found:
+        raise UsageError(f"--requirements-file {path} holds no requirement. Give a complete pinned list.")
+    return found
+
+
+def _check_requirements(requirements: tuple[str, ...], source: str) -> None:
+    """Raises UsageError for a text that is not a requirement, before anything is downloaded."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in requirements:
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            raise UsageError(
+                f"{source}: {shortened(text)!r} is not a requirement ({shortened(str(error).splitlines()[0])}). Write it as vllm==0.33.0."
+            ) from None

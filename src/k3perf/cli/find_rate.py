@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k3perf.cli.numbers import count, positive, share
-from k3perf.cli.output import write_text
+from k3perf.cli.output import login_name, write_text
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.run.progress import SilentProgress
@@ -64,7 +63,10 @@ def find_rate(arguments: argparse.Namespace) -> int:
     """Search, store and print; the last line on stdout is the found rate."""
     from k3perf.load.find_rate import RateSearch
     from k3perf.load.find_rate import find_rate as search_rate
+    from k3perf.load.wire import Endpoint
 
+    if arguments.base_url is not None:
+        Endpoint.parse(arguments.base_url)
     suite = suite_of(arguments) if arguments.target else None
     target = suite.target(arguments.target) if suite is not None else None
     spec = _workload(arguments.workload, suite)
@@ -211,7 +213,7 @@ def _store(
         trial_count=len(found.trials),
         trial_duration_s=arguments.duration,
         found_at_utc=utc_now(),
-        found_by=arguments.by or getpass.getuser(),
+        found_by=arguments.by or login_name(),
     )
     path = store_found_rate(Path(arguments.baselines), target.name, rate)
     sys.stderr.write(f"stored in {path}; review and commit it\n")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from k3perf.cli.numbers import count
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.tolerances import load_tolerances
 from k3perf.errors import ConfigFileError, UsageError
@@ -45,7 +46,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("gate", help="the gate's own tests")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     testing = actions.add_parser("selftest", help="replay no-change and injected-loss runs; print realised error rates")
-    testing.add_argument("--runs", type=int, default=400, metavar="N", help="suite runs per source and loss (default: 400)")
+    testing.add_argument("--runs", type=count, default=400, metavar="N", help="suite runs per source and loss (default: 400)")
     testing.add_argument("--seed", type=int, default=1, metavar="N", help="of every random draw (default: 1)")
     testing.add_argument(
         "--recorded",
@@ -68,8 +69,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_selftest(arguments: argparse.Namespace) -> int:
     """Run all trials; 0 unless the arguments are wrong: the tables are for reading, the calibration tests hold the gate to its promises."""
-    if arguments.runs < 1:
-        raise UsageError(f"--runs is {arguments.runs}; at least one run is needed.")
     if arguments.tolerance is not None and not 0 < arguments.tolerance <= LARGEST_TRIED:
         raise UsageError(f"--tolerance is {arguments.tolerance}; it is a ratio above 0 and up to {LARGEST_TRIED}, 0.1 being 10 %.")
     folder = Path(arguments.recorded) if arguments.recorded else recordings_folder(Path.cwd())

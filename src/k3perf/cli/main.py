@@ -1,17 +1,17 @@
-"""``k3perf``: every command is registered by its own module; errors the suite knows, and those of the system, become one line and
-their exit status."""
+"""``k3perf``: every command is registered by its own module; every error becomes one message and its exit status."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import socket
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from k3perf import __version__
-from k3perf.errors import ExitStatus, K3PerfError
+from k3perf.cli.streams import ending_signals, lasting_streams
+from k3perf.errors import TRACEBACK_VARIABLE, ExitStatus, explain
 
 # Imported one by one when a command is used: help and errors stay fast, and one area's dependency never breaks another's command.
 COMMAND_MODULES: Final = (
@@ -73,28 +73,31 @@ def modules_for(arguments: Sequence[str]) -> Sequence[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is documented in docs/operating.md."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    with ending_signals(), lasting_streams() as output:
+        ended: SystemExit | None = None
+        try:
+            status = _run(given)
+        except SystemExit as of_parser:  # help, or wrong use: the parser has said what it had to say
+            ended, status = of_parser, int(of_parser.code or 0)
+        output.flush()
+        if output.problem is not None and not isinstance(output.problem, BrokenPipeError):
+            sys.stderr.write(f"k3perf: standard output cannot be written: {output.problem.strerror}\n")
+            status = status or ExitStatus.INVALID
+    if ended is not None:
+        raise SystemExit(status)
+    return status
+
+
+def _run(given: Sequence[str]) -> int:
     try:
         parsed = build_parser(modules_for(given)).parse_args(given)
         return int(parsed.run(parsed))
-    except K3PerfError as error:
-        sys.stderr.write(f"k3perf: {error}\n")
-        return int(error.exit_status)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
-    except OSError as error:
-        next_step, status = _advice(error)
-        sys.stderr.write(f"k3perf: {error}. {next_step}\n")
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        text, status = explain(error)
+        sys.stderr.write(f"k3perf: {text}\n")
         return int(status)
-
-
-def _advice(error: OSError) -> tuple[str, ExitStatus]:
-    """What to do next and the exit status: only an error that names a file is about what the caller wrote."""
-    if error.filename is not None:
-        return "Name a file or folder that can be used.", ExitStatus.USAGE
-    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
-        return "Check that the server runs, and listens at the host and port that were named.", ExitStatus.INVALID
-    return "The system refused this: check free disk space, memory and open files, and run the command again.", ExitStatus.INVALID
 
 
 if __name__ == "__main__":

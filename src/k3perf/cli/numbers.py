@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 
 def positive(text: str) -> float:
@@ -21,9 +22,15 @@ def share(text: str) -> float:
     return value
 
 
+MOST: Final = 10**15
+"""A petabyte, in bytes: what is counted here is less, and computing with more would overflow."""
+
+
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """A whole number from 1 to ``MOST``."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a count of 1 or more")
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"a count of more than {MOST:,} is too large")
     return value

@@ -1,8 +1,10 @@
-"""Files that commands write where their user said."""
+"""What commands write where their user said, and in whose name."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,3 +43,11 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); choose another --output") from None
     return digest.hexdigest()
+
+
+def login_name() -> str:
+    """Who runs the command; the user's number where it has no name, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"user {os.getuid()}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import orjson
 
 from k3perf.config.workload_spec import Sampling
-from k3perf.errors import UsageError
+from k3perf.errors import UsageError, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,12 @@ class Endpoint:
     @classmethod
     def parse(cls, base_url: str) -> Endpoint:
         """Raises UsageError for anything but plain http with a host."""
-        parts = urlsplit(base_url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise UsageError(f"cannot send load to {base_url!r}: give a base URL such as http://127.0.0.1:8000")
-        return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
+        with suppress(ValueError):  # a port that is not a number, a bracket that is not closed
+            parts = urlsplit(base_url)
+            port = parts.port or 80
+            if parts.scheme == "http" and parts.hostname:
+                return cls(parts.hostname, port, parts.path.rstrip("/"))
+        raise UsageError(f"cannot send load to {shortened(base_url)!r}: give a base URL such as http://127.0.0.1:8000")
 
 
 def completion_body(prompt_token_ids: tuple[int, ...], output_token_count: int, *, model_name: str, sampling: Sampling, seed: int) -> bytes:

@@ -55,15 +55,14 @@ class SuiteJudge:
     def _conclude(self, verdict: CellVerdict, whole: CellVerdict) -> None:
         """``whole``: the cell's verdict that ``verdict`` is the part of which the test asks about."""
         outcome = verdict.outcome
-        self._state.checked.append(outcome)
-        strict = self._state.config.getoption("--k3-strict")
-        if outcome in FAILING or (strict and outcome is Outcome.INCONCLUSIVE):
+        endings = self._state.endings
+        endings.checked.append(outcome)
+        if outcome in FAILING or (endings.strict and outcome is Outcome.INCONCLUSIVE):
             from k3perf.report.causes import causes_of
             from k3perf.report.failing_test import failure_text
 
-            self._state.failed_count += 1
             shown_at = "" if whole.metrics else self._shown_at.setdefault(causes_of(whole), _running_test())
-            pytest.fail(failure_text(verdict, "" if shown_at == _running_test() else shown_at), pytrace=False)
+            endings.fail_with(failure_text(verdict, "" if shown_at == _running_test() else shown_at))
 
 
 def _running_test() -> str:

@@ -30,10 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from k3perf.pytest_plugin.marks import register
 
     register(config)
-    if _state(config) is not None:
+    if (state := _state(config)) is not None:
         from k3perf.pytest_plugin.benchmark_output import make_no_folder
+        from k3perf.pytest_plugin.endings import EndingHooks
 
         make_no_folder(config)
+        config.pluginmanager.register(EndingHooks(state.endings), "k3perf-endings")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -91,13 +93,37 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return [f"not collected: {left.target}-{left.config}: {left.reason}" for left in state.selection.left_out]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[None]:
     """Stop every engine, write the results, and end with the documented exit status."""
     if (state := _state(session.config)) is not None:
         from k3perf.pytest_plugin.summary import finish
 
-        session.exitstatus = state.exit_status = finish(state, session, exitstatus)
+        session.exitstatus = state.exit_status = finish(state, exitstatus)
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """Whatever leaves pytest ends with a documented status, and with 1 for a proven regression alone."""
+    from k3perf.pytest_plugin.endings import settle_output
+    from k3perf.pytest_plugin.state import known_state
+
+    try:
+        status = yield
+    except (Exception, KeyboardInterrupt) as error:
+        state = known_state(config)
+        if state is None or (isinstance(error, pytest.UsageError) and not state.endings.checked):
+            raise
+        state.close_run()
+        status = state.endings.escaped(error)
+    else:
+        state = known_state(config)
+        status = state.endings.status(status) if state is not None and status is not None else status
+    if state is not None:
+        config._ensure_unconfigure()
+        settle_output()
+    return status
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -8,15 +8,15 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 
 from k3perf.config.suite import Cell, Suite, load_suite
-from k3perf.errors import K3PerfError, UsageError
+from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.gate.gated import check_metric_names
-from k3perf.gate.outcome import Outcome
 from k3perf.gate.verdict import CellVerdict
+from k3perf.pytest_plugin.endings import Endings
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
 from k3perf.run.argument_table import table_of_engine
 from k3perf.telemetry.hardware import detect_hardware
@@ -35,11 +35,11 @@ class PluginState:
     selection: Selection
     config: pytest.Config
     selected_cells: list[Cell] = field(default_factory=list)
-    checked: list[Outcome] = field(default_factory=list)
-    failed_count: int = 0
+    endings: Endings = field(default_factory=Endings)
     exit_status: int = 0  # what the run ends with, known once the session is over
     run: SuiteRun | None = None
     progress: LiveProgress | None = None
+    benchmark_note: str = ""
     restore_signals: Callable[[], None] = field(default=lambda: None)
 
     def open_run(self) -> SuiteRun:
@@ -60,7 +60,7 @@ class PluginState:
 
     def check_inputs(self) -> None:
         """Read everything that the selected cells will be judged with. UsageError for a missing engine Python or an unusable file."""
-        if self.config.getoption("--collect-only"):
+        if any(self.config.getoption(option) for option in _STARTS_NOTHING):
             return
         if not self.selected_cells:
             problem = nothing_selected(self.selection, self.config.getoption("keyword"))
@@ -68,10 +68,11 @@ class PluginState:
                 raise pytest.UsageError(problem)
             return
         try:
+            _check_benchmark_options(self.config)
             self.open_run().check_inputs()
-        except K3PerfError as error:
+        except (K3PerfError, OSError) as error:
             self.close_run()
-            raise pytest.UsageError(str(error)) from None
+            stop_because_of(error)
 
     def close_run(self) -> None:
         """Stop everything that the run started and write its files."""
@@ -88,6 +89,7 @@ class PluginState:
         return () if self.run is None else self.run.verdict().cells
 
 
+_STARTS_NOTHING: Final = ("collectonly", "showfixtures", "show_fixtures_per_test", "setuponly", "setupplan")
 _STATE: pytest.StashKey[PluginState | None] = pytest.StashKey()
 
 
@@ -96,13 +98,42 @@ def state_of(config: pytest.Config) -> PluginState | None:
     if _STATE not in config.stash:
         try:
             config.stash[_STATE] = make_state(config) if concerns_suite(config) else None
-        except K3PerfError as error:
-            raise pytest.UsageError(str(error)) from None
+        except (K3PerfError, OSError) as error:
+            stop_because_of(error)
     return config.stash[_STATE]
+
+
+def known_state(config: pytest.Config) -> PluginState | None:
+    """As ``state_of``, but makes none: None also where pytest ended before there was one."""
+    return config.stash.get(_STATE, None)
+
+
+def stop_because_of(error: K3PerfError | OSError) -> NoReturn:
+    """End the call with the error's message and status; bad input is pytest's own usage error."""
+    text, status = explain(error)
+    if status is ExitStatus.USAGE:
+        raise pytest.UsageError(text) from None
+    pytest.exit(text, returncode=status)
+
+
+def _check_benchmark_options(config: pytest.Config) -> None:
+    """Raises UsageError for what pytest-benchmark would refuse only when the measuring is over."""
+    if config.getoption("benchmark_compare_fail", None) and not config.getoption("benchmark_compare", None):
+        raise UsageError("--benchmark-compare-fail needs a run to compare with. Give --benchmark-compare too.")
+    path = config.getoption("benchmark_json", None)
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"--benchmark-json {path} cannot be written. Name a file in a folder that exists and can be written.")
 
 
 def make_state(config: pytest.Config) -> PluginState:
     """Load the suite and choose its cells. Raises K3PerfError for bad input."""
+    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        raise UsageError("-n: the suite's tests share engines and one machine, so they run in one process. Leave -n out.")
+    if config.getoption("benchmark_skip", None) is None:
+        raise UsageError("the suite's tests carry their rounds to pytest-benchmark, which is not loaded. Leave -p no:benchmark out.")
     root = suite_root(config)
     suite = load_suite(root, engine_table=table_of_engine(config.getoption("--k3-engine-python"), config.rootpath))
     check_metric_names(suite)  # a run asks again for each target; here it is found by --collect-only too
@@ -115,7 +146,7 @@ def make_state(config: pytest.Config) -> PluginState:
         cells_file=Path(cells_option) if cells_option else None,
         named=named_workloads(suite, [config.getoption("keyword"), *(argument.partition("::")[2] for argument in config.args)]),
     )
-    return PluginState(suite, root, selection, config)
+    return PluginState(suite, root, selection, config, endings=Endings(strict=bool(config.getoption("--k3-strict"))))
 
 
 def named_modules(config: pytest.Config) -> frozenset[Path]:

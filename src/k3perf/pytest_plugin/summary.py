@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from k3perf.errors import ExitStatus
-from k3perf.gate.outcome import exit_status, join
 from k3perf.pytest_plugin.state import PluginState
 from k3perf.telemetry.hardware import silent_device_notes
 
@@ -29,20 +29,34 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
     return [*lines, *(f"k3perf: {note}" for note in silent_device_notes())]
 
 
-def finish(state: PluginState, session: pytest.Session, status: int) -> int:
-    """Close the run. The exit status of the checks made, unless pytest's own status says something the gate does not know."""
-    state.close_run()
-    if state.run is not None and state.run.write_problem and status == ExitStatus.OK:
-        return ExitStatus.INVALID  # numbers that cannot be kept are no result
-    if not state.checked or status not in (ExitStatus.OK, ExitStatus.REGRESSED):
-        return status
-    ours = exit_status(join(state.checked), strict=bool(state.config.getoption("--k3-strict")))
-    others_failed = session.testsfailed > state.failed_count
-    return ExitStatus.REGRESSED if others_failed and ours is ExitStatus.OK else ours
+def finish(state: PluginState, status: int) -> int:
+    """Close the run. ``status``: pytest's own; returns the run's (``endings``)."""
+    try:
+        state.close_run()
+    except (Exception, KeyboardInterrupt) as error:
+        with suppress(Exception):
+            state.close_run()  # what the first attempt had no time for
+        return state.endings.escaped(error)
+    if state.run is not None and state.run.write_problem:
+        state.endings.failures.append(ExitStatus.INVALID)  # numbers that cannot be kept are no result
+    _keep_benchmark_quiet(state)
+    return state.endings.status(status)
+
+
+def _keep_benchmark_quiet(state: PluginState) -> None:
+    """pytest-benchmark warns where it has no rounds to save, and a warning may be an error: the summary says it instead."""
+    session = getattr(state.config, "_benchmarksession", None)
+    wanted = [name for name in ("json", "save", "autosave") if getattr(session, name, None)]
+    if session is not None and wanted and not session.benchmarks:
+        for name in wanted:
+            setattr(session, name, None)
+        state.benchmark_note = "pytest-benchmark saved nothing: no test that carries rounds (test_throughput) had a valid one"
 
 
 def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None:
     """Every measured cell's table, the exit status and where the files are."""
+    if state.benchmark_note:
+        reporter.write_line(f"k3perf: {state.benchmark_note}")
     if state.run is None:
         return
     if not state.run.results():

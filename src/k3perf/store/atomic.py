@@ -14,6 +14,9 @@ def replace_file(path: Path, data: bytes | str) -> None:
     """
     content = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(content)  # a pipe or a device, /dev/stdout for instance: it must not be replaced by a file
+        return
     _remove_leftovers(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666  # the umask still takes its part of a new file's

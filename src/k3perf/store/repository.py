@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3perf.errors import UsageError
+from k3perf.errors import UsageError, shortened
 from k3perf.gate.selection import ChangedPath
 
 _TIMEOUT_S = 60
@@ -58,9 +58,9 @@ class Repository:
             raise UsageError(f"git could not be run in {self.root}: {error}. Install git and run inside the repository.") from None
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().replace("\n", " ")
-            shown = " ".join(arguments[:3])
+            shown = shortened(" ".join(arguments[:3]))
             raise UsageError(
-                f"git {shown} failed in {self.root}: {said}. Fetch the reference first; a shallow clone needs git fetch --unshallow."
+                f"git {shown} failed in {self.root}: {shortened(said)}. Fetch the reference first; a shallow clone needs git fetch --unshallow."
             )
         return done.stdout
 

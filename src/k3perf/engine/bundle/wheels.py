@@ -16,13 +16,15 @@ from packaging.version import Version
 
 from k3perf.engine.bundle.closure import Wheel
 from k3perf.engine.bundle.host import HostInventory
-from k3perf.errors import K3PerfError, UsageError
+from k3perf.errors import ExitStatus, K3PerfError, UsageError
 
 _IMPORT_SCHEMES = ("purelib", "platlib")
 
 
 class DownloadError(K3PerfError):
     """pip could not get a wheel for the host; carries pip's own words."""
+
+    exit_status = ExitStatus.INVALID
 
 
 class PipFetcher:

@@ -6,17 +6,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from pydantic import ValidationError
 
-from k3perf.errors import UsageError
+from k3perf.errors import UsageError, shortened
 from k3perf.load.mock_server.behaviour import Behaviour, Delay, Fault, FaultKind
 from k3perf.load.mock_server.serve import HOST, serve
+
+_LARGEST_PORT: Final = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the mock server."""
-    parser.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1; 0 takes a free one (default: 8000)")
+    parser.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1; 0 takes a free one (default: 8000)")
     parser.add_argument("--ttft", default="20", metavar="MS[:KIND[:SPREAD]]", help="delay of the first token (default: 20)")
     parser.add_argument("--itl", default="5", metavar="MS[:KIND[:SPREAD]]", help="time between tokens (default: 5)")
     parser.add_argument("--step", type=float, default=0.0, metavar="MS", help="chunks of all streams leave together at multiples of this")
@@ -40,12 +43,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the base URL is the first line on stdout. Raises UsageError."""
     if arguments.cpus:
-        os.sched_setaffinity(0, {int(number) for number in arguments.cpus.split(",")})
+        _pin(arguments.cpus)
     try:
         serve(_behaviour(arguments), arguments.port, _announce)
     except OSError as error:
         raise UsageError(f"cannot serve on {HOST}:{arguments.port}: {error.strerror}; choose another --port") from None
     return 0
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= _LARGEST_PORT:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a port between 0 and {_LARGEST_PORT}")
+    return value
+
+
+def _pin(cpus: str) -> None:
+    try:
+        os.sched_setaffinity(0, {int(number) for number in cpus.split(",")})
+    except (ValueError, OSError, OverflowError):
+        here = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise UsageError(f"--cpus {shortened(cpus)}: give numbers of processors that this machine has, such as {here}.") from None
 
 
 def _announce(port: int) -> None:
@@ -72,7 +90,7 @@ def _behaviour(arguments: argparse.Namespace) -> Behaviour:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the behaviour"
-        raise UsageError(f"the mock server cannot behave so: {where}: {first['msg']} (value: {first['input']!r})") from None
+        raise UsageError(f"the mock server cannot behave so: {where}: {first['msg']} (value: {shortened(repr(first['input']))})") from None
 
 
 def _delay(text: str) -> Delay:
