@@ -33,7 +33,7 @@ _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 class DocumentProblem(Exception):
     """Why a text is not a document.
 
-    ``problem`` may quote the text, ``kind`` never does: it is for files of strangers. ``place``: a line or a key; empty: the whole text.
+    ``problem`` may quote the text. ``kind`` never does: use it for files of strangers. ``place`` is a line or a key, empty for the whole text.
     """
 
     def __init__(self, kind: str, problem: str = "", place: str = "") -> None:
@@ -48,7 +48,7 @@ class DocumentProblem(Exception):
 
 
 def read_text(path: Path, next_step: str) -> str | None:
-    """The file's text without a byte-order mark; None where there is no such file. Raises ConfigFileError for all else."""
+    """The file's text without a byte-order mark, or None if there is no such file. Raises ConfigFileError for all else."""
     try:
         with path.open("rb") as stream:
             content = stream.read(LARGEST_DOCUMENT_BYTES + 1)
@@ -109,14 +109,14 @@ def json_of(text: str | bytes, *, finite: bool = True) -> Any:
 
 
 def yaml_of(text: str, *, words: bool = False) -> Any:
-    """One YAML document to plain data; None for an empty text. Dates stay text, with ``words`` numbers too. Raises DocumentProblem."""
+    """One YAML document to plain data, None for an empty text. Dates stay text, with ``words`` numbers too. Raises DocumentProblem."""
     try:
         data = yaml.load(text, Loader=_WordLoader if words else _UniqueKeyLoader)  # noqa: S506 (SafeLoader subclasses)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark is not None else ""
-        told = str(getattr(error, "problem", None) or error).replace("\n", " ")
-        raise DocumentProblem("is not valid YAML", f"is not valid YAML: {told}", place) from None
+        problem = str(getattr(error, "problem", None) or error).replace("\n", " ")
+        raise DocumentProblem("is not valid YAML", f"is not valid YAML: {problem}", place) from None
     except RecursionError:
         raise _too_deep() from None
     except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:  # of a tag's constructor
@@ -203,7 +203,7 @@ def _bounded(data: Any, *, finite: bool = True) -> Any:
 
 
 def _unfit(value: Any, *, finite: bool) -> str | None:
-    """What a single value is that no document may hold; None: it may."""
+    """What is wrong with a single value, or None if a document may hold it."""
     kind = type(value)
     if kind is float and finite and not math.isfinite(value):
         return "a number that is not finite"
@@ -213,7 +213,7 @@ def _unfit(value: Any, *, finite: bool) -> str | None:
 
 
 def _place_of(data: Any, wanted: Any) -> str:
-    """The key, with dots, under which ``wanted`` itself stands; as deep as documents go, so that aliases cannot lead in a circle."""
+    """The dotted key of ``wanted`` itself. The search ends at the largest depth, since aliases can lead in a circle."""
     level: list[tuple[str, Any]] = [("", data)]
     for _ in range(LARGEST_DEPTH):
         deeper: list[tuple[str, Any]] = []

@@ -197,8 +197,8 @@ def explain(error: BaseException) -> tuple[str, ExitStatus]:
         return "out of memory. End other processes, or use a machine with more memory.", ExitStatus.INVALID
     frames = extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    told = shortened(" ".join(str(error).split()))
-    text = f"internal error: {type(error).__name__}{f': {told}' if told else ''}{place}. Set {TRACEBACK_VARIABLE}=1 to see the traceback; report it."
+    said = shortened(" ".join(str(error).split()))
+    text = f"internal error: {type(error).__name__}{f': {said}' if said else ''}{place}. Set {TRACEBACK_VARIABLE}=1 to see the traceback, and report it."
     return text, ExitStatus.INTERNAL_ERROR
 
 

@@ -1,4 +1,4 @@
-"""``k3perf``: every command is registered by its own module; every error becomes one message and its exit status."""
+"""``k3perf``: every command is registered by its own module. Every error becomes one message and its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands write where their user said, and in whose name."""
+"""Files that commands write, and the name of the user who runs them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
 
 
 def login_name() -> str:
-    """Who runs the command; the user's number where it has no name, as in many containers."""
+    """The user's login name, or the user's number where it has no name, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

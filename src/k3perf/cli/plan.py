@@ -179,7 +179,7 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
     chosen = path if path is not None else suite / "costs.json"
     if path is None and not chosen.exists():
         return RecordedCosts()
-    next_step = "Correct --costs, or correct or delete the file; costs are only estimates."
+    next_step = "Correct --costs, or delete the file. Costs are only estimates."
     try:
         return RecordedCosts.model_validate(read_json(chosen, next_step))
     except ValidationError as error:

@@ -59,7 +59,7 @@ class LastingStream:
 
 @contextmanager
 def lasting_streams() -> Iterator[LastingStream]:
-    """Standard output and error as ``LastingStream`` while the block runs; yields the output. One that is closed is replaced."""
+    """Standard output and error as ``LastingStream`` while the block runs. Yields the output. A closed stream is replaced."""
     before = sys.stdout, sys.stderr
     output, error = (LastingStream(stream if stream is not None else _nowhere()) for stream in before)
     sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, error)
@@ -79,7 +79,7 @@ def _nowhere() -> TextIO:
 def ending_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that they end a command in the same way.
 
-    A signal that is ignored (nohup) stays ignored. Only the main thread can do this; another one is left alone.
+    A signal that is ignored (nohup) stays ignored. Outside the main thread nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -265,7 +265,10 @@ class TargetSpec(Declared):
 
 
 class Tolerance(Declared):
-    """The largest loss of a metric that the team accepts: a ratio (0.05 is 5 %) or an absolute amount in the metric's unit."""
+    """The largest loss of a metric that the team accepts: a ratio (0.05 is 5 %) or an absolute amount in the metric's unit.
+
+    0 is for exact metrics alone. A metric that varies from run to run needs more.
+    """
 
     loss_ratio: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
     loss_absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

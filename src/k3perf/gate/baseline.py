@@ -187,7 +187,7 @@ class Baseline(_Document):
 
 
 def _twice(names: Iterable[str]) -> str:
-    """The first name that stands twice; empty: none does."""
+    """The first name that stands twice, or an empty text."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

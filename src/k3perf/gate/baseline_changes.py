@@ -90,11 +90,11 @@ def _parse(content: bytes) -> Baseline | str:
     try:
         return Baseline.model_validate(json_of(content))
     except DocumentProblem as problem:
-        return f"is no baseline: {problem.kind}"
+        return f"is not a baseline: {problem.kind}"
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])[:200]
-        return f"is no baseline: {first['type']}{' at ' + key if key else ''}"
+        return f"is not a baseline: {first['type']}{' at ' + key if key else ''}"
 
 
 def _check_reason(path: str, old: Baseline, new: Baseline) -> list[Finding]:

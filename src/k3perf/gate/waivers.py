@@ -1,4 +1,4 @@
-"""Waivers: which one covers a metric today, and on this build; and which one never could. Pure; the day comes from the caller."""
+"""Waivers: which one covers a metric today and on this build, and which one never could. Pure: the day comes from the caller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
 
 
 def _never_judged(waiver: Waiver, suite: Suite) -> tuple[str, str]:
-    """The key and the reason why no metric of any run is the waiver's; both empty when one is."""
+    """The key and the reason why the waiver fits no metric of any run. Both are empty when it fits one."""
     target = suite.target(waiver.target)
     reason = suite.not_collected(target, suite.config(waiver.config))
     if reason:

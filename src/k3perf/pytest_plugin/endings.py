@@ -123,7 +123,7 @@ def _status_of(error: BaseException | None, otherwise: ExitStatus) -> ExitStatus
 
 
 def settle_output() -> None:
-    """Flush standard output; where its reader is gone, what is left goes nowhere: pytest would end with status 1 for it."""
+    """Flush standard output. Drop what is left if its reader is gone: pytest would end with status 1 for it."""
     if sys.stdout is None:
         return
     try:

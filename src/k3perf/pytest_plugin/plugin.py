@@ -141,7 +141,9 @@ def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
 
     state = _state(request.config)
     if state is None:
-        raise pytest.UsageError("the k3 fixture serves tests of the suite only: run `pytest perf_tests` or name the suite with --k3-suite")
+        pytest.fail(
+            "the k3 fixture serves tests of the suite only: run `pytest perf_tests` or name the suite with --k3-suite", pytrace=False
+        )
     yield SuiteJudge(state)
     state.close_run()
 

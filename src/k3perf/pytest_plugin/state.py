@@ -109,7 +109,7 @@ def known_state(config: pytest.Config) -> PluginState | None:
 
 
 def stop_because_of(error: K3PerfError | OSError) -> NoReturn:
-    """End the call with the error's message and status; bad input is pytest's own usage error."""
+    """End the call with the error's message and status. Bad input becomes pytest's own usage error."""
     text, status = explain(error)
     if status is ExitStatus.USAGE:
         raise pytest.UsageError(text) from None

@@ -30,7 +30,7 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
 
 
 def finish(state: PluginState, status: int) -> int:
-    """Close the run. ``status``: pytest's own; returns the run's (``endings``)."""
+    """Close the run. Takes pytest's own status and returns the run's (``endings``)."""
     try:
         state.close_run()
     except (Exception, KeyboardInterrupt) as error:

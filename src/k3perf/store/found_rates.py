@@ -68,7 +68,7 @@ def found_rates_path(root: Path, target: str) -> Path:
 def read_found_rates(root: Path, target: str) -> StoredRates:
     """The target's found rates, none if there is no file. Raises ConfigFileError for a file that cannot be used."""
     path = found_rates_path(root, target)
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return StoredRates(schema_version=1, target=target, rates=())
     stored = load_document(StoredRates, path)
     if stored.target != target:

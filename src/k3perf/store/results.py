@@ -56,6 +56,15 @@ class FinishedCell:
     lost: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _RunLine:
+    """The file's first line."""
+
+    schema_version: int
+    run_id: str
+    experiment: dict[str, str] = field(default_factory=dict)
+
+
 class ResultWriter:
     """Appends records to ``path``. A failing disk raises MeasurementInvalid: numbers that cannot be kept are no result."""
 
@@ -224,18 +233,20 @@ def _damaged(results: RunResults, number: int, line_count: int, kind: str, error
 
 def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], kind: str, content: Any) -> None:
     if kind == "run":
-        if content["schema_version"] != RESULTS_SCHEMA_VERSION:
-            raise ValueError(f"schema_version {content['schema_version']}, this release reads {RESULTS_SCHEMA_VERSION}")
-        results.run_id = content["run_id"]
-        results.experiment = dict(content.get("experiment", {}))
+        run = _adapter(_RunLine).validate_python(content)
+        if run.schema_version != RESULTS_SCHEMA_VERSION:
+            raise ValueError(f"schema_version {run.schema_version}, this release reads {RESULTS_SCHEMA_VERSION}")
+        results.run_id = run.run_id
+        results.experiment = run.experiment
     elif kind == "session":
         session = _adapter(SessionRecord).validate_python(content)
         before = results.sessions.get(session.session_id)  # a later line holds the readings at the end, not the rounds again
         results.sessions[session.session_id] = session if before is None else replace(session, rounds=before.rounds)
     elif kind == "sample":
-        pending.setdefault((content["session_id"], content["round_index"]), []).append(
-            _adapter(RequestSample).validate_python(content["sample"])
-        )
+        sample = _adapter(RequestSample).validate_python(content["sample"])
+        if sample.sequence_count < 1:
+            raise ValueError(f"sequence_count is {sample.sequence_count}, a request has at least one sequence")
+        pending.setdefault((content["session_id"], content["round_index"]), []).append(sample)
     elif kind == "round":
         _take_round(results, pending, content)
     elif kind == "session_end":

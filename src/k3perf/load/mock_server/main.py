@@ -19,7 +19,7 @@ _LARGEST_PORT: Final = 65535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the mock server."""
-    parser.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1; 0 takes a free one (default: 8000)")
+    parser.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1, 0 for a free one (default: 8000)")
     parser.add_argument("--ttft", default="20", metavar="MS[:KIND[:SPREAD]]", help="delay of the first token (default: 20)")
     parser.add_argument("--itl", default="5", metavar="MS[:KIND[:SPREAD]]", help="time between tokens (default: 5)")
     parser.add_argument("--step", type=float, default=0.0, metavar="MS", help="chunks of all streams leave together at multiples of this")
