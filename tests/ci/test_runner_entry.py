@@ -162,7 +162,7 @@ def test_a_job_that_leaves_the_device_dirty_takes_the_host_out_of_service(machin
 
 def test_memory_that_comes_back_late_is_waited_for(machine: Machine) -> None:
     machine.job('echo "0, 9000" >"$FAKE_DEVICE/memory"; (sleep 1.5; echo "0, 4" >"$FAKE_DEVICE/memory") &')
-    assert machine.run(K3PERF_END_WAIT_S="20").returncode == 0
+    assert machine.run(K3PERF_END_WAIT_S=str(WAIT_S)).returncode == 0
 
 
 def test_a_missing_configuration_is_its_own_status(machine: Machine) -> None:

@@ -18,11 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.engine import supervisor
+from k3perf.engine import process_tree, supervisor
 from k3perf.engine.port import PortReservation
 from tests.faults.bench import Bench
 from tests.faults.real_engine import RealLaunch, real_engine_launch
 from tests.processes import WAIT_S
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake engine starts and ends sooner than one that loads weights; hundreds of starts would wait for the next look."""
+    monkeypatch.setattr(supervisor, "_POLL_S", 0.05)
+    monkeypatch.setattr(process_tree, "_ORDERLY_POLL_S", 0.02)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.processes import WAIT_S
 
 from k3perf.engine.shared_memory import SharedMemoryRecord, files_present, inodes_used_by
 
@@ -140,8 +140,16 @@ def test_what_nobody_saw_stays(record: SharedMemoryRecord, maker: Maker) -> None
 
 
 def test_a_maker_that_dies_soon_is_seen_with_its_files(record: SharedMemoryRecord) -> None:
-    """Nobody looks but the watch: the maker lives for a twentieth of a second after making them, far less than a look's interval."""
-    ended = threading.Event()
+    """Nothing but the watch looks: the maker is ended as soon as the watch has seen both files."""
+    ended, both_seen = threading.Event(), threading.Event()
+    inodes: set[int] = set()
+
+    def hear(new: Iterable[int]) -> None:
+        inodes.update(new)
+        if len(inodes) >= 2:
+            both_seen.set()
+
+    record.on_seen = hear
     pids: list[int] = []
 
     def supervise() -> None:
@@ -151,7 +159,7 @@ def test_a_maker_that_dies_soon_is_seen_with_its_files(record: SharedMemoryRecor
     thread = threading.Thread(target=supervise)
     thread.start()
     short_lived = Maker(start=pids)
-    time.sleep(0.05)
+    assert both_seen.wait(WAIT_S)
     short_lived.kill()
     ended.set()
     thread.join()
