@@ -16,15 +16,15 @@ from datetime import date
 import numpy as np
 
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.gate.baseline import Baseline
+from k3perf.records.baseline import Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
-from k3perf.gate.propose import propose
-from k3perf.gate.replay import ACCEPTANCE, metric_loss
-from k3perf.gate.simulation import Noise, cell_of, session_of, session_rounds
-from k3perf.metrics.definitions import METRICS, Comparison, Scope
-from k3perf.metrics.values import CellMeasurement
+from k3perf.baselines.propose import propose
+from tests.calibration.lab.replay import ACCEPTANCE, metric_loss
+from tests.calibration.lab.simulation import Noise, cell_of, session_of, session_rounds
+from k3perf.records.metric_definitions import METRICS, Comparison, Scope
+from k3perf.records.measurement import CellMeasurement
 
 CELLS = 200
 METRIC_COUNT = 12

@@ -88,7 +88,7 @@ def install(meter: Meter) -> None:
     from k3perf.engine.log_reader import LogReader
     from k3perf.engine.running import Engine
     from k3perf.run import cell_measurement, pool
-    from k3perf.samples import RoundKind
+    from k3perf.records.samples import RoundKind
     from k3perf.telemetry.sampler import Sampler
 
     take, measure, release = Sampler.sample, cell_measurement.measure_round, Guardian.release

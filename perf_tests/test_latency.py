@@ -2,7 +2,7 @@
 
 import pytest
 
-from k3perf.metrics.definitions import Family
+from k3perf.records.metric_definitions import Family
 
 
 @pytest.mark.latency

@@ -17,11 +17,11 @@ from typing import Final
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
 from k3perf.gate.gated import statistical_metric_count
-from k3perf.gate.outcome import Outcome, join
+from k3perf.records.outcome import Outcome, join
 from k3perf.gate.policy import target_policy
-from k3perf.gate.propose import propose
-from k3perf.gate.replay import ACCEPTANCE
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.baselines.propose import propose
+from tests.calibration.lab.replay import ACCEPTANCE
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.store.baselines import read_target_baselines
 from k3perf.store.measurements import read_measurement_file
 

@@ -17,10 +17,10 @@ import pytest
 from k3perf.config.load import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate import decision
-from k3perf.gate.cost import keeps_promise, measure_cost, wald_sessions
-from k3perf.gate.replay import CellSource, Session, Setting, Tally, metric_loss, tallies, tally
-from k3perf.gate.selftest import GATED, LOSSES, SUITE_METRICS, simulated_noise, simulated_setting, simulated_source
-from k3perf.gate.simulation import OUTLIER_LOSS, SHAPES, Noise, Rounds, realised_sigma
+from tests.calibration.lab.session_cost import keeps_promise, measure_cost, wald_sessions
+from tests.calibration.lab.replay import CellSource, Session, Setting, Tally, metric_loss, tallies, tally
+from tests.calibration.lab.selftest import GATED, LOSSES, SUITE_METRICS, simulated_noise, simulated_setting, simulated_source
+from tests.calibration.lab.simulation import OUTLIER_LOSS, SHAPES, Noise, Rounds, realised_sigma
 from k3perf.stats.order_statistics import Location
 from k3perf.stats.proportion import clopper_pearson
 

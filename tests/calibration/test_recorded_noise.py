@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from k3perf.cli.gate import read_recordings, recordings_folder
-from k3perf.gate.recordings import Recording, recorded_metrics, recorded_setting, testable_tolerances
-from k3perf.gate.replay import tallies
-from k3perf.gate.selftest import GATED, LOSSES, SUITE_METRICS
-from k3perf.samples import Arm
+from tests.calibration.lab.recordings import Recording, recorded_metrics, recorded_setting, testable_tolerances
+from tests.calibration.lab.replay import tallies
+from tests.calibration.lab.selftest import GATED, LOSSES, SUITE_METRICS
+from k3perf.records.samples import Arm
 from k3perf.stats.proportion import clopper_pearson
 
 FOLDER = recordings_folder(Path(__file__).resolve().parent)

@@ -26,8 +26,8 @@ from k3perf.config.suite import load_suite
 from k3perf.engine.process_tree import command_of
 from k3perf.gate.drift import config_differences
 from k3perf.gate.exact import judge_exact
-from k3perf.gate.outcome import Outcome
-from k3perf.metrics.definitions import METRICS
+from k3perf.records.outcome import Outcome
+from k3perf.records.metric_definitions import METRICS
 from k3perf.metrics.resolved import describe, difference
 from k3perf.run.engine_environment import engine_python_path
 from k3perf.telemetry.counters import counter_difference

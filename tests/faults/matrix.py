@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from k3perf.errors import ExitStatus
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 
 
 class Kind(StrEnum):

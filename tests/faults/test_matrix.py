@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from k3perf.errors import ExitStatus
-from k3perf.gate.outcome import EXIT_STATUS
+from k3perf.records.outcome import EXIT_STATUS
 from tests.faults.matrix import FAULTS, Kind
 from tests.faults.table import BEGIN, DOCUMENT, with_table
 

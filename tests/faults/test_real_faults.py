@@ -23,7 +23,7 @@ from k3perf.engine.process_tree import command_of
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import Plan, expand
 from tests.faults.bench import PATIENT, Bench

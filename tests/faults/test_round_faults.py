@@ -12,15 +12,15 @@ from k3perf.config.models import Tolerance
 from k3perf.config.suite import load_suite
 from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.errors import UnknownNameError
-from k3perf.gate.baseline import Acceptance
+from k3perf.records.baseline import Acceptance
 from k3perf.gate.compare import compare
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import target_policy
-from k3perf.gate.propose import propose
+from k3perf.baselines.propose import propose
 from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES, Bound, ValidityRules, judge_round, judge_session
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.run.compile_watch import Seen, compile_reading
-from k3perf.samples import (
+from k3perf.records.samples import (
     Arm,
     ChunkRecord,
     EngineIdentity,

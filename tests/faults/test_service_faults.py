@@ -19,7 +19,7 @@ from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
 from k3perf.run import live
 from k3perf.run.live import LiveEngine
-from k3perf.samples import Arm, EngineIdentity
+from k3perf.records.samples import Arm, EngineIdentity
 from tests.faults.bench import Bench
 from tests.faults.endings import expect_death
 from tests.faults.matrix import Fault, Kind, of

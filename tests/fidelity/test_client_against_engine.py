@@ -25,7 +25,7 @@ import pytest
 from k3perf.load.generator import run_round
 from k3perf.load.mock_server.prefix_cache import PrefixCache
 from k3perf.metrics.compute import round_metrics, window_s
-from k3perf.samples import RequestStatus, RoundKind, RoundRecord
+from k3perf.records.samples import RequestStatus, RoundKind, RoundRecord
 from k3perf.telemetry.counters import counter_difference
 from k3perf.telemetry.server import ServerProbe
 from k3perf.workload.plan import expand

@@ -30,7 +30,7 @@ from k3perf.errors import ConfigFileError, raise_all
 from k3perf.metrics.resolved import resolved_config
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.run.compile_watch import CompileWatch, Seen, compile_reading
-from k3perf.samples import RoundKind, RoundRecord
+from k3perf.records.samples import RoundKind, RoundRecord
 
 FIELD = yaml.safe_load(Path(__file__).with_name("compiles.yaml").read_text())
 RULE = "compile_in_window"

@@ -24,7 +24,7 @@ from k3perf.engine.preflight import Needs, check, require
 from k3perf.errors import ExitStatus, PreflightError
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.run import readiness
-from k3perf.samples import RoundKind, RoundRecord, TelemetryReading
+from k3perf.records.samples import RoundKind, RoundRecord, TelemetryReading
 from k3perf.telemetry.devices import NvmlSource
 from k3perf.telemetry.hardware import DetectedHardware, read_hardware
 from k3perf.telemetry.sampler import Sampler

@@ -9,11 +9,11 @@ import pytest
 
 from k3perf.config.models import Parallelism
 from k3perf.config.suite import Cell, load_suite
-from k3perf.gate.verdict import CellVerdict
+from k3perf.records.verdict import CellVerdict
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.measurement import CellMeasurement
 from k3perf.run.cell_notes import CellNotes
-from k3perf.samples import (
+from k3perf.records.samples import (
     Arm,
     ChunkRecord,
     EngineIdentity,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from k3perf.metrics.ranks import balance_ratio, clock_note, device_clocks, memory_note, rank_report, scaling_efficiency_ratio
 from k3perf.metrics.session_values import session_values
-from k3perf.samples import (
+from k3perf.records.samples import (
     Arm,
     EngineIdentity,
     InvalidReason,

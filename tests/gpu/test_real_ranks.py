@@ -23,7 +23,7 @@ from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
 from k3perf.metrics.ranks import memory_note, rank_report
 from k3perf.metrics.session_values import session_values
-from k3perf.samples import Arm, EngineIdentity, RankMemory, SessionRecord
+from k3perf.records.samples import Arm, EngineIdentity, RankMemory, SessionRecord
 from k3perf.telemetry.server import ServerProbe
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from k3perf.config.suite import Suite, load_suite
-from k3perf.samples import (
+from k3perf.records.samples import (
     Arm,
     ChunkRecord,
     EngineIdentity,

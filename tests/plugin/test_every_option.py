@@ -132,7 +132,7 @@ OF_PYTEST = [
     row("perf_tests/test_latency.py::nosuch", USAGE),
 ]
 
-CHECKED = "from k3perf.metrics.definitions import Family\n"
+CHECKED = "from k3perf.records.metric_definitions import Family\n"
 RAISED = "import pytest\nfrom k3perf.errors import *\n"
 
 

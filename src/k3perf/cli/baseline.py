@@ -12,15 +12,15 @@ from k3perf.cli.output import login_name
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.baseline import Acceptance, Baseline
-from k3perf.gate.commits import distinct_commits
+from k3perf.records.baseline import Acceptance, Baseline
+from k3perf.ci.commits import distinct_commits
 from k3perf.gate.environments import recorded_environments
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
-from k3perf.gate.propose import Change, beyond_cap, changes, other_class, propose
-from k3perf.gate.testable import testable
+from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
+from k3perf.baselines.testable import testable
 from k3perf.metrics.environment import environment_text
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.measurement import CellMeasurement
 from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
 from k3perf.store.measurements import MeasurementFile, read_measurement_file
 from k3perf.store.proposals import Proposal, read_proposals, write_proposal

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from k3perf.cli.output import append_text, write_text
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ExitStatus, UsageError
-from k3perf.gate.merging import merge, retry_shards
-from k3perf.gate.outcome import exit_status
-from k3perf.gate.plan_file import PlanDocument
-from k3perf.gate.verdict_file import MAXIMUM_FILE_BYTES, VerdictDocument, parse_verdict
+from k3perf.ci.merging import merge, retry_shards
+from k3perf.records.outcome import exit_status
+from k3perf.records.plan_file import PlanDocument
+from k3perf.records.verdict_file import MAXIMUM_FILE_BYTES, VerdictDocument, parse_verdict
 
 _MAXIMUM_FILES = 600
 
@@ -131,21 +131,21 @@ def _render(arguments: argparse.Namespace, render: Renderer, refused: Callable[[
 
 def run_comment(arguments: argparse.Namespace) -> int:
     """Status 0 even for unreadable results: then the comment says so."""
-    from k3perf.report.ci_markdown import comment, refusal_comment
+    from k3perf.ci.markdown import comment, refusal_comment
 
     return _render(arguments, comment, refusal_comment)
 
 
 def run_summary(arguments: argparse.Namespace) -> int:
     """As ``run_comment``."""
-    from k3perf.report.ci_markdown import refusal_comment, summary
+    from k3perf.ci.markdown import refusal_comment, summary
 
     return _render(arguments, summary, refusal_comment)
 
 
 def run_annotations(arguments: argparse.Namespace) -> int:
     """Workflow commands for the measuring workflow, or a check run's body for the reporting one."""
-    from k3perf.report.ci_markdown import check_run, refused_check_run, workflow_commands
+    from k3perf.ci.markdown import check_run, refused_check_run, workflow_commands
 
     if arguments.format == "commands":
         return _render(arguments, lambda verdict, _: workflow_commands(verdict), lambda _: "")
@@ -225,7 +225,7 @@ def run_record_runner(arguments: argparse.Namespace) -> int:
 def run_check_baselines(arguments: argparse.Namespace) -> int:
     """Status 0 when every changed baseline is one that ``accept`` wrote, with a reason for each loss."""
     from k3perf.cli.suite_option import load_checked
-    from k3perf.gate.baseline_changes import BaselineChange, check
+    from k3perf.baselines.changes import BaselineChange, check
     from k3perf.report.escaping import command_data, command_property, visible
     from k3perf.store.baselines import digest_of
     from k3perf.store.repository import Repository

@@ -12,11 +12,11 @@ from k3perf.cli.numbers import count
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.tolerances import load_tolerances
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.gate.cost import Cost, measure_cost, wald_sessions
-from k3perf.gate.location_trial import location_table
-from k3perf.gate.recordings import LARGEST_TRIED, Recording, recorded_metrics, recorded_setting, recordings_of_files, testable_tolerances
-from k3perf.gate.replay import metric_loss
-from k3perf.gate.selftest import (
+from tests.calibration.lab.session_cost import Cost, measure_cost, wald_sessions
+from tests.calibration.lab.location_trial import location_table
+from tests.calibration.lab.recordings import LARGEST_TRIED, Recording, recorded_metrics, recorded_setting, recordings_of_files, testable_tolerances
+from tests.calibration.lab.replay import metric_loss
+from tests.calibration.lab.selftest import (
     GATED,
     SUITE_METRICS,
     Trial,
@@ -27,8 +27,8 @@ from k3perf.gate.selftest import (
     simulated_setting,
     simulated_trials,
 )
-from k3perf.gate.simulation import DRAWS, SHAPES
-from k3perf.metrics.values import CellMeasurement
+from tests.calibration.lab.simulation import DRAWS, SHAPES
+from k3perf.records.measurement import CellMeasurement
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 from k3perf.store.measurements import read_measurement_file

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from k3perf.cli.output import append_text, write_text
 from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.errors import ConfigFileError, ExitStatus
-from k3perf.gate.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
+from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 
 _NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
 
@@ -98,7 +98,7 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
 
 def run_changes(arguments: argparse.Namespace) -> int:
     """Status 0 with and without slides: an old loss is news for a person, and no failure of tonight's run."""
-    from k3perf.report.history_page import issue
+    from k3perf.ci.history_page import issue
 
     all_series = series_of(_existing_history(arguments.history))
     found = slides(all_series)
@@ -147,7 +147,7 @@ def _lines(found: tuple[Slide, ...], all_series: tuple[Series, ...]) -> str:
 
 def run_page(arguments: argparse.Namespace) -> int:
     """Writes the page, and its folder where there is none."""
-    from k3perf.report.history_page import page
+    from k3perf.ci.history_page import page
 
     all_series = series_of(_existing_history(arguments.history))
     write_text(arguments.output, page(all_series, slides(all_series)), make_folder=True)

@@ -17,9 +17,9 @@ from k3perf.cli.suite_option import load_checked
 from k3perf.config.suite import Suite
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
-from k3perf.gate.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
-from k3perf.gate.planning import CostBasis, CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
-from k3perf.gate.selection import Priority, SelectedCell, Selection, select, select_all
+from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
+from k3perf.ci.planning import CostBasis, CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
+from k3perf.ci.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
 _SECONDS_PER_MINUTE = 60.0

@@ -22,7 +22,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and say what is in it."""
     from k3perf.run.recover import recover
-    from k3perf.samples import Arm
+    from k3perf.records.samples import Arm
 
     given = Path(arguments.results)
     results = given / "results.jsonl" if given.is_dir() else given

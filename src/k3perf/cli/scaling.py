@@ -12,7 +12,7 @@ from pathlib import Path
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.gate.scaling import ScalingReading
+from k3perf.baselines.scaling import ScalingReading
 from k3perf.run.cell_notes import read_scaling_base
 from k3perf.store.baselines import read_baseline
 

@@ -31,7 +31,7 @@ from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_s
 from k3perf.engine.running import DeviceUsedBytes, Engine, StopReport
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
-from k3perf.samples import StageTiming
+from k3perf.records.samples import StageTiming
 
 MASTER_PORT_PLACEHOLDER: Final = "{master_port}"
 KILL_DEADLINE_S: Final = 10.0

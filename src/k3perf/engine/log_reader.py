@@ -18,7 +18,7 @@ from typing import Final
 from k3perf.engine import compile_lines, log_lines
 from k3perf.engine.cause_choice import find_root_cause
 from k3perf.engine.root_cause import RootCause
-from k3perf.samples import StageTiming
+from k3perf.records.samples import StageTiming
 from k3perf.units import ns_to_s
 
 _KEPT_LINES: Final = 20_000

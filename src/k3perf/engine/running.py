@@ -27,7 +27,7 @@ from k3perf.engine.process_tree import ProcessTree, command_of
 from k3perf.engine.root_cause import RootCause
 from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.errors import EngineError
-from k3perf.samples import StageTiming
+from k3perf.records.samples import StageTiming
 from k3perf.units import MIB
 
 KILL_DEADLINE_S: Final = 10.0

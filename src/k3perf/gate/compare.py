@@ -14,23 +14,23 @@ from dataclasses import replace
 from functools import partial
 
 from k3perf.config.models import Tolerance
-from k3perf.gate.baseline import Baseline, MetricBaseline, WorkloadBaseline
+from k3perf.records.baseline import Baseline, MetricBaseline, WorkloadBaseline
 from k3perf.gate.decision import next_purchase
 from k3perf.gate.drift import config_differences
 from k3perf.gate.environments import environment_notes
 from k3perf.gate.exact import judge_exact, judge_other_ranks, rank_counts
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Readings, read_cell, read_metric, served_as_planned
 from k3perf.gate.reference import Subject
 from k3perf.gate.scale import scale_for
 from k3perf.gate.statistical import Judged, judge_statistical
-from k3perf.gate.verdict import Buy, CellVerdict, ConfigDifference, plain_verdict
+from k3perf.records.verdict import Buy, CellVerdict, ConfigDifference, plain_verdict
 from k3perf.gate.waivers import apply_waivers
-from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
 from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS
-from k3perf.metrics.values import CellMeasurement, SessionMetrics
-from k3perf.samples import InvalidReason
+from k3perf.records.measurement import CellMeasurement, SessionMetrics
+from k3perf.records.samples import InvalidReason
 
 Recorded = Mapping[tuple[str, str], MetricBaseline]
 """A workload's entries by metric and basis."""

@@ -31,7 +31,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from k3perf.gate.looks import Look
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.reference import Level, Reference
 from k3perf.gate.session_values import Cause, Limits, LookSessions, Missing, Session, SetAside, sessions_at
 from k3perf.stats.skewness import mean_difference_skewness, skewed_quantile

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from k3perf.gate.verdict import ConfigDifference
+from k3perf.records.verdict import ConfigDifference
 from k3perf.metrics.environment import without_environment
 
 ABSENT: Final = "(absent)"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from k3perf.gate.baseline import Baseline, MetricBaseline, RecordedEnvironment
+from k3perf.records.baseline import Baseline, MetricBaseline, RecordedEnvironment
 from k3perf.metrics.environment import Environment, environment_changes, environment_of
-from k3perf.metrics.values import SessionMetrics
+from k3perf.records.measurement import SessionMetrics
 
 
 def recorded_environments(baseline: Baseline) -> tuple[RecordedEnvironment, ...]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from k3perf.config.models import Tolerance
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import MetricVerdict, plain_verdict
-from k3perf.metrics.definitions import Direction, MetricDef
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import MetricVerdict, plain_verdict
+from k3perf.records.metric_definitions import Direction, MetricDef
 from k3perf.metrics.session_values import RANK_METRICS
-from k3perf.metrics.values import SessionMetrics
+from k3perf.records.measurement import SessionMetrics
 
 
 def judge_exact(metric: MetricDef, tolerance: Tolerance, recorded: Sequence[float], measured: Sequence[float]) -> MetricVerdict:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from k3perf.config.suite import Cell, Suite
 from k3perf.errors import ConfigFileError, raise_all
-from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.records.metric_definitions import METRICS, Comparison
 
 
 def statistical_metric_count(suite: Suite, cells: Iterable[Cell]) -> int:

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3perf.config.models import Tolerance
-from k3perf.gate.baseline import Baseline, MetricBaseline
+from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.gate.scale import Scale, scale_for
-from k3perf.metrics.definitions import METRICS
+from k3perf.records.metric_definitions import METRICS
 from k3perf.stats.location import median, robust_sigma
 from k3perf.stats.order_statistics import Location, locate_rows
 from k3perf.stats.pooling import NO_PRIOR, VariancePrior, pool_groups

@@ -9,10 +9,10 @@ from datetime import date
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.baseline import Baseline, Waiver
+from k3perf.records.baseline import Baseline, Waiver
 from k3perf.gate.gated import check_metric_names
 from k3perf.gate.noise import NO_NOISE, MetricNoise, NoiseKey, OwnTolerances, pool_noise, pool_own_noise
-from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT, ValidityRules
 
 

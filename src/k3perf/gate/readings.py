@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from k3perf.gate.scale import Scale
-from k3perf.metrics.definitions import MetricDef, Scope
+from k3perf.records.metric_definitions import MetricDef, Scope
 from k3perf.metrics.validity import VALID_ROUNDS_LIMIT, Spoils, spoiled_by
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm, InvalidReason
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.location import median
 
 Values = Mapping[str, MetricValue]

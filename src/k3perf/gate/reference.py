@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from k3perf.config.models import Tolerance
-from k3perf.gate.baseline import MetricBaseline
+from k3perf.records.baseline import MetricBaseline
 from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, recorded_losses
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.scale import Scale
-from k3perf.metrics.definitions import MetricDef, Scope
+from k3perf.records.metric_definitions import MetricDef, Scope
 from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
 from k3perf.stats.location import MAD_TO_SIGMA, mean, median, sample_variance
 from k3perf.stats.order_statistics import locate

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from k3perf.config.models import Tolerance
-from k3perf.metrics.definitions import Direction, MetricDef
+from k3perf.records.metric_definitions import Direction, MetricDef
 
 _LARGEST: Final = 1e100
 

@@ -8,18 +8,18 @@ from functools import lru_cache
 from typing import Final
 
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.baseline import MetricBaseline
+from k3perf.records.baseline import MetricBaseline
 from k3perf.gate.decision import Decision, judge
 from k3perf.gate.exact import judge_exact
 from k3perf.gate.looks import Look, schedule
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.reference import Reference, Subject, base_arm_reference, recorded_reference
 from k3perf.gate.scale import Scale
 from k3perf.gate.session_values import OUTLIER_SIGMAS, Cause, Limits, SetAside
-from k3perf.gate.verdict import MetricVerdict, plain_verdict
-from k3perf.metrics.definitions import Scope
+from k3perf.records.verdict import MetricVerdict, plain_verdict
+from k3perf.records.metric_definitions import Scope
 from k3perf.metrics.validity import SPREAD_LIMIT
 from k3perf.stats.location import mean, median, robust_sigma
 from k3perf.stats.order_statistics import Location

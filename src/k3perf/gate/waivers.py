@@ -11,10 +11,10 @@ from pathlib import Path
 
 from k3perf.config.suite import Suite
 from k3perf.errors import ConfigFileError
-from k3perf.gate.baseline import Waiver
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import MetricVerdict
-from k3perf.metrics.definitions import METRICS
+from k3perf.records.baseline import Waiver
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import MetricVerdict
+from k3perf.records.metric_definitions import METRICS
 
 
 def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:

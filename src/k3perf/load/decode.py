@@ -14,7 +14,7 @@ import orjson
 
 from k3perf.load.exchange import Exchange
 from k3perf.load.stream_error import GIVEN_UP, error_in, error_text
-from k3perf.samples import ChunkRecord, RequestSample, RequestStatus
+from k3perf.records.samples import ChunkRecord, RequestSample, RequestStatus
 
 _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refusal")
 _DETAIL_LIMIT: Final = 200

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from k3perf.load.clock import Clock
 from k3perf.load.gathering import Gatherer
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"

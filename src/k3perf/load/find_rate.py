@@ -11,7 +11,7 @@ from k3perf.errors import MeasurementInvalid
 from k3perf.load.generator import run_round
 from k3perf.metrics.compute import meets_service_level
 from k3perf.metrics.latency import latency_observations, summarise_ms
-from k3perf.samples import RequestSample, RequestStatus
+from k3perf.records.samples import RequestSample, RequestStatus
 from k3perf.workload.plan import expand
 
 _MOST_TRIALS = 40

@@ -18,7 +18,7 @@ from k3perf.load.gathering import Gatherer
 from k3perf.load.pacing import LagProbe, Pacer
 from k3perf.load.pool import ConnectionPool
 from k3perf.load.wire import Endpoint
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 from k3perf.units import NS_PER_S, s_to_ns
 from k3perf.workload.plan import Plan
 

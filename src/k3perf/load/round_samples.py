@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from k3perf.samples import RequestSample
+from k3perf.records.samples import RequestSample
 
 
 @dataclass(frozen=True, slots=True)

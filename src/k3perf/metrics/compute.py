@@ -1,4 +1,4 @@
-"""Round and session records to metric sets: every metric of ``metrics.definitions``, each with its n and its exclusions. Pure.
+"""Round and session records to metric sets: every metric of ``records.metric_definitions``, each with its n and its exclusions. Pure.
 
 Judges nothing: an invalid round keeps its values and its reasons.
 """
@@ -13,8 +13,8 @@ from k3perf.config.workload_spec import ServiceLevel
 from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
 from k3perf.metrics.session_values import session_values
-from k3perf.metrics.values import MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
+from k3perf.records.measurement import MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.units import NS_PER_MS, ns_to_s
 
 _SERVER_CPU_COUNTER: Final = "process_cpu_seconds_total"

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from k3perf.metrics.values import MetricValue
-from k3perf.samples import RequestSample, RequestStatus
+from k3perf.records.measurement import MetricValue
+from k3perf.records.samples import RequestSample, RequestStatus
 from k3perf.units import NS_PER_MS
 
 STATISTICS: Final = ("mean", "p50", "p90", "p99")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from k3perf.metrics.validity import NOT_OFFERED
-from k3perf.samples import RankMemory, RoundKind, RoundRecord
+from k3perf.records.samples import RankMemory, RoundKind, RoundRecord
 from k3perf.units import format_bytes
 
 PARTS: Final = tuple(name for name in RankMemory.__dataclass_fields__ if name.endswith("_bytes"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from k3perf.metrics.values import MetricValue
-from k3perf.samples import RankMemory, SessionRecord
+from k3perf.records.measurement import MetricValue
+from k3perf.records.samples import RankMemory, SessionRecord
 
 _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
     "weights_bytes": lambda rank: rank.weights_bytes,

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Final
 
 from k3perf.errors import UnknownNameError
-from k3perf.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
+from k3perf.records.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.units import MS_PER_S, ns_to_ms
 
 # names of readings that the engine's own log and supervisor supply (the others are telemetry's)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from k3perf.errors import ExitStatus, K3PerfError, explain
-from k3perf.gate.outcome import Outcome, exit_status, join
+from k3perf.records.outcome import Outcome, exit_status, join
 
 ORDER: Final = (
     ExitStatus.REGRESSED,

@@ -11,9 +11,9 @@ import pytest
 
 from k3perf.config.suite import Cell
 from k3perf.errors import ExitStatus, UsageError
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict
-from k3perf.metrics.definitions import METRICS, Family
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
+from k3perf.records.metric_definitions import METRICS, Family
 from k3perf.pytest_plugin.replay import ReplayClock, carry
 from k3perf.pytest_plugin.state import PluginState
 from k3perf.run.suite_run import CellResult

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from k3perf.config.suite import Cell, Suite
-from k3perf.metrics.definitions import Family
+from k3perf.records.metric_definitions import Family
 from k3perf.pytest_plugin.replay import ReplayClock
 from k3perf.pytest_plugin.selection import Selection
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from k3perf.gate.verdict import MetricVerdict
-from k3perf.metrics.values import CellMeasurement
-from k3perf.samples import Arm
+from k3perf.records.verdict import MetricVerdict
+from k3perf.records.measurement import CellMeasurement
+from k3perf.records.samples import Arm
 
 
 class ReplayClock:

@@ -67,7 +67,7 @@ def commit_of(directory: Path) -> str:
     Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it; without it, or
     where it is empty, the commit is ``unknown``.
     """
-    from k3perf.gate.commits import UNKNOWN
+    from k3perf.ci.commits import UNKNOWN
     from k3perf.store.repository import Repository
 
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from k3perf.gate.verdict import CellVerdict, ConfigDifference
-from k3perf.samples import InvalidReason
+from k3perf.records.verdict import CellVerdict, ConfigDifference
+from k3perf.records.samples import InvalidReason
 
 
 def cell_name(cell: CellVerdict) -> str:

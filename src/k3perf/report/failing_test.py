@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
 from k3perf.report.causes import cause_lines, cell_name, difference_text
 from k3perf.report.table import change_text, tolerance_text, value_text
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict, MetricVerdict, SuiteVerdict
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict, MetricVerdict, SuiteVerdict
 from k3perf.report.causes import cell_name, difference_text, shared_differences, unjudged_blocks
 from k3perf.units import format_bytes
 

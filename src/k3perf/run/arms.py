@@ -5,7 +5,7 @@ from __future__ import annotations
 from k3perf.config.suite import Cell, Suite
 from k3perf.run.pool import Wanted
 from k3perf.run.settings import RunSettings
-from k3perf.samples import Arm
+from k3perf.records.samples import Arm
 
 
 def wanted_engines(cell: Cell, settings: RunSettings) -> tuple[Wanted, ...]:

@@ -14,16 +14,16 @@ from typing import Final
 
 from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
-from k3perf.gate.verdict import Buy, CellVerdict
+from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.resolved import forced_by
 from k3perf.metrics.validity import ValidityRules, judge_session
-from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
-from k3perf.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.plan import Plan
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite
-from k3perf.gate.scaling import ScalingBase
-from k3perf.gate.verdict import CellVerdict
+from k3perf.baselines.scaling import ScalingBase
+from k3perf.records.verdict import CellVerdict
 from k3perf.metrics.ranks import DeviceClocks, clock_note, device_clocks, memory_note
-from k3perf.metrics.values import CellMeasurement
-from k3perf.samples import Arm, RankMemory, SessionRecord
+from k3perf.records.measurement import CellMeasurement
+from k3perf.records.samples import Arm, RankMemory, SessionRecord
 from k3perf.store.baselines import read_target_baselines
 
 

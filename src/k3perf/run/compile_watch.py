@@ -17,7 +17,7 @@ from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.process_tree import ProcessRow, ProcessTree, name_of
 from k3perf.metrics.validity import JIT_COMPILES_READING, NOT_OFFERED
-from k3perf.samples import TelemetryReading
+from k3perf.records.samples import TelemetryReading
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _COMPILER_S: Final = 0.05  # a compiler uses more; a program that only asks for a path does not

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from k3perf.config.suite import Cell
-from k3perf.gate.baseline import Baseline, how_to_record
+from k3perf.records.baseline import Baseline, how_to_record
 from k3perf.gate.compare import compare
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
-from k3perf.gate.verdict import CellVerdict
+from k3perf.records.verdict import CellVerdict
 from k3perf.gate.waivers import check_waivers
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.measurement import CellMeasurement
 from k3perf.run.settings import RunSettings
 from k3perf.store.baselines import read_baseline, read_target_baselines
 from k3perf.store.waivers import read_waivers

@@ -28,7 +28,7 @@ from k3perf.metrics.validity import (
 )
 from k3perf.run.compile_watch import CompileWatch, compile_reading
 from k3perf.run.settings import Injection
-from k3perf.samples import Arm, EngineIdentity, RankMemory, RoundKind, RoundRecord, SessionRecord, TelemetryReading
+from k3perf.records.samples import Arm, EngineIdentity, RankMemory, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.telemetry.counters import CounterDifference, counter_difference
 from k3perf.telemetry.resident import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler

@@ -10,7 +10,7 @@ from typing import Final
 from k3perf.errors import MeasurementInvalid
 from k3perf.metrics.validity import ValidityRules
 from k3perf.run.progress import Progress
-from k3perf.samples import InvalidReason, RoundKind, RoundRecord
+from k3perf.records.samples import InvalidReason, RoundKind, RoundRecord
 from k3perf.telemetry.sampler import Sampler
 
 WATCHED_RULES: Final = frozenset({"steal_ratio", "psi_cpu_some_ratio", "psi_memory_some_ratio", "foreign_cpu_ratio"})

@@ -33,7 +33,7 @@ from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import device_used_bytes_reader, require_ready
 from k3perf.run.settings import RunSettings
-from k3perf.samples import Arm
+from k3perf.records.samples import Arm
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import device_keys
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.gate.commits import UNKNOWN, same_commit
+from k3perf.ci.commits import UNKNOWN, same_commit
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.values import CellMeasurement
-from k3perf.samples import Arm, EngineIdentity, RoundKind, SessionRecord
+from k3perf.records.measurement import CellMeasurement
+from k3perf.records.samples import Arm, EngineIdentity, RoundKind, SessionRecord
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import RunResults, read_results
 

@@ -10,7 +10,7 @@ from k3perf.run.pool import EnginePool, Wanted
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_engine, require_port
 from k3perf.run.settings import RunSettings
-from k3perf.samples import Arm
+from k3perf.records.samples import Arm
 
 
 @contextmanager

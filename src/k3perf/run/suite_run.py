@@ -11,12 +11,12 @@ from typing import Any, Self
 
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid, UsageError
-from k3perf.gate.commits import same_commit
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict, SuiteVerdict
+from k3perf.ci.commits import same_commit
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict, SuiteVerdict
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.validity import ValidityRules, judge_session
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.measurement import CellMeasurement
 from k3perf.run.argument_table import require_known_arguments
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun, engine_reason
@@ -30,7 +30,7 @@ from k3perf.run.readiness import require_accepted, require_engine, require_port
 from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
 from k3perf.run.time_left import planned_steps, sessions_to_record
-from k3perf.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.records.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.store.atomic import replace_file
 from k3perf.store.found_rates import found_rate_per_s
 from k3perf.store.measurements import write_measurement_file

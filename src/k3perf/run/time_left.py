@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3perf.config.suite import Cell
-from k3perf.gate.planning import CostBasis, CostModel, RecordedCosts
+from k3perf.ci.planning import CostBasis, CostModel, RecordedCosts
 from k3perf.run.progress import RoundDone, Step
 from k3perf.run.settings import RunSettings
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError
 from k3perf.metrics.environment import environment_of, without_environment
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm, InvalidReason, TelemetryReading
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
 from k3perf.store.atomic import replace_file
 
 MEASUREMENTS_SCHEMA_VERSION: Final = 1
@@ -39,7 +39,7 @@ class ReasonDocument(_Document):
 
 
 class ValueDocument(_Document):
-    """``metrics.values.MetricValue`` as a document."""
+    """``records.measurement.MetricValue`` as a document."""
 
     value: FiniteFloat | None
     n: int = Field(ge=0)
@@ -55,7 +55,7 @@ class ReadingDocument(_Document):
 
 
 class RoundDocument(_Document):
-    """``metrics.values.RoundMetrics`` as a document. Older files have neither duration nor readings."""
+    """``records.measurement.RoundMetrics`` as a document. Older files have neither duration nor readings."""
 
     round_index: int
     pair_index: int | None = None
@@ -66,7 +66,7 @@ class RoundDocument(_Document):
 
 
 class SessionDocument(_Document):
-    """``metrics.values.SessionMetrics`` as a document.
+    """``records.measurement.SessionMetrics`` as a document.
 
     Older files do not say when a session started, and have what they know of its environment in ``resolved_config``.
     """
@@ -83,7 +83,7 @@ class SessionDocument(_Document):
 
 
 class CellDocument(_Document):
-    """``metrics.values.CellMeasurement`` as a document."""
+    """``records.measurement.CellMeasurement`` as a document."""
 
     schema_version: Literal[1]
     target: str = Field(min_length=1)

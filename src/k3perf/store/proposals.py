@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ConfigFileError
-from k3perf.gate.baseline import Baseline, digest_of
+from k3perf.records.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3perf.errors import UsageError, shortened
-from k3perf.gate.selection import ChangedPath
+from k3perf.ci.selection import ChangedPath
 
 _TIMEOUT_S = 60
 

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ConfigFileError, MeasurementInvalid
-from k3perf.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
+from k3perf.records.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
 
 RESULTS_SCHEMA_VERSION: Final = 1
 _SAMPLE_BEGIN: Final = b'{"kind":"sample"'

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from k3perf.documents import DocumentProblem, yaml_of
 from k3perf.errors import ConfigFileError
-from k3perf.gate.baseline import Waiver
+from k3perf.records.baseline import Waiver
 from k3perf.store.files import read_text
 
 NEXT_STEP = "Each entry of the list has target, config, workload, metric, owner, build, reason and expires_on (YYYY-MM-DD, quoted or not)."

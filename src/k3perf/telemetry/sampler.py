@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from k3perf.errors import MeasurementInvalid
-from k3perf.samples import TelemetryReading
+from k3perf.records.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, NvmlSource
 from k3perf.telemetry.host import HostReader, HostSample
 from k3perf.telemetry.window import DeviceOwnership, around, device_readings, host_readings, lost_devices

@@ -26,7 +26,7 @@ from k3perf import http_answer
 from k3perf.errors import EngineError
 from k3perf.metrics import resolved
 from k3perf.metrics.environment import read_environment
-from k3perf.samples import RankMemory
+from k3perf.records.samples import RankMemory
 from k3perf.telemetry.counters import CounterTextError, parse_counters
 from k3perf.units import s_to_ns
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from k3perf.metrics.validity import NOT_OFFERED
-from k3perf.samples import TelemetryReading
+from k3perf.records.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample
 from k3perf.telemetry.host import HostSample
 from k3perf.units import NS_PER_US, format_bytes, ns_to_ms

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from k3perf.gate.baseline import Baseline, digest_of
-from k3perf.gate.baseline_changes import BaselineChange, Finding, check, moved
+from k3perf.records.baseline import Baseline, digest_of
+from k3perf.baselines.changes import BaselineChange, Finding, check, moved
 
 PATH = "baselines/alpha/tuned.json"
 COLLECTED = frozenset({("alpha", "tuned"), ("alpha", "default")})

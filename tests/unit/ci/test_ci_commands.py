@@ -16,7 +16,7 @@ import yaml
 
 from k3perf.cli import ci, plan
 from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
-from k3perf.gate.selection import ChangedPath, select
+from k3perf.ci.selection import ChangedPath, select
 from tests.processes import PATIENCE_S
 
 from .conftest import PROVENANCE

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.gate.plan_file import PlanDocument
-from k3perf.gate.verdict_file import VerdictDocument
-from k3perf.report.ci_markdown import (
+from k3perf.records.plan_file import PlanDocument
+from k3perf.records.verdict_file import VerdictDocument
+from k3perf.ci.markdown import (
     COMMENT_MARKER,
     MAXIMUM_COMMENT_CHARACTERS,
     check_run,

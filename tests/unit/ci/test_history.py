@@ -14,10 +14,10 @@ import pytest
 
 from k3perf.cli.history import register
 from k3perf.errors import ConfigFileError, ExitStatus
-from k3perf.gate.history import HistoryEntry, entries_of, series_of, slides, unmeasured
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.report.history_page import issue, page
-from k3perf.samples import Arm, InvalidReason
+from k3perf.ci.history import HistoryEntry, entries_of, series_of, slides, unmeasured
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.ci.history_page import issue, page
+from k3perf.records.samples import Arm, InvalidReason
 from k3perf.store.measurements import write_measurement_file
 
 from .test_escaping import HOSTILE, rendered

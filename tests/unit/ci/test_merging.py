@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from k3perf.errors import UsageError
-from k3perf.gate.merging import LOST_RULE, UNJUDGED_RULE, merge, retry_shards
-from k3perf.gate.outcome import Outcome
+from k3perf.ci.merging import LOST_RULE, UNJUDGED_RULE, merge, retry_shards
+from k3perf.records.outcome import Outcome
 
 from .verdicts import cell, entry, invalid, metric, plan, regressed, verdict
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from k3perf.cli.plan import register
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.gate.planning import (
+from k3perf.ci.planning import (
     UNRECORDED_SESSION_S,
     UNRECORDED_START_S,
     CostBasis,
@@ -31,8 +31,8 @@ from k3perf.gate.planning import (
     record_costs,
     split,
 )
-from k3perf.gate.selection import ChangedPath, Priority, select, select_all
-from k3perf.samples import Arm, EngineIdentity, RoundKind, RoundRecord, SessionRecord, StageTiming
+from k3perf.ci.selection import ChangedPath, Priority, select, select_all
+from k3perf.records.samples import Arm, EngineIdentity, RoundKind, RoundRecord, SessionRecord, StageTiming
 
 from .conftest import config, suite_of, target, workload
 

@@ -9,7 +9,7 @@ import pytest
 
 from k3perf.config.models import KnownRefusal
 from k3perf.config.suite import Suite, load_suite
-from k3perf.gate.selection import ChangedPath, Priority, Selection, descendants, select, select_all
+from k3perf.ci.selection import ChangedPath, Priority, Selection, descendants, select, select_all
 
 from .conftest import config, suite_of, target, workload
 

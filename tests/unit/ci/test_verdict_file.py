@@ -8,10 +8,10 @@ from dataclasses import asdict
 import pytest
 
 from k3perf.errors import UsageError
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict, ConfigDifference, MetricVerdict
-from k3perf.gate.verdict_file import MAXIMUM_FILE_BYTES, CellEntry, VerdictDocument, parse_verdict
-from k3perf.samples import EngineFailure, InvalidReason
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict
+from k3perf.records.verdict_file import MAXIMUM_FILE_BYTES, CellEntry, VerdictDocument, parse_verdict
+from k3perf.records.samples import EngineFailure, InvalidReason
 
 from .verdicts import cell, metric, verdict
 

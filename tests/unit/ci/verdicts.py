@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from k3perf.gate.plan_file import PlanDocument
-from k3perf.gate.verdict_file import CellEntry, VerdictDocument
+from k3perf.records.plan_file import PlanDocument
+from k3perf.records.verdict_file import CellEntry, VerdictDocument
 
 
 def metric(name: str = "tpot_mean_ms", outcome: str = "PASS", **changes: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import yaml
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
-from k3perf.gate.testable import testable
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm
+from k3perf.baselines.testable import testable
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm
 from k3perf.store.baselines import read_baseline, read_target_baselines
 from k3perf.store.measurements import write_measurement_file
 

@@ -17,7 +17,7 @@ import yaml
 from tests.unit.cli import workplace
 
 from k3perf.errors import K3PerfError
-from k3perf.gate.baseline import digest_of
+from k3perf.records.baseline import digest_of
 from k3perf.store.baselines import parse_baseline
 
 ODD_VALUES: tuple[Any, ...] = (None, -1, 0, 1e308, True, "", "nosuch", [], {"a": 1})

@@ -16,7 +16,7 @@ from tests.plugin.test_whole_runs import TARGET, Site
 from tests.unit.ci.verdicts import cell, invalid, metric, regressed, verdict
 
 from k3perf.cli.main import main
-from k3perf.gate.history import HistoryEntry
+from k3perf.ci.history import HistoryEntry
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.gate.baseline import Acceptance, Baseline
+from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.gate.policy import Policy
-from k3perf.gate.propose import propose
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm, InvalidReason
+from k3perf.baselines.propose import propose
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason
 
 SPREAD = (-0.012, 0.004, 0.011, -0.006, 0.002, 0.007, -0.009, 0.013, -0.003, 0.005, -0.008, 0.001)
 LEVELS = (0.004, -0.003, 0.001, -0.005, 0.003, 0.0)

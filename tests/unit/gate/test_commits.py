@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k3perf.gate.commits import distinct_commits, same_commit
+from k3perf.ci.commits import distinct_commits, same_commit
 
 FULL = "9bf9beb" + "1" * 33
 OTHER = "9bf9beb" + "2" * 33

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
-from k3perf.gate.outcome import SEVERITY, Outcome, join
-from k3perf.gate.verdict import Buy
-from k3perf.metrics.values import MetricValue, SessionMetrics
-from k3perf.samples import Arm, InvalidReason
+from k3perf.records.outcome import SEVERITY, Outcome, join
+from k3perf.records.verdict import Buy
+from k3perf.records.measurement import MetricValue, SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason
 from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
 outcomes = st.sampled_from(Outcome)
@@ -261,9 +261,9 @@ shapes = st.sampled_from(["as they are", "all equal", "one session", "one round"
 )
 def test_whatever_was_recorded_gives_an_outcome(series: list[list[float]], shape: str, level: float) -> None:
     """Recorded series that are short, constant, not positive or enormous: an outcome, and no pass where a value has no logarithm."""
-    from k3perf.gate.baseline import SessionValue
+    from k3perf.records.baseline import SessionValue
     from k3perf.gate.noise import pool_noise
-    from k3perf.gate.testable import testable
+    from k3perf.baselines.testable import testable
 
     build = Build()
     if shape == "all equal":
@@ -568,7 +568,7 @@ def waiver(**changes: object) -> dict[str, object]:
     ],
 )
 def test_a_waiver_has_owner_build_and_end(build: Build, changes: dict[str, object], outcome: Outcome, said: str) -> None:
-    from k3perf.gate.baseline import Waiver
+    from k3perf.records.baseline import Waiver
 
     policy = build.policy(waivers=(Waiver.model_validate(waiver(**changes)),), today=date(2026, 6, 1))
     verdict = compare(build.baseline(), build.cell(build.sessions(880.0, 3)), policy)

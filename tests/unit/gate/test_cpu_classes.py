@@ -8,9 +8,9 @@ import pytest
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict
-from k3perf.metrics.values import MetricValue
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
+from k3perf.records.measurement import MetricValue
 from tests.unit.gate.conftest import RATE, Build
 
 TOLERANCES = {

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from k3perf.config.suite import load_suite
-from k3perf.gate.baseline import Baseline, digest_of
+from k3perf.records.baseline import Baseline, digest_of
 from k3perf.gate.compare import compare
 from k3perf.gate.environments import recorded_environments
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import target_policy
-from k3perf.gate.propose import propose
-from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.baselines.propose import propose
+from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.store.baselines import read_target_baselines
 from k3perf.store.measurements import read_measurement_file
 from tests.unit.gate.conftest import Build

@@ -10,15 +10,15 @@ from pydantic import ValidationError
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UsageError
-from k3perf.gate.baseline import Baseline, Waiver, digest_of
-from k3perf.gate.baseline_changes import BaselineChange, check
+from k3perf.records.baseline import Baseline, Waiver, digest_of
+from k3perf.baselines.changes import BaselineChange, check
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
-from k3perf.gate.propose import beyond_cap, changes
-from k3perf.gate.testable import testable
-from k3perf.metrics.values import CellMeasurement
+from k3perf.baselines.propose import beyond_cap, changes
+from k3perf.baselines.testable import testable
+from k3perf.records.measurement import CellMeasurement
 from tests.unit.gate.conftest import LEVELS, RATE, Build
 
 TTFT = "ttft_mean_ms"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.location_trial import choices
+from tests.calibration.lab.location_trial import choices
 from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, pool_noise
 from k3perf.gate.reference import USUAL_SPREAD, cell_reference, with_level
-from k3perf.gate.simulation import Noise, session_rounds
+from tests.calibration.lab.simulation import Noise, session_rounds
 from k3perf.stats.location import sample_variance
 from k3perf.stats.order_statistics import Location, locate
 from k3perf.stats.pooling import NO_PRIOR, pool_groups

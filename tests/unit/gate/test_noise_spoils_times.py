@@ -11,12 +11,12 @@ import pytest
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
-from k3perf.gate.verdict import CellVerdict
+from k3perf.records.verdict import CellVerdict
 from k3perf.metrics.validity import ENGINE_RULES, ROUND_RULES, TIMES_RULES, VALID_ROUNDS_LIMIT, Spoils, spoiled_by
-from k3perf.metrics.values import SessionMetrics
-from k3perf.samples import Arm, InvalidReason
+from k3perf.records.measurement import SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason
 from tests.unit.gate.conftest import RATE, Build
 
 TOLERANCES = {

@@ -9,15 +9,15 @@ import pytest
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.suite import load_suite
-from k3perf.gate.baseline import Baseline
+from k3perf.records.baseline import Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import NO_NOISE, Taken, pool_noise, pool_own_noise
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import Level, Subject, recorded_reference
 from k3perf.gate.scale import scale_for
-from k3perf.gate.testable import testable
-from k3perf.metrics.definitions import METRICS
-from k3perf.metrics.values import CellMeasurement
+from k3perf.baselines.testable import testable
+from k3perf.records.metric_definitions import METRICS
+from k3perf.records.measurement import CellMeasurement
 from k3perf.stats.location import median, sample_variance
 from k3perf.stats.order_statistics import Location
 from k3perf.store.measurements import read_measurement_file
@@ -45,7 +45,7 @@ def recorded(plan: MeasurementPlan) -> dict[str, Baseline]:
     for number in (1, 2, 3):
         for cell in read_measurement_file(RECORDINGS / f"h200-k3-{number}-2026-11-29.json").measurements():
             cells.setdefault(cell.config, []).append(cell)
-    from k3perf.gate.propose import propose
+    from k3perf.baselines.propose import propose
 
     policy = build.policy(tolerances=TOLERANCES, plan=plan)
     return {

@@ -13,12 +13,12 @@ from k3perf.gate.decision import judge, next_purchase, smallest_detectable
 from k3perf.gate.drift import config_differences
 from k3perf.gate.looks import schedule
 from k3perf.gate.noise import NO_NOISE, Taken
-from k3perf.gate.outcome import Outcome, exit_status
+from k3perf.records.outcome import Outcome, exit_status
 from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, cell_reference
 from k3perf.gate.scale import scale_for
 from k3perf.gate.session_values import Cause, Limits
-from k3perf.gate.verdict import SuiteVerdict
-from k3perf.metrics.definitions import METRICS
+from k3perf.records.verdict import SuiteVerdict
+from k3perf.records.metric_definitions import METRICS
 from k3perf.stats.order_statistics import Location
 from tests.unit.gate.conftest import RATE, Build
 

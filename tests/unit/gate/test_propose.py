@@ -7,11 +7,11 @@ import pytest
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.baseline import digest_of
+from k3perf.records.baseline import digest_of
 from k3perf.gate.noise import pool_noise
-from k3perf.gate.propose import beyond_cap, changes
-from k3perf.gate.testable import testable
-from k3perf.metrics.values import CellMeasurement, MetricValue
+from k3perf.baselines.propose import beyond_cap, changes
+from k3perf.baselines.testable import testable
+from k3perf.records.measurement import CellMeasurement, MetricValue
 from tests.unit.gate.conftest import LEVELS, RATE, Build
 
 
@@ -29,14 +29,14 @@ def test_sessions_rounds_provenance_and_digest_are_kept(build: Build) -> None:
 def test_several_runs_add_their_sessions_up(build: Build) -> None:
     one = build.cell(build.sessions(1000.0, 3))
     other = build.cell([replace(session, session_id=f"d{n}") for n, session in enumerate(build.sessions(1000.0, 3))])
-    from k3perf.gate.propose import propose
+    from k3perf.baselines.propose import propose
 
     baseline = propose([one, other], versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
     assert len(baseline.workloads[0].metrics[0].sessions) == 6
 
 
 def test_sessions_are_taken_in_order_of_time_whatever_the_order_of_the_files(build: Build) -> None:
-    from k3perf.gate.propose import propose
+    from k3perf.baselines.propose import propose
 
     def order(*cells: CellMeasurement) -> list[str]:
         baseline = propose(cells, versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
@@ -55,7 +55,7 @@ def test_sessions_are_taken_in_order_of_time_whatever_the_order_of_the_files(bui
 
 
 def test_only_sound_measurements_that_belong_together_are_recorded(build: Build) -> None:
-    from k3perf.gate.propose import propose
+    from k3perf.baselines.propose import propose
 
     good = build.cell(build.sessions(1000.0, 6))
     bad_value = replace(good.sessions[0], session_id="bad", rounds=(build.round(0, {RATE: math.nan}),))
@@ -157,7 +157,7 @@ def test_exact_metrics_of_the_start_are_shared_and_those_of_serving_are_not(buil
         sessions = [build.session(f"{workload}{n}", weights_bytes=weights, engine_peak_rss_bytes=50.0 + n) for n in range(2)]
         return build.cell(sessions, workload=workload)
 
-    from k3perf.gate.propose import propose
+    from k3perf.baselines.propose import propose
 
     both = [cell("chat", 10.0), cell("burst", 11.0)]
     baseline = propose(both, versions={}, policy=policy, previous=None, acceptance=build.acceptance())

@@ -13,9 +13,9 @@ import pytest
 from k3perf.cli import gate as command
 from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.gate.location_trial import location_table
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.recordings import (
+from tests.calibration.lab.location_trial import location_table
+from k3perf.records.outcome import Outcome
+from tests.calibration.lab.recordings import (
     Recording,
     recorded_metrics,
     recorded_setting,
@@ -24,9 +24,9 @@ from k3perf.gate.recordings import (
     recordings_of_files,
     testable_tolerances,
 )
-from k3perf.gate.replay import Setting, metric_loss, quick_runs, suite_run, tally
-from k3perf.gate.rivals import RIVALS, seen
-from k3perf.gate.selftest import (
+from tests.calibration.lab.replay import Setting, metric_loss, quick_runs, suite_run, tally
+from tests.calibration.lab.rivals import RIVALS, seen
+from tests.calibration.lab.selftest import (
     GATED,
     LOSSES,
     SUITE_METRICS,
@@ -37,7 +37,7 @@ from k3perf.gate.selftest import (
     simulated_noise,
     simulated_setting,
 )
-from k3perf.gate.simulation import (
+from tests.calibration.lab.simulation import (
     DRAWS,
     SHAPES,
     Noise,
@@ -49,8 +49,8 @@ from k3perf.gate.simulation import (
     session_sigma_for,
     value_of,
 )
-from k3perf.metrics.values import CellMeasurement
-from k3perf.samples import Arm, InvalidReason
+from k3perf.records.measurement import CellMeasurement
+from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.order_statistics import Location
 from k3perf.store.measurements import write_measurement_file
 
@@ -443,8 +443,8 @@ def test_losses_are_shares_of_the_metric_whichever_way_it_points() -> None:
 
 
 def test_the_table_of_locations_says_what_differs_and_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k3perf.gate.simulation.SIGMA_SESSIONS", 2000)
-    monkeypatch.setattr("k3perf.gate.location_trial.DRAWN", 3)
+    monkeypatch.setattr("tests.calibration.lab.simulation.SIGMA_SESSIONS", 2000)
+    monkeypatch.setattr("tests.calibration.lab.location_trial.DRAWN", 3)
     noises = {shape: Noise(shape, 0.01, 0.01) for shape in DRAWS}
     lines = location_table(noises, 0.0122, MeasurementPlan(mode="baseline")).splitlines()
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines[2:]}

@@ -17,19 +17,19 @@ from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, judge
 from k3perf.gate.looks import schedule
 from k3perf.gate.noise import MetricNoise, Taken
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, Subject, base_arm_reference
-from k3perf.gate.replay import Session, quick_runs, suite_run
+from tests.calibration.lab.replay import Session, quick_runs, suite_run
 from k3perf.gate.scale import scale_for
-from k3perf.gate.selftest import simulated_setting
+from tests.calibration.lab.selftest import simulated_setting
 from k3perf.gate.session_values import Cause, Limits
-from k3perf.gate.verdict import Buy, CellVerdict
-from k3perf.gate.verdict_file import CellEntry
-from k3perf.metrics.definitions import METRICS
-from k3perf.metrics.values import CellMeasurement, SessionMetrics
-from k3perf.samples import Arm
+from k3perf.records.verdict import Buy, CellVerdict
+from k3perf.records.verdict_file import CellEntry
+from k3perf.records.metric_definitions import METRICS
+from k3perf.records.measurement import CellMeasurement, SessionMetrics
+from k3perf.records.samples import Arm
 from k3perf.stats.order_statistics import Location
 from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from k3perf.load.decode import Expected, decode_exchange, reply_token_ids
 from k3perf.load.exchange import Exchange
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

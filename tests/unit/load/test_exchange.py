@@ -8,7 +8,7 @@ import pytest
 
 from k3perf.load.exchange import Connection, Exchange
 from k3perf.load.gathering import Gatherer
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -19,7 +19,7 @@ from k3perf.config.workload_spec import ServiceLevel, WorkloadSpec
 from k3perf.errors import ExitStatus, MeasurementInvalid
 from k3perf.load.find_rate import RateSearch, RateTrial, find_rate, live_trial, warm_up
 from k3perf.load.mock_server import Behaviour, Delay
-from k3perf.samples import ChunkRecord, RequestSample, RequestStatus
+from k3perf.records.samples import ChunkRecord, RequestSample, RequestStatus
 from k3perf.store.found_rates import found_rate_per_s, read_found_rates
 from k3perf.workload.trace import read_trace
 

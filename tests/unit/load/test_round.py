@@ -12,7 +12,7 @@ from k3perf.load.generator import run_round
 from k3perf.load.mock_server import Behaviour, Delay, Fault, FaultKind, start_mock_server
 from k3perf.load.mock_server.truth import prompt_crc32
 from k3perf.load.processes import split_plan
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 from k3perf.units import NS_PER_MS
 from k3perf.workload.plan import expand
 from tests.unit.workload.specs import small_spec

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from k3perf.load.stream_error import error_in
-from k3perf.samples import RequestStatus
+from k3perf.records.samples import RequestStatus
 from tests.unit.load.test_decode import DONE, LAST, chunk, decode, event
 
 CORPUS = Path(__file__).parents[1] / "engine" / "corpus" / "stream_and_start_lines.yaml"

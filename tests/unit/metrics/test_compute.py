@@ -8,8 +8,8 @@ import pytest
 
 from k3perf.config.workload_spec import ServiceLevel
 from k3perf.metrics.compute import round_metrics, session_metrics
-from k3perf.metrics.definitions import METRIC_TABLE, Scope
-from k3perf.samples import (
+from k3perf.records.metric_definitions import METRIC_TABLE, Scope
+from k3perf.records.samples import (
     Arm,
     ChunkRecord,
     EngineIdentity,

@@ -19,7 +19,7 @@ from k3perf.metrics.validity import (
     judge_round,
     judge_session,
 )
-from k3perf.samples import InvalidReason, RequestStatus, RoundKind, TelemetryReading
+from k3perf.records.samples import InvalidReason, RequestStatus, RoundKind, TelemetryReading
 from tests.unit.metrics.test_compute import MS, record, sample, session
 
 DEFAULT = ValidityRules()

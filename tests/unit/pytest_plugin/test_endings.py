@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from k3perf.errors import ConfigDrift, ExitStatus, K3PerfError, MeasurementInvalid, UsageError, explain
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.pytest_plugin.endings import ORDER, Endings
 
 OF_PYTEST = [*range(7), 77]

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
 from k3perf.report.failing_test import failure_text
 from k3perf.report.table import cell_table, change_text, suite_summary, value_text
-from k3perf.samples import EngineFailure, InvalidReason
+from k3perf.records.samples import EngineFailure, InvalidReason
 
 SLOW = MetricVerdict(
     metric="tpot_mean_ms",

@@ -13,9 +13,9 @@ from tests.unit.gate.conftest import RATE, Build
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.compare import compare
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
+from k3perf.records.measurement import CellMeasurement
 from k3perf.run.cell_measurement import CellRun
 
 build = Build()

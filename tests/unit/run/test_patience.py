@@ -12,7 +12,7 @@ from k3perf.metrics.validity import ROUND_RULES, ValidityRules
 from k3perf.pytest_plugin.options import VALUES
 from k3perf.run.patience import FIRST_ROUNDS, WATCHED_RULES, WINDOW_S, FirstRounds, RecordingStopped, wait_for_quiet
 from k3perf.run.settings import QUIET_WAIT_S
-from k3perf.samples import InvalidReason, RoundKind, RoundRecord, TelemetryReading
+from k3perf.records.samples import InvalidReason, RoundKind, RoundRecord, TelemetryReading
 
 
 class Host:

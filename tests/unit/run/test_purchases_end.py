@@ -15,11 +15,11 @@ from tests.unit.gate.conftest import RATE, SPREAD, Build
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.verdict import CellVerdict
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
+from k3perf.records.measurement import CellMeasurement
 from k3perf.run.cell_measurement import CellRun
-from k3perf.samples import Arm, RoundKind
+from k3perf.records.samples import Arm, RoundKind
 
 build = Build()
 X = None

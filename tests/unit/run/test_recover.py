@@ -11,7 +11,7 @@ import pytest
 from k3perf.config.suite import load_suite
 from k3perf.errors import UsageError
 from k3perf.run import recover as module
-from k3perf.samples import Arm
+from k3perf.records.samples import Arm
 from k3perf.store.results import RunResults
 
 FULL = "9bf9beb" + "1" * 33

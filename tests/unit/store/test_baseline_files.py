@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from k3perf.errors import ConfigFileError
-from k3perf.gate.baseline import Acceptance, Baseline, digest_of
+from k3perf.records.baseline import Acceptance, Baseline, digest_of
 from k3perf.store.baselines import baseline_path, read_baseline, read_baseline_file, read_target_baselines, write_baseline
 from k3perf.store.proposals import Proposal, read_proposals, write_proposal
 from k3perf.store.waivers import read_waivers

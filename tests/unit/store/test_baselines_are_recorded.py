@@ -1,7 +1,7 @@
 """Every number of every committed baseline is recomputed from the raw recordings, with arithmetic of its own.
 
 The digest of a baseline file says that nobody edited it; these tests say that its numbers were measured. They read JSON, and share
-neither reader nor formula with ``k3perf.gate.propose``.
+neither reader nor formula with ``k3perf.baselines.propose``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from k3perf.errors import ConfigFileError
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm, InvalidReason, TelemetryReading
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
 from k3perf.store.measurements import dump_measurement, load_measurement, read_measurement_file, write_measurement_file
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

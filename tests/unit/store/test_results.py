@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.processes import WAIT_S
 
 from k3perf.errors import ConfigFileError, MeasurementInvalid
-from k3perf.samples import (
+from k3perf.records.samples import (
     Arm,
     ChunkRecord,
     EngineIdentity,

@@ -11,7 +11,7 @@ import pytest
 from k3perf.errors import EngineError
 from k3perf.metrics.ranks import memory_note
 from k3perf.metrics.session_values import session_values
-from k3perf.samples import Arm, EngineIdentity, RankMemory, SessionRecord
+from k3perf.records.samples import Arm, EngineIdentity, RankMemory, SessionRecord
 from k3perf.telemetry.server import ServerProbe
 from tests.unit.probe.fakes import FakeModel, FakeModule, FakeTensor, FakeWorker
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from k3perf.errors import MeasurementInvalid
-from k3perf.samples import TelemetryReading
+from k3perf.records.samples import TelemetryReading
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
 from k3perf.telemetry.host import HostReader
 from k3perf.telemetry.sampler import Sampler

@@ -11,7 +11,7 @@ import pytest
 
 from k3perf.engine import health
 from k3perf.errors import EngineError
-from k3perf.samples import RankMemory
+from k3perf.records.samples import RankMemory
 from k3perf.telemetry.server import ServerProbe
 from tests.processes import WAIT_S
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from k3perf.samples import TelemetryReading
+from k3perf.records.samples import TelemetryReading
 from k3perf.telemetry.host import CpuTimes, HostSample
 from k3perf.telemetry.window import DeviceOwnership, around, device_readings, energy_j, host_readings
 from tests.unit.telemetry.fake_devices import device_sample

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.gate.outcome import Outcome
-from k3perf.gate.replay import CellSource, Replayed, Session, Setting, metric_loss, quick_runs
-from k3perf.gate.rivals import RIVALS, seen
-from k3perf.gate.simulation import SHAPES, Matrix, Noise, Rounds, paired_rounds, realised_sigma, session_rounds, session_sigma_for
+from k3perf.records.outcome import Outcome
+from tests.calibration.lab.replay import CellSource, Replayed, Session, Setting, metric_loss, quick_runs
+from tests.calibration.lab.rivals import RIVALS, seen
+from tests.calibration.lab.simulation import SHAPES, Matrix, Noise, Rounds, paired_rounds, realised_sigma, session_rounds, session_sigma_for
 from k3perf.stats.order_statistics import Location
 from k3perf.stats.proportion import clopper_pearson
 

@@ -16,22 +16,22 @@ from typing import Final
 import numpy as np
 
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.gate.baseline import Acceptance, Baseline
+from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, judge, next_purchase
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import MetricNoise
-from k3perf.gate.outcome import Outcome
+from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
-from k3perf.gate.propose import propose
+from k3perf.baselines.propose import propose
 from k3perf.gate.reference import Reference, Subject, cell_reference
 from k3perf.gate.scale import scale_for
 from k3perf.gate.session_values import Limits
-from k3perf.gate.simulation import Rounds, cell_of, session_of
+from tests.calibration.lab.simulation import Rounds, cell_of, session_of
 from k3perf.gate.statistical import limits_of, round_looks
-from k3perf.metrics.definitions import METRICS
-from k3perf.metrics.values import SessionMetrics
-from k3perf.samples import Arm
+from k3perf.records.metric_definitions import METRICS
+from k3perf.records.measurement import SessionMetrics
+from k3perf.records.samples import Arm
 
 Session = tuple[Mapping[str, Rounds], Mapping[str, Rounds] | None]
 """A candidate session's losses by metric, and those of the reference session beside it (None: there is none)."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from k3perf.config.models import Tolerance
-from k3perf.gate.outcome import Outcome, join
-from k3perf.metrics.definitions import MetricDef
-from k3perf.samples import InvalidReason
+from k3perf.records.outcome import Outcome, join
+from k3perf.records.metric_definitions import MetricDef
+from k3perf.records.samples import InvalidReason
 
 
 class Buy(StrEnum):

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from k3perf.errors import UsageError
-from k3perf.gate.commits import distinct_commits
-from k3perf.gate.outcome import SEVERITY, Outcome
-from k3perf.gate.plan_file import PlanDocument, PlannedCell, PlannedShard
-from k3perf.gate.verdict_file import CellEntry, InvalidEntry, VerdictDocument
+from k3perf.ci.commits import distinct_commits
+from k3perf.records.outcome import SEVERITY, Outcome
+from k3perf.records.plan_file import PlanDocument, PlannedCell, PlannedShard
+from k3perf.records.verdict_file import CellEntry, InvalidEntry, VerdictDocument
 
 LOST_RULE = "shard_lost"
 UNJUDGED_RULE = "nothing_judged"

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from k3perf.metrics.definitions import METRICS, Comparison, Direction
-from k3perf.metrics.values import CellMeasurement
-from k3perf.samples import Arm
+from k3perf.records.metric_definitions import METRICS, Comparison, Direction
+from k3perf.records.measurement import CellMeasurement
+from k3perf.records.samples import Arm
 from k3perf.stats.change_point import ChangePoint, change_points
 
 Text = Annotated[str, Field(max_length=300)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from k3perf.config.models import Tolerance
-from k3perf.gate.baseline import Baseline, MetricBaseline
+from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.gate.decision import smallest_detectable
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import pool_own_noise
@@ -21,7 +21,7 @@ from k3perf.gate.reference import Reference, Subject, recorded_reference, with_l
 from k3perf.gate.scale import scale_for
 from k3perf.gate.session_values import Limits
 from k3perf.gate.statistical import limits_of, looks_of
-from k3perf.metrics.definitions import METRICS, Comparison
+from k3perf.records.metric_definitions import METRICS, Comparison
 
 CATCH_FACTOR: Final = 1.5
 """A true loss of this many tolerances must be caught."""

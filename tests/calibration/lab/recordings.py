@@ -16,14 +16,14 @@ import numpy as np
 from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
 from k3perf.gate.noise import MetricNoise
 from k3perf.gate.reference import Level, Subject, cell_reference, with_level
-from k3perf.gate.replay import CellSource, Session, Setting
+from tests.calibration.lab.replay import CellSource, Session, Setting
 from k3perf.gate.scale import scale_for
-from k3perf.gate.simulation import Rounds
+from tests.calibration.lab.simulation import Rounds
 from k3perf.gate.statistical import limits_of, round_looks
-from k3perf.gate.testable import CATCH_MISS, smallest_tolerance
-from k3perf.metrics.definitions import METRICS, Comparison, Direction, Scope
-from k3perf.metrics.values import CellMeasurement, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm
+from k3perf.baselines.testable import CATCH_MISS, smallest_tolerance
+from k3perf.records.metric_definitions import METRICS, Comparison, Direction, Scope
+from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm
 from k3perf.stats.location import sample_variance
 from k3perf.stats.order_statistics import locate
 

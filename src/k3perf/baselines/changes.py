@@ -15,8 +15,8 @@ from statistics import median
 from pydantic import ValidationError
 
 from k3perf.documents import DocumentProblem, json_of
-from k3perf.gate.baseline import Baseline, MetricBaseline
-from k3perf.metrics.definitions import METRICS, Direction
+from k3perf.records.baseline import Baseline, MetricBaseline
+from k3perf.records.metric_definitions import METRICS, Direction
 
 MAXIMUM_BASELINE_BYTES = 8 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from k3perf.gate.history import Series, Slide
-from k3perf.metrics.definitions import METRICS
+from k3perf.ci.history import Series, Slide
+from k3perf.records.metric_definitions import METRICS
 from k3perf.report.escaping import code, number, percent
 
 ISSUE_MARKER: Final = "<!-- k3perf-slide -->"

@@ -10,7 +10,7 @@ import numpy as np
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.noise import MetricNoise
-from k3perf.gate.simulation import DRAWS, Noise, realised_sigma, session_rounds
+from tests.calibration.lab.simulation import DRAWS, Noise, realised_sigma, session_rounds
 from k3perf.stats.order_statistics import Location
 
 SUITE_CELLS: Final = 20

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from k3perf.gate.outcome import SEVERITY, Outcome
-from k3perf.gate.plan_file import PlanDocument
-from k3perf.gate.verdict_file import CellEntry, DifferenceEntry, MetricEntry, VerdictDocument
+from k3perf.records.outcome import SEVERITY, Outcome
+from k3perf.records.plan_file import PlanDocument
+from k3perf.records.verdict_file import CellEntry, DifferenceEntry, MetricEntry, VerdictDocument
 from k3perf.report.escaping import code, command_data, command_property, number, percent, prose, visible
 
 COMMENT_MARKER: Final = "<!-- k3perf-report -->"

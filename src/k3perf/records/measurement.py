@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from k3perf.samples import Arm, InvalidReason, TelemetryReading
+from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from k3perf.metrics.definitions import METRICS
+from k3perf.records.metric_definitions import METRICS
 
 BASELINE_SCHEMA_VERSION = 1
 

@@ -14,14 +14,14 @@ from typing import Final
 from k3perf.config.models import TargetSpec, Tolerance
 from k3perf.config.suite import Suite
 from k3perf.config.workload_spec import AllAtOnce, ClosedLoop
-from k3perf.gate.baseline import Baseline, MetricBaseline, how_to_record
+from k3perf.records.baseline import Baseline, MetricBaseline, how_to_record
 from k3perf.gate.noise import NO_NOISE, Sessions, Taken, pool_noise, recorded_losses
 from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.reference import USUAL_SPREAD, cell_reference
 from k3perf.gate.scale import scale_for
-from k3perf.metrics.definitions import METRICS
+from k3perf.records.metric_definitions import METRICS
 from k3perf.metrics.ranks import scaling_efficiency_ratio
-from k3perf.metrics.values import CellMeasurement
+from k3perf.records.measurement import CellMeasurement
 from k3perf.stats.location import mean
 from k3perf.stats.order_statistics import Location, locate
 

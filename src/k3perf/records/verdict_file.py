@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import UsageError
-from k3perf.gate.outcome import Outcome, join
-from k3perf.gate.plan_file import LongText, Share, ShortText
+from k3perf.records.outcome import Outcome, join
+from k3perf.records.plan_file import LongText, Share, ShortText
 
 MAXIMUM_FILE_BYTES = 16 << 20
 MAXIMUM_CELLS = 5_000
@@ -27,7 +27,7 @@ class _Part(BaseModel):
 
 
 class MetricEntry(_Part):
-    """``gate.verdict.MetricVerdict`` as written."""
+    """``records.verdict.MetricVerdict`` as written."""
 
     metric: ShortText
     unit: ShortText
@@ -52,7 +52,7 @@ class MetricEntry(_Part):
 
 
 class DifferenceEntry(_Part):
-    """``gate.verdict.ConfigDifference`` as written; values may be any JSON."""
+    """``records.verdict.ConfigDifference`` as written; values may be any JSON."""
 
     key: ShortText
     was: Any = None
@@ -80,7 +80,7 @@ class InvalidEntry(_Part):
 
 
 class CellEntry(_Part):
-    """``gate.verdict.CellVerdict`` as written, without its outcome: that is joined anew."""
+    """``records.verdict.CellVerdict`` as written, without its outcome: that is joined anew."""
 
     target: ShortText
     config: ShortText
@@ -103,7 +103,7 @@ class CellEntry(_Part):
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of the cell's findings, by the rule of ``gate.verdict.CellVerdict.outcome``."""
+        """The worst of the cell's findings, by the rule of ``records.verdict.CellVerdict.outcome``."""
         found = [metric.outcome for metric in self.metrics]
         if self.differences:
             found.append(Outcome.CONFIG_DRIFT)

@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from k3perf.metrics.definitions import METRICS, Direction
-from k3perf.metrics.values import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.samples import Arm
+from k3perf.records.metric_definitions import METRICS, Direction
+from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.samples import Arm
 from k3perf.stats.order_statistics import Location, locate_rows
 
 Rounds = tuple[float, ...]

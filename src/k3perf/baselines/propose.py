@@ -12,17 +12,17 @@ from typing import Final
 
 from k3perf.config.models import Tolerance
 from k3perf.errors import UsageError
-from k3perf.gate.baseline import Acceptance, Baseline, MetricBaseline, SessionValue, WorkloadBaseline, digest_of
+from k3perf.records.baseline import Acceptance, Baseline, MetricBaseline, SessionValue, WorkloadBaseline, digest_of
 from k3perf.gate.drift import config_differences
 from k3perf.gate.environments import joined, kept_environments, measured_environments
 from k3perf.gate.exact import ranks_text
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.scale import Scale, scale_for
-from k3perf.metrics.definitions import METRICS, Comparison, MetricDef
+from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
 from k3perf.metrics.environment import without_environment
 from k3perf.metrics.session_values import RANK_METRICS, SERVING_METRICS
-from k3perf.metrics.values import CellMeasurement, SessionMetrics
+from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.stats.location import mean, median
 
 SIGNIFICANT_DIGITS: Final = 9

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.replay import Setting, Tally, tallies, tally
+from tests.calibration.lab.replay import Setting, Tally, tallies, tally
 
 CAUGHT = 0.95
 UNDECIDED = 0.03

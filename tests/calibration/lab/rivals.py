@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from k3perf.gate.simulation import Rounds, value_of
+from tests.calibration.lab.simulation import Rounds, value_of
 from k3perf.stats.location import mean, sample_variance
 
 

@@ -1,0 +1,1 @@
+"""The life of a baseline: propose, accept, testable, changes, scaling."""

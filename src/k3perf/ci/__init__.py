@@ -1,0 +1,1 @@
+"""What continuous integration asks: select, plan, merge, history, text."""

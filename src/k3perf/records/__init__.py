@@ -1,0 +1,1 @@
+"""Every record that is stored or passed between layers, once."""

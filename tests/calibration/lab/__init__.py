@@ -1,0 +1,1 @@
+"""The gate's calibration: self-test, replay of recordings, simulation, other gates' rules, cost."""
