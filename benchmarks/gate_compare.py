@@ -1,8 +1,9 @@
-"""Processor time of ``compare`` over a large suite: 200 cells x 12 metrics. Goal: under 100 ms for all of them, also where every cell
-needs two looks.
+"""Processor time of ``compare`` over a large suite: 200 cells x 12 metrics. Goal: under
+100 ms for all of them, also where every cell needs two looks.
 
-Run: ``python benchmarks/gate_compare.py``. Prints the first pass, which reads every baseline and fills the caches, and the best and the
-median of seven further ones, at no change (one look decides) and at a loss (two do).
+Run: ``python benchmarks/gate_compare.py``. Prints the first pass, which reads every
+baseline and fills the caches, and the best and the median of seven further ones, at no
+change (one look decides) and at a loss (two do).
 """
 
 from __future__ import annotations
@@ -14,26 +15,32 @@ from dataclasses import replace
 from datetime import date
 
 import numpy as np
+from tests.calibration.lab.replay import ACCEPTANCE, metric_loss
+from tests.calibration.lab.simulation import Noise, cell_of, session_of, session_rounds
 
+from k3perf.baselines.propose import propose
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.records.baseline import Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
-from k3perf.baselines.propose import propose
-from tests.calibration.lab.replay import ACCEPTANCE, metric_loss
-from tests.calibration.lab.simulation import Noise, cell_of, session_of, session_rounds
-from k3perf.records.metric_definitions import METRICS, Comparison, Scope
+from k3perf.records.baseline import Baseline
 from k3perf.records.measurement import CellMeasurement
+from k3perf.records.metric_definitions import METRICS, Comparison, Scope
 
 CELLS = 200
 METRIC_COUNT = 12
 NOISE = Noise("normal", 0.008, 0.008)
 
 
-def build(loss: float, rounds: int, sessions: int) -> tuple[list[tuple[Baseline, CellMeasurement]], Policy]:
+def build(
+    loss: float, rounds: int, sessions: int
+) -> tuple[list[tuple[Baseline, CellMeasurement]], Policy]:
     """Baselines of six sessions of 12 rounds and measurements of the given size."""
-    names = [m.name for m in METRICS.values() if m.comparison is Comparison.STATISTICAL and m.scope is Scope.ROUND][:METRIC_COUNT]
+    names = [
+        m.name
+        for m in METRICS.values()
+        if m.comparison is Comparison.STATISTICAL and m.scope is Scope.ROUND
+    ][:METRIC_COUNT]
     rng = np.random.default_rng(1)
     policy = Policy(
         tolerances=dict.fromkeys(names, Tolerance(loss_ratio=0.05)),
@@ -43,19 +50,35 @@ def build(loss: float, rounds: int, sessions: int) -> tuple[list[tuple[Baseline,
     )
 
     def made(prefix: str, count: int, size: int, shift: float):
-        drawn = {name: session_rounds(NOISE, count, size, rng) + metric_loss(name, shift) * (shift > 0) for name in names}
-        return [session_of(f"{prefix}{index}", {name: rows[index].tolist() for name, rows in drawn.items()}) for index in range(count)]
+        drawn = {
+            name: session_rounds(NOISE, count, size, rng) + metric_loss(name, shift) * (shift > 0)
+            for name in names
+        }
+        return [
+            session_of(
+                f"{prefix}{index}", {name: rows[index].tolist() for name, rows in drawn.items()}
+            )
+            for index in range(count)
+        ]
 
     pairs = []
     for index in range(CELLS):
         recorded = cell_of(f"c{index}", made("b", 6, 12, 0.0))
-        baseline = propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
+        baseline = propose(
+            [recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE
+        )
         pairs.append((baseline, cell_of(f"c{index}", made("c", sessions, rounds, loss))))
-    return pairs, replace(policy, noise=pool_noise([baseline for baseline, _ in pairs], policy.tolerances))
+    return pairs, replace(
+        policy, noise=pool_noise([baseline for baseline, _ in pairs], policy.tolerances)
+    )
 
 
-def passes(pairs: Sequence[tuple[Baseline, CellMeasurement]], policy: Policy, count: int = 7) -> list[float]:
-    """Processor seconds of each pass over all cells, the first one included: compare has one thread and waits for nothing."""
+def passes(
+    pairs: Sequence[tuple[Baseline, CellMeasurement]], policy: Policy, count: int = 7
+) -> list[float]:
+    """Processor seconds of each pass over all cells, the first one included: compare
+    has one thread and waits for nothing.
+    """
     taken = []
     for _ in range(count + 1):
         start = time.process_time()

@@ -1,14 +1,19 @@
-"""What the background sampler costs: ``python benchmarks/sampler_cost.py [--seconds 30] [--loop-pairs 30] [--engine-pairs 16] [--no-nvml]``.
+"""What the background sampler costs: ``python benchmarks/sampler_cost.py [--seconds 30]
+[--loop-pairs 30] [--engine-pairs 16] [--no-nvml]``.
 
 Prints JSON. All figures are ratios taken in one run:
 
-* ``core_ratio``: processor time of the sampler over the time it ran, while it watches the processes that it also watches below (limit 1 % of
-  one core).
-* ``loop``: throughput of a busy loop in another process, on the processor that engines use, lost while the sampler runs on this one's.
-* ``engine``: output tokens per second that a real CPU engine loses while it is sampled; only with K3PERF_ENGINE_PYTHON.
+* ``core_ratio``: processor time of the sampler over the time it ran, while it watches
+  the processes that it also watches below (limit 1 % of one core).
+* ``loop``: throughput of a busy loop in another process, on the processor that engines
+  use, lost while the sampler runs on this one's.
+* ``engine``: output tokens per second that a real CPU engine loses while it is sampled;
+  only with K3PERF_ENGINE_PYTHON.
 
-The losses are means of neighbouring pairs in the order on, off, off, on, with their 95 % intervals (Student's t). A loss is measurable when
-its interval lies above 0. Exit status 1 when the core limit is broken or a loss is measurable. Takes about five minutes; needs a quiet machine.
+The losses are means of neighbouring pairs in the order on, off, off, on, with their 95
+% intervals (Student's t). A loss is measurable when its interval lies above 0. Exit
+status 1 when the core limit is broken or a loss is measurable. Takes about five
+minutes; needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -63,7 +68,9 @@ def sampler(pids: Pids, *, nvml: bool) -> Sampler:
 
 
 def core_ratio(pids: Pids, seconds: float, *, nvml: bool) -> float:
-    """Processor seconds of this otherwise idle process over the seconds that a sampler ran in it."""
+    """Processor seconds of this otherwise idle process over the seconds that a sampler
+    ran in it.
+    """
     with sampler(pids, nvml=nvml):
         wall_s, core_s = time.monotonic(), time.process_time()
         time.sleep(seconds)
@@ -81,14 +88,24 @@ def loss(rate: Callable[[], float], pids: Pids, pairs: int, *, nvml: bool) -> di
         losses.append(1 - rates[True] / rates[False])
     half = upper_quantile((1 - CONFIDENCE) / 2, pairs - 1) * stdev(losses) / pairs**0.5
     mean = fmean(losses)
-    return {"loss_ratio": mean, "low_ratio": mean - half, "high_ratio": mean + half, "pairs": pairs, "measurable": mean - half > 0}
+    return {
+        "loss_ratio": mean,
+        "low_ratio": mean - half,
+        "high_ratio": mean + half,
+        "pairs": pairs,
+        "measurable": mean - half > 0,
+    }
 
 
 @contextmanager
 def busy_loop() -> Iterator[Callable[[], float]]:
-    """Loops per second of a process on the last processor; this process keeps to the others where there are any."""
+    """Loops per second of a process on the last processor; this process keeps to the
+    others where there are any.
+    """
     cpus = sorted(os.sched_getaffinity(0))
-    process = subprocess.Popen([sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     os.sched_setaffinity(process.pid, cpus[-1:])
     os.sched_setaffinity(0, cpus[:-1] or cpus)
     stdin, stdout = process.stdin, process.stdout
@@ -109,8 +126,12 @@ def busy_loop() -> Iterator[Callable[[], float]]:
 
 
 @contextmanager
-def engine(suite: Suite, target_name: str, work: Path) -> Iterator[tuple[Engine, Callable[[], float]]]:
-    """A real engine of a CPU target, and its output tokens per second over one round of the target's workload."""
+def engine(
+    suite: Suite, target_name: str, work: Path
+) -> Iterator[tuple[Engine, Callable[[], float]]]:
+    """A real engine of a CPU target, and its output tokens per second over one round of
+    the target's workload.
+    """
     target = suite.target(target_name)
     assert target.model.directory is not None
     launch = measured_launch(
@@ -121,14 +142,24 @@ def engine(suite: Suite, target_name: str, work: Path) -> Iterator[tuple[Engine,
         python_path=str(ROOT / "src"),
         cache_directory=work,
     )
-    plan = expand(suite.workload(target.workloads[0]), vocabulary_size=suite.vocabulary_size(target))
+    plan = expand(
+        suite.workload(target.workloads[0]), vocabulary_size=suite.vocabulary_size(target)
+    )
     cpus, rounds = os.sched_getaffinity(0), iter(range(100_000))
     with start_engine(launch, work_directory=work / "engine") as started:
         os.sched_setaffinity(0, set(target.pinning.client_cpus) & cpus or cpus)
 
         def rate() -> float:
-            seen = run_round(plan.for_round(next(rounds)), base_url=started.base_url, model_name=started.model_name)
-            return sum(sample.output_token_count for sample in seen.samples) / (seen.end_ns - seen.start_ns) * 1e9
+            seen = run_round(
+                plan.for_round(next(rounds)),
+                base_url=started.base_url,
+                model_name=started.model_name,
+            )
+            return (
+                sum(sample.output_token_count for sample in seen.samples)
+                / (seen.end_ns - seen.start_ns)
+                * 1e9
+            )
 
         for _ in range(WARM_UP_ROUNDS):
             rate()
@@ -142,7 +173,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with busy_loop() as rate:
         result["loop"] = loss(rate, lambda: (os.getpid(),), arguments.loop_pairs, nvml=nvml)
     if not os.environ.get("K3PERF_ENGINE_PYTHON") or not arguments.engine_pairs:
-        return {"core_ratio": core_ratio(lambda: (os.getpid(),), arguments.seconds, nvml=nvml), **result, "engine": None}
+        return {
+            "core_ratio": core_ratio(lambda: (os.getpid(),), arguments.seconds, nvml=nvml),
+            **result,
+            "engine": None,
+        }
     with (
         tempfile.TemporaryDirectory(prefix="k3perf-cost-") as work,
         engine(load_suite(ROOT / "perf_tests"), arguments.target, Path(work)) as (started, rate),
@@ -153,14 +188,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=30, help="for the share of a core")
     parser.add_argument("--loop-pairs", type=int, default=30)
     parser.add_argument("--engine-pairs", type=int, default=16, help="0: without an engine")
     parser.add_argument("--target", default="cpu-hybrid")
     parser.add_argument("--no-nvml", action="store_true")
     result = measure(parser.parse_args())
-    measurable = [name for name in ("loop", "engine") if result[name] and result[name]["measurable"]]
+    measurable = [
+        name for name in ("loop", "engine") if result[name] and result[name]["measurable"]
+    ]
     fine = result["core_ratio"] < CORE_LIMIT_RATIO and not measurable
     sys.stdout.write(json.dumps({**result, "fine": fine}) + "\n")
     return 0 if fine else 1

@@ -1,15 +1,21 @@
-"""What supervision and sampling add to a whole suite run: ``python benchmarks/supervision_cost.py [--sessions 3] [--cell fp8_kv]``.
+"""What supervision and sampling add to a whole suite run: ``python
+benchmarks/supervision_cost.py [--sessions 3] [--cell fp8_kv]``.
 
-Runs ``pytest perf_tests`` on the real CPU stand-in, once, with this module as a plugin, and prints JSON. Two figures, both ratios within that
-run:
+Runs ``pytest perf_tests`` on the real CPU stand-in, once, with this module as a plugin,
+and prints JSON. Two figures, both ratios within that run:
 
-* ``added_ratio``: what supervision and sampling took, over the run's wall time (limit 1 %). Counted are the wall time of everything that the
-  harness waits for (pre-flight, windows of readings, looks at the tree, freezing and thawing, reading the log) and the processor time of
-  everything else (the sampler's and the death watch's threads, watching a start, ending an engine, the guardians).
-* ``round_difference``: how much longer a round takes while the sampler runs than while it is paused, from neighbouring rounds of one engine
-  in the order on, off, off, on; the mean with its 95 % interval (Student's t). Sampling has no measurable cost when 0 lies inside.
+* ``added_ratio``: what supervision and sampling took, over the run's wall time (limit 1
+  %). Counted are the wall time of everything that the harness waits for (pre-flight,
+  windows of readings, looks at the tree, freezing and thawing, reading the log) and the
+  processor time of everything else (the sampler's and the death watch's threads,
+  watching a start, ending an engine, the guardians).
+* ``round_difference``: how much longer a round takes while the sampler runs than while
+  it is paused, from neighbouring rounds of one engine in the order on, off, off, on;
+  the mean with its 95 % interval (Student's t). Sampling has no measurable cost when 0
+  lies inside.
 
-Exit status 1 when the limit is broken or rounds are measurably longer with sampling. Needs K3PERF_ENGINE_PYTHON and a quiet machine.
+Exit status 1 when the limit is broken or rounds are measurably longer with sampling.
+Needs K3PERF_ENGINE_PYTHON and a quiet machine.
 """
 
 from __future__ import annotations
@@ -38,7 +44,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """Seconds by part of the calls that it wraps; a call inside a metered call counts with the outer one."""
+    """Seconds by part of the calls that it wraps; a call inside a metered call counts
+    with the outer one.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -53,7 +61,9 @@ class Meter:
             self.seconds[part] += seconds
 
     def wrap(self, owner: Any, name: str, part: str, clock: Callable[[], float]) -> None:
-        """Meter ``owner.name``: with ``time.monotonic`` what its caller waits, with ``time.thread_time`` what it costs."""
+        """Meter ``owner.name``: with ``time.monotonic`` what its caller waits, with
+        ``time.thread_time`` what it costs.
+        """
         function = getattr(owner, name)
 
         @functools.wraps(function)
@@ -81,14 +91,16 @@ def sampling_is_on(pair_index: int) -> bool:
 
 
 def install(meter: Meter) -> None:
-    """Meter the harness of this process, and pause the sampler's thread in every second round."""
+    """Meter the harness of this process, and pause the sampler's thread in every second
+    round.
+    """
     from k3perf.engine import supervisor
     from k3perf.engine.death_watch import DeathWatch
     from k3perf.engine.guardian import Guardian
     from k3perf.engine.log_reader import LogReader
     from k3perf.engine.running import Engine
-    from k3perf.run import cell_measurement, pool
     from k3perf.records.samples import RoundKind
+    from k3perf.run import cell_measurement, pool
     from k3perf.telemetry.sampler import Sampler
 
     take, measure, release = Sampler.sample, cell_measurement.measure_round, Guardian.release
@@ -103,7 +115,12 @@ def install(meter: Meter) -> None:
         record = measure(log, place, *rest)
         meter.paused = False
         if measured:
-            row = {"series": log.session_id, "pair": place.pair_index, "s": (record.end_ns - record.start_ns) / 1e9, "valid": record.valid}
+            row = {
+                "series": log.session_id,
+                "pair": place.pair_index,
+                "s": (record.end_ns - record.start_ns) / 1e9,
+                "valid": record.valid,
+            }
             meter.rounds.append(row)
         return record
 
@@ -111,7 +128,11 @@ def install(meter: Meter) -> None:
         meter.add("guardians", process_seconds(self.pid))
         release(self)
 
-    Sampler.sample, cell_measurement.measure_round, Guardian.release = sample, measure_round, end_guardian
+    Sampler.sample, cell_measurement.measure_round, Guardian.release = (
+        sample,
+        measure_round,
+        end_guardian,
+    )
     meter.wrap(Sampler, "_run", "sampler thread", time.thread_time)
     meter.wrap(DeathWatch, "_watch", "death watch", time.thread_time)
     meter.wrap(supervisor, "_wait_until_ready", "watching starts", time.thread_time)
@@ -133,13 +154,21 @@ def pytest_configure(config: Any) -> None:
     install(meter)
     config.add_cleanup(
         lambda: Path(report).write_text(
-            json.dumps({"wall_s": time.monotonic() - meter.began_s, "seconds": meter.seconds, "rounds": meter.rounds})
+            json.dumps(
+                {
+                    "wall_s": time.monotonic() - meter.began_s,
+                    "seconds": meter.seconds,
+                    "rounds": meter.rounds,
+                }
+            )
         )
     )
 
 
 def differences(rounds: list[dict[str, Any]]) -> list[float]:
-    """Log of a sampled round's duration over that of its unsampled neighbour, pair by pair (0, 1), (2, 3), ... of each series."""
+    """Log of a sampled round's duration over that of its unsampled neighbour, pair by
+    pair (0, 1), (2, 3), ... of each series.
+    """
     series: dict[str, dict[int, float]] = defaultdict(dict)
     for row in rounds:
         if row["valid"]:
@@ -157,14 +186,28 @@ def interval(values: list[float]) -> dict[str, Any]:
     """Mean with its 95 % interval."""
     from k3perf.stats.student import upper_quantile
 
-    half = upper_quantile((1 - CONFIDENCE) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    half = (
+        upper_quantile((1 - CONFIDENCE) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    )
     mean = fmean(values)
-    return {"mean_ratio": mean, "low_ratio": mean - half, "high_ratio": mean + half, "pairs": len(values)}
+    return {
+        "mean_ratio": mean,
+        "low_ratio": mean - half,
+        "high_ratio": mean + half,
+        "pairs": len(values),
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=3, help="engine starts of the run (default: %(default)s, about five minutes)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sessions",
+        type=int,
+        default=3,
+        help="engine starts of the run (default: %(default)s, about five minutes)",
+    )
     parser.add_argument("--target", default="cpu-hybrid")
     parser.add_argument("--cell", default="fp8_kv", help="-k expression that chooses the cell")
     arguments = parser.parse_args()
@@ -181,9 +224,23 @@ def main() -> int:
             "benchmarks.supervision_cost",
             "--k3-plain",
         ]
-        command += ["--k3-target", arguments.target, "-k", arguments.cell, "--k3-record", "--k3-sessions", str(arguments.sessions)]
+        command += [
+            "--k3-target",
+            arguments.target,
+            "-k",
+            arguments.cell,
+            "--k3-record",
+            "--k3-sessions",
+            str(arguments.sessions),
+        ]
         command += ["--k3-results", f"{scratch}/results"]
-        run = subprocess.run(command, cwd=ROOT, env={**os.environ, REPORT_VARIABLE: str(report)}, stdout=sys.stderr, check=False)
+        run = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, REPORT_VARIABLE: str(report)},
+            stdout=sys.stderr,
+            check=False,
+        )
         if not report.is_file():
             sys.stderr.write(f"the run ended with status {run.returncode} and left no report\n")
             return 1

@@ -1,4 +1,6 @@
-"""The configuration that the engine resolved is the one that was approved: a changed default under a tuned setup is seen here."""
+"""The configuration that the engine resolved is the one that was approved: a changed
+default under a tuned setup is seen here.
+"""
 
 import pytest
 

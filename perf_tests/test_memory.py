@@ -1,4 +1,6 @@
-"""Weights, KV cache, peaks and capacity of every approved config, compared exactly or with a tolerance in bytes."""
+"""Weights, KV cache, peaks and capacity of every approved config, compared exactly or
+with a tolerance in bytes.
+"""
 
 import pytest
 

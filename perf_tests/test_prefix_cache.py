@@ -1,4 +1,6 @@
-"""Prefix sharing: the hit rate of a known shared prefix is the approved one, and with it what the cache saves."""
+"""Prefix sharing: the hit rate of a known shared prefix is the approved one, and with
+it what the cache saves.
+"""
 
 import pytest
 

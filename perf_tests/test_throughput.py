@@ -1,4 +1,6 @@
-"""Tokens per second of every approved config. These tests carry the rounds for pytest-benchmark."""
+"""Tokens per second of every approved config. These tests carry the rounds for
+pytest-benchmark.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Replay of a trace: production-like arrivals, lengths and prefix sharing, against the baseline of the same window."""
+"""Replay of a trace: production-like arrivals, lengths and prefix sharing, against the
+baseline of the same window.
+"""
 
 import pytest
 

@@ -1,9 +1,11 @@
-"""Print the arguments that this environment's `vllm serve` takes, as JSON; run with the engine's Python.
+"""Print the arguments that this environment's `vllm serve` takes, as JSON; run with the
+engine's Python.
 
     .venv-engine/bin/python scripts/list-vllm-arguments.py --merge src/k3perf/config/vllm_arguments.json > new.json
 
-Then put new.json in the place of the table. The table lets the harness check arguments without
-vLLM installed. Without --merge the releases that the table has already are lost.
+Then put new.json in the place of the table. The table lets the harness check arguments
+without vLLM installed. Without --merge the releases that the table has already are
+lost.
 """
 
 import json
@@ -31,7 +33,12 @@ def main() -> None:
         entry["choices"] = sorted({*known["choices"], *found["choices"]})
         entry["releases"] = sorted({*known["releases"], release})
         table[name] = entry
-    print(json.dumps({"source": "the parser of vllm serve", "arguments": dict(sorted(table.items()))}, indent=1))
+    print(
+        json.dumps(
+            {"source": "the parser of vllm serve", "arguments": dict(sorted(table.items()))},
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

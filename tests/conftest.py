@@ -9,8 +9,12 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-# A run started by nohup or in a script's background inherits ignored signals; the tests are about a harness that gets them.
-for _number, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+# A run started by nohup or in a script's background inherits ignored signals; the tests
+# are about a harness that gets them.
+for _number, _handler in (
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGINT, signal.default_int_handler),
+):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
@@ -30,7 +34,9 @@ def suite_copy(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def engine_python(request: pytest.FixtureRequest) -> Path:
-    """The CPU engine's Python: the option, K3PERF_ENGINE_PYTHON, or .venv-engine; skipped by name where there is none."""
+    """The CPU engine's Python: the option, K3PERF_ENGINE_PYTHON, or .venv-engine;
+    skipped by name where there is none.
+    """
     given = request.config.getoption("--k3-engine-python") or os.environ.get("K3PERF_ENGINE_PYTHON")
     path = Path(given) if given else REPOSITORY / ".venv-engine" / "bin" / "python"
     if not path.is_file():

@@ -1,4 +1,6 @@
-"""What stand-ins for an engine's Python answer when they are asked which vLLM they have and whether its native module loads."""
+"""What stand-ins for an engine's Python answer when they are asked which vLLM they have
+and whether its native module loads.
+"""
 
 ANSWERS = """if [ "$1" = -c ]; then
     case "$2" in

@@ -1,4 +1,6 @@
-"""An engine's Python whose vLLM is a fork with arguments of its own: nothing but a parser."""
+"""An engine's Python whose vLLM is a fork with arguments of its own: nothing but a
+parser.
+"""
 
 import sys
 from pathlib import Path
@@ -21,18 +23,33 @@ def make_arg_parser(parser):
 
 
 class Fork:
-    """A vLLM with arguments of its own, as an engine's Python has it. ``listings``: how often its parser was asked for."""
+    """A vLLM with arguments of its own, as an engine's Python has it. ``listings``: how
+    often its parser was asked for.
+    """
 
     def __init__(self, root: Path, release: str, module: str = "launchers") -> None:
         self.site = root / "site"
         self.log = root / "listed"
         self.module = self.site / "vllm" / "entrypoints" / module / "cli_args.py"
-        for folder in (self.module.parent, self.site / "vllm" / "utils", self.site / f"vllm-{release}.dist-info"):
+        for folder in (
+            self.module.parent,
+            self.site / "vllm" / "utils",
+            self.site / f"vllm-{release}.dist-info",
+        ):
             folder.mkdir(parents=True)
-        for folder in (self.site / "vllm", self.site / "vllm" / "entrypoints", self.module.parent, self.site / "vllm" / "utils"):
+        for folder in (
+            self.site / "vllm",
+            self.site / "vllm" / "entrypoints",
+            self.module.parent,
+            self.site / "vllm" / "utils",
+        ):
             (folder / "__init__.py").touch()
-        (self.site / "vllm" / "utils" / "argparse_utils.py").write_text("from argparse import ArgumentParser as FlexibleArgumentParser\n")
-        (self.site / f"vllm-{release}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
+        (self.site / "vllm" / "utils" / "argparse_utils.py").write_text(
+            "from argparse import ArgumentParser as FlexibleArgumentParser\n"
+        )
+        (self.site / f"vllm-{release}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n"
+        )
         self.module.write_text(PARSER.format(log=str(self.log)))
         self.python = root / "python"
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH={self.site} exec {sys.executable} "$@"\n')

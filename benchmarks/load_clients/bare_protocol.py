@@ -1,11 +1,16 @@
-"""The floor: a bare asyncio protocol that only counts chunks. A fifth argument ``uvloop`` swaps the event loop."""
+"""The floor: a bare asyncio protocol that only counts chunks. A fifth argument
+``uvloop`` swaps the event loop.
+"""
 
 import asyncio
 import json
 
 from measured import completion_body, concurrency, extra, host, measure, port
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length:"
+    b" %d\r\n\r\n"
+)
 
 
 class Counter(asyncio.Protocol):
@@ -31,7 +36,9 @@ async def play(tokens):
     for number, end in enumerate(ends):
         body = json.dumps(completion_body(number, tokens)).encode()
         request = HEAD % len(body) + body
-        await loop.create_connection(lambda request=request, end=end: Counter(request, end), host, int(port))
+        await loop.create_connection(
+            lambda request=request, end=end: Counter(request, end), host, int(port)
+        )
     counts = await asyncio.gather(*ends)
     assert min(counts) >= tokens, counts
 

@@ -1,4 +1,6 @@
-"""The project's own client, whole rounds: sending, reading, decoding. With ``truth`` one round, and its lag behind the server's truth."""
+"""The project's own client, whole rounds: sending, reading, decoding. With ``truth``
+one round, and its lag behind the server's truth.
+"""
 
 import json
 import urllib.request
@@ -28,7 +30,9 @@ def play(tokens):
     )
     plan = expand(spec, vocabulary_size=4096)
     seen = run_round(plan, base_url=base_url, model_name="mock")
-    assert all(sample.status is RequestStatus.OK for sample in seen.samples), {sample.detail for sample in seen.samples}
+    assert all(sample.status is RequestStatus.OK for sample in seen.samples), {
+        sample.detail for sample in seen.samples
+    }
     return plan, seen
 
 

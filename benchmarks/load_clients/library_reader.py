@@ -1,4 +1,6 @@
-"""A plain reader on a library: fifth argument ``aiohttp-json``, ``aiohttp-orjson-uvloop``, ``httpx``. Times, parses, counts each chunk."""
+"""A plain reader on a library: fifth argument ``aiohttp-json``,
+``aiohttp-orjson-uvloop``, ``httpx``. Times, parses, counts each chunk.
+"""
 
 import asyncio
 import json
@@ -22,17 +24,23 @@ class Seen:
     def take(self, line):
         if line.startswith(b"data: {"):
             self.times.append(time.monotonic_ns())
-            self.counts.append(sum(len(choice["token_ids"]) for choice in loads(line[6:])["choices"]))
+            self.counts.append(
+                sum(len(choice["token_ids"]) for choice in loads(line[6:])["choices"])
+            )
 
 
 async def aiohttp_user(session, seen, number, tokens):
-    async with session.post(base_url + "/v1/completions", json=completion_body(number, tokens)) as response:
+    async with session.post(
+        base_url + "/v1/completions", json=completion_body(number, tokens)
+    ) as response:
         async for line in response.content:
             seen.take(line)
 
 
 async def httpx_user(session, seen, number, tokens):
-    async with session.stream("POST", base_url + "/v1/completions", json=completion_body(number, tokens)) as response:
+    async with session.stream(
+        "POST", base_url + "/v1/completions", json=completion_body(number, tokens)
+    ) as response:
         async for line in response.aiter_lines():
             seen.take(line.encode())
 
@@ -43,14 +51,18 @@ async def play(tokens):
         import httpx
 
         user = httpx_user
-        opened = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))  # noqa: S113
+        opened = httpx.AsyncClient(
+            timeout=None, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        )  # noqa: S113
     else:
         import aiohttp
 
         user = aiohttp_user
         opened = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
     async with opened as session:
-        await asyncio.gather(*(user(session, seen, number, tokens) for number in range(concurrency)))
+        await asyncio.gather(
+            *(user(session, seen, number, tokens) for number in range(concurrency))
+        )
     assert sum(seen.counts) == concurrency * tokens, sum(seen.counts)
 
 

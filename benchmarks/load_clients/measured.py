@@ -1,6 +1,8 @@
-"""What every client program here does: a warm-up, then few and many tokens per request in one process, its CPU time read around each.
+"""What every client program here does: a warm-up, then few and many tokens per request
+in one process, its CPU time read around each.
 
-Imports, connecting and lazy set-up fall into the warm-up or are the same in both runs, so the difference is the cost of the tokens.
+Imports, connecting and lazy set-up fall into the warm-up or are the same in both runs,
+so the difference is the cost of the tokens.
 """
 
 import json
@@ -13,7 +15,9 @@ host, port = base_url.removeprefix("http://").split(":")
 
 
 def measure(play):
-    """``play(output_tokens)`` plays ``concurrency`` streams once. Prints [user s, system s] after each run as the last line on stdout."""
+    """``play(output_tokens)`` plays ``concurrency`` streams once. Prints [user s,
+    system s] after each run as the last line on stdout.
+    """
     readings_s = []
     for tokens in (few_tokens, few_tokens, many_tokens):
         play(tokens)

@@ -1,4 +1,6 @@
-"""``vllm bench serve`` with the engine's Python: then a tokenizer's directory and a scratch directory. Needs no ``vllm`` command."""
+"""``vllm bench serve`` with the engine's Python: then a tokenizer's directory and a
+scratch directory. Needs no ``vllm`` command.
+"""
 
 import argparse
 
@@ -11,9 +13,35 @@ add_cli_args(parser)
 
 
 def play(tokens):
-    arguments = ["--backend", "openai", "--base-url", base_url, "--model", "mock", "--tokenizer", tokenizer, "--dataset-name", "random"]
-    arguments += ["--random-input-len", "32", "--random-output-len", str(tokens), "--num-prompts", str(concurrency), "--ignore-eos"]
-    arguments += ["--max-concurrency", str(concurrency), "--disable-tqdm", "--save-result", "--result-filename", f"{scratch}/vllm.json"]
+    arguments = [
+        "--backend",
+        "openai",
+        "--base-url",
+        base_url,
+        "--model",
+        "mock",
+        "--tokenizer",
+        tokenizer,
+        "--dataset-name",
+        "random",
+    ]
+    arguments += [
+        "--random-input-len",
+        "32",
+        "--random-output-len",
+        str(tokens),
+        "--num-prompts",
+        str(concurrency),
+        "--ignore-eos",
+    ]
+    arguments += [
+        "--max-concurrency",
+        str(concurrency),
+        "--disable-tqdm",
+        "--save-result",
+        "--result-filename",
+        f"{scratch}/vllm.json",
+    ]
     main(parser.parse_args(arguments))
 
 

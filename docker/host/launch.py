@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""On the GPU host: one container a job, again and again. Standard library only; run by docker/host/k3perf-runner@.service.
+"""On the GPU host: one container a job, again and again. Standard library only; run by
+docker/host/k3perf-runner@.service.
 
-The container starts first and proves the device clean; only then GitHub is asked for a just-in-time configuration, which is handed over
-through standard input. The token stays on the host. SIGTERM drains: the job that runs ends in peace, then nothing new is started.
+The container starts first and proves the device clean; only then GitHub is asked for a
+just-in-time configuration, which is handed over through standard input. The token stays
+on the host. SIGTERM drains: the job that runs ends in peace, then nothing new is
+started.
 
-Environment: K3PERF_REPOSITORY (OWNER/NAME), K3PERF_TOKEN_FILE (a token that may administer the repository's runners, read anew for each
-job, so that it can be rotated), K3PERF_LABELS (comma-separated, e.g. gpu,h200,pool-a), K3PERF_CONTAINER_COMMAND, K3PERF_RUNNER_GROUP (1),
-GITHUB_API_URL. Exit status: 0 drained, otherwise the container's (20 and 21 mean a dirty device, 23 that no job
-was taken) or 24 (GitHub did not answer as it should). A container that ends with 0 without a job counts as 23.
-With 23 the launcher ends at once: one registration, then systemd's pause of 60 s.
+Environment: K3PERF_REPOSITORY (OWNER/NAME), K3PERF_TOKEN_FILE (a token that may
+administer the repository's runners, read anew for each job, so that it can be rotated),
+K3PERF_LABELS (comma-separated, e.g. gpu,h200,pool-a), K3PERF_CONTAINER_COMMAND,
+K3PERF_RUNNER_GROUP (1), GITHUB_API_URL. Exit status: 0 drained, otherwise the
+container's (20 and 21 mean a dirty device, 23 that no job was taken) or 24 (GitHub did
+not answer as it should). A container that ends with 0 without a job counts as 23. With
+23 the launcher ends at once: one registration, then systemd's pause of 60 s.
 """
 
 from __future__ import annotations
@@ -34,7 +39,9 @@ TIMEOUT_S = 60
 
 
 class Launcher:
-    """Starts containers until told to drain or until one reports a device that cannot be used."""
+    """Starts containers until told to drain or until one reports a device that cannot
+    be used.
+    """
 
     def __init__(self) -> None:
         self.draining = False
@@ -54,8 +61,15 @@ class Launcher:
 
     def _one_job(self) -> int:
         command = shlex.split(os.environ.get("K3PERF_CONTAINER_COMMAND", DEFAULT_COMMAND))
-        # a session of its own: the terminal's or systemd's signals reach the container through us alone
-        container = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        # a session of its own: the terminal's or systemd's signals reach the container
+        # through us alone
+        container = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         assert container.stdin is not None  # noqa: S101 (for the type checker; Popen was given PIPE)
         assert container.stdout is not None  # noqa: S101
         answered = failed = taken = False
@@ -74,7 +88,10 @@ class Launcher:
         if failed:
             return GITHUB_FAILED
         if status == 0 and not taken:
-            print("launch: the container ended without a job; the launcher ends (docs/runner.md)", flush=True)
+            print(
+                "launch: the container ended without a job; the launcher ends (docs/runner.md)",
+                flush=True,
+            )
             return 0 if self.draining else RUNNER_FAILED
         return status
 
@@ -90,7 +107,10 @@ def _configuration_or_none() -> str:
 def just_in_time_configuration() -> str:
     """Register one ephemeral runner; GitHub forgets it after its one job."""
     repository = os.environ["K3PERF_REPOSITORY"]
-    labels = ["self-hosted", *(label for label in os.environ.get("K3PERF_LABELS", "gpu").split(",") if label)]
+    labels = [
+        "self-hosted",
+        *(label for label in os.environ.get("K3PERF_LABELS", "gpu").split(",") if label),
+    ]
     body = {
         "name": f"{socket.gethostname()[:40]}-{uuid.uuid4().hex[:8]}",
         "runner_group_id": int(os.environ.get("K3PERF_RUNNER_GROUP", "1")),
@@ -102,11 +122,15 @@ def just_in_time_configuration() -> str:
         raise ValueError(f"GITHUB_API_URL must be https, not {url}")
     headers = {
         "Accept": "application/vnd.github+json",
-        "Authorization": f"Bearer {Path(os.environ['K3PERF_TOKEN_FILE']).read_text(encoding='ascii').strip()}",
+        "Authorization": (
+            f"Bearer {Path(os.environ['K3PERF_TOKEN_FILE']).read_text(encoding='ascii').strip()}"
+        ),
         "Content-Type": "application/json",
         "X-GitHub-Api-Version": "2022-11-28",
     }
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers, method="POST")  # noqa: S310 (checked above)
+    request = urllib.request.Request(
+        url, data=json.dumps(body).encode(), headers=headers, method="POST"
+    )  # noqa: S310 (checked above)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
         return str(json.load(answer)["encoded_jit_config"])
 

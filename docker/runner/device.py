@@ -1,4 +1,6 @@
-"""Is the device free? What nvidia-smi and /proc say, to findings: one line for each thing that is in the way. Standard library only."""
+"""Is the device free? What nvidia-smi and /proc say, to findings: one line for each
+thing that is in the way. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def _nvidia() -> list[str]:
         return [f"the device cannot be read: {error}"]
     if not memory.strip():
         return ["nvidia-smi names no device"]
-    found = [f"process on the device: {line.strip()}" for line in processes.splitlines() if line.strip()]
+    found = [
+        f"process on the device: {line.strip()}" for line in processes.splitlines() if line.strip()
+    ]
     for line in memory.splitlines():
         index, _, used = (part.strip() for part in line.partition(","))
         try:
@@ -41,23 +45,35 @@ def _nvidia() -> list[str]:
             found.append(f"device {index}: memory in use cannot be read ({used!r})")
             continue
         if used_mib > limit_mib:
-            found.append(f"device {index}: {used_mib:.0f} MiB in use, {limit_mib:.0f} allowed when idle")
+            found.append(
+                f"device {index}: {used_mib:.0f} MiB in use, {limit_mib:.0f} allowed when idle"
+            )
     return found
 
 
 def _smi(query: str) -> str:
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    ).stdout
 
 
 def _leftovers(proc: Path) -> list[str]:
-    """Engine processes of this user that outlived their job; inside a container every process belongs to it."""
+    """Engine processes of this user that outlived their job; inside a container every
+    process belongs to it.
+    """
     found = []
     for entry in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             if entry.stat().st_uid != os.getuid():
                 continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            command = (
+                (entry / "cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode("utf-8", "replace")
+                .strip()
+            )
         except OSError:
             continue  # it ended while we looked
         if "vllm" in command.lower() and int(entry.name) != os.getpid():

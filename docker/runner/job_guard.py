@@ -1,7 +1,8 @@
-"""May this job run here? From the event that GitHub handed to the runner. Standard library only.
+"""May this job run here? From the event that GitHub handed to the runner. Standard
+library only.
 
-A pull request can change the workflow file that asks for this runner, so the rule of the workflow is enforced again here, where the
-pull request cannot reach it.
+A pull request can change the workflow file that asks for this runner, so the rule of
+the workflow is enforced again here, where the pull request cannot reach it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""The container's entry point: prove the device clean, take one job, prove the device clean again. Standard library only.
+"""The container's entry point: prove the device clean, take one job, prove the device
+clean again. Standard library only.
 
-``run``: says READY on standard output when the device is clean, then reads a just-in-time configuration from standard input (or takes it
-from ACTIONS_RUNNER_INPUT_JITCONFIG), so that nothing registers for a device that cannot be used. No token ever enters the container.
-``guard``: the runner's job-started hook. ``health``: the container's health check.
+``run``: says READY on standard output when the device is clean, then reads a
+just-in-time configuration from standard input (or takes it from
+ACTIONS_RUNNER_INPUT_JITCONFIG), so that nothing registers for a device that cannot be
+used. No token ever enters the container. ``guard``: the runner's job-started hook.
+``health``: the container's health check.
 
-GitHub's run.sh ends with 0 also when the runner was refused, had a session conflict or is too old. So its status proves nothing.
-The job-started hook runs only for a job: the guard leaves a mark, and the mark decides.
+GitHub's run.sh ends with 0 also when the runner was refused, had a session conflict or
+is too old. So its status proves nothing. The job-started hook runs only for a job: the
+guard leaves a mark, and the mark decides.
 
-Exit statuses: 0 one job taken (also one that the guard refused) and the device clean, or stopped by a signal before a job;
-20 dirty at the start; 21 dirty at the end; 22 no configuration came; 23 the runner ended without taking a job, or failed after it;
-1 a job or health check refused.
+Exit statuses: 0 one job taken (also one that the guard refused) and the device clean,
+or stopped by a signal before a job; 20 dirty at the start; 21 dirty at the end; 22 no
+configuration came; 23 the runner ended without taking a job, or failed after it; 1 a
+job or health check refused.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ DIRTY_AT_START, DIRTY_AT_END, NO_CONFIGURATION, RUNNER_FAILED = 20, 21, 22, 23
 CONFIGURATION_VARIABLE = "ACTIONS_RUNNER_INPUT_JITCONFIG"
 STATE = Path(os.environ.get("K3PERF_STATE", "/run/k3perf/state"))
 MARK = STATE.with_name("job-taken")
-# the launcher on the host starts the next container at once only after this line (docker/host/launch.py)
+# the launcher on the host starts the next container at once only after this line
+# (docker/host/launch.py)
 TAKEN = "k3perf-runner: a job was taken"
 # without it run.sh ends with 0 when GitHub refuses the runner's version
 DEPRECATED_VARIABLE, DEPRECATED_STATUS = "ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE", 7
@@ -86,25 +92,37 @@ def run() -> int:
         say(TAKEN)
     dirty = _wait_until_clean(kind, float(os.environ.get("K3PERF_END_WAIT_S", "60")))
     if dirty:
-        return _refuse("the device is dirty after the job; take this host out of service", dirty, DIRTY_AT_END)
+        return _refuse(
+            "the device is dirty after the job; take this host out of service", dirty, DIRTY_AT_END
+        )
     return _judge(ending, taken=taken)
 
 
 def _judge(ending: Ending, *, taken: bool) -> int:
-    """The exit status on a clean device. ``taken``: whether the job-started hook left its mark."""
+    """The exit status on a clean device. ``taken``: whether the job-started hook left
+    its mark.
+    """
     if taken and ending.status == 0:
         say("k3perf-runner: clean, the runner ended after its job")
         return 0
     if not taken and ending.stopped:
         say("k3perf-runner: clean, stopped before a job was taken")
         return 0
-    what = "the runner failed after it took a job" if taken else "the runner ended without taking a job"
+    what = (
+        "the runner failed after it took a job"
+        if taken
+        else "the runner ended without taking a job"
+    )
     said = "\n".join(ending.last_lines).lower()
     cause = next((advice for words, advice in CAUSES if words in said), UNKNOWN_CAUSE)
     if ending.status == DEPRECATED_STATUS:
         cause = TOO_OLD
     lines = ending.last_lines or ("(it printed nothing)",)
-    _refuse(f"{what} (run.sh ended with status {ending.status}); its last lines:", list(lines), RUNNER_FAILED)
+    _refuse(
+        f"{what} (run.sh ended with status {ending.status}); its last lines:",
+        list(lines),
+        RUNNER_FAILED,
+    )
     say(f"k3perf-runner: {cause}")
     return RUNNER_FAILED
 
@@ -127,10 +145,19 @@ def _wait_until_clean(kind: str, limit_s: float) -> list[str]:
 
 
 def _cache_environment(kind: str) -> dict[str, str]:
-    """Compile caches under a folder for this image and this driver; another image's code is never picked up."""
+    """Compile caches under a folder for this image and this driver; another image's
+    code is never picked up.
+    """
     image = Path(__file__).with_name("image-id").read_text(encoding="ascii").strip()
-    folder = Path(os.environ.get("K3PERF_COMPILE_CACHE", "/cache/compile")) / f"{image}-{device.driver_version(kind)}"
-    names = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    folder = (
+        Path(os.environ.get("K3PERF_COMPILE_CACHE", "/cache/compile"))
+        / f"{image}-{device.driver_version(kind)}"
+    )
+    names = {
+        "VLLM_CACHE_ROOT": "vllm",
+        "TRITON_CACHE_DIR": "triton",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    }
     for name in names.values():
         (folder / name).mkdir(parents=True, exist_ok=True)
     return {variable: str(folder / name) for variable, name in names.items()}
@@ -138,8 +165,15 @@ def _cache_environment(kind: str) -> dict[str, str]:
 
 def _serve(configuration: str, cache: dict[str, str]) -> Ending:
     """Run GitHub's runner to its end and pass its output on."""
-    environment = {**os.environ, **cache, CONFIGURATION_VARIABLE: configuration, DEPRECATED_VARIABLE: "1"}
-    environment.setdefault("ACTIONS_RUNNER_HOOK_JOB_STARTED", str(Path(__file__).with_name("job-started.sh").resolve()))
+    environment = {
+        **os.environ,
+        **cache,
+        CONFIGURATION_VARIABLE: configuration,
+        DEPRECATED_VARIABLE: "1",
+    }
+    environment.setdefault(
+        "ACTIONS_RUNNER_HOOK_JOB_STARTED", str(Path(__file__).with_name("job-started.sh").resolve())
+    )
     runner = subprocess.Popen(
         ["./run.sh"],
         env=environment,
@@ -179,7 +213,9 @@ def _pass_output(output: IO[str], last_lines: deque[str]) -> None:
 
 
 def _end_leftovers() -> None:
-    """End every process of this user but this one and its ancestors: a job's processes must not outlive it."""
+    """End every process of this user but this one and its ancestors: a job's processes
+    must not outlive it.
+    """
     kept = {os.getpid()}
     current = os.getpid()
     while current > 1:
@@ -209,7 +245,11 @@ def _mine_but(kept: set[int]) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             stat = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            if entry.stat().st_uid == os.getuid() and stat[0] != "Z" and int(entry.name) not in kept:
+            if (
+                entry.stat().st_uid == os.getuid()
+                and stat[0] != "Z"
+                and int(entry.name) not in kept
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue  # it ended while we looked
@@ -224,11 +264,15 @@ def _kill(pid: int, number: int) -> None:
 
 
 def guard() -> int:
-    """Leave the mark of a job; refuse a job that may not run here, or a device that another process took."""
+    """Leave the mark of a job; refuse a job that may not run here, or a device that
+    another process took.
+    """
     MARK.touch()
     environment = os.environ
     why = job_guard.refusal(
-        environment.get("GITHUB_EVENT_NAME", ""), environment.get("GITHUB_EVENT_PATH", ""), environment.get("GITHUB_REPOSITORY", "")
+        environment.get("GITHUB_EVENT_NAME", ""),
+        environment.get("GITHUB_EVENT_PATH", ""),
+        environment.get("GITHUB_REPOSITORY", ""),
     )
     dirty = [] if why else device.findings(environment.get("K3PERF_DEVICE", "nvidia"))
     if not why and not dirty:

@@ -1,4 +1,6 @@
-"""k3perf: performance-regression tests for tuned Kimi K3 serving on vLLM. Importing it imports nothing heavy."""
+"""k3perf: performance-regression tests for tuned Kimi K3 serving on vLLM. Importing it
+imports nothing heavy.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Text of a file to plain data: the one JSON and YAML parser of all documents that come from outside.
+"""Text of a file to plain data: the one JSON and YAML parser of all documents that come
+from outside.
 
-Every way in which a file can be unfit ends in one exception. Plain data is made of dict, list, str, int, float, bool and None, nested at
-most ``LARGEST_DEPTH`` deep, without a key written twice, NaN, infinity or an integer beyond 64 bits.
+Every way in which a file can be unfit ends in one exception. Plain data is made of
+dict, list, str, int, float, bool and None, nested at most ``LARGEST_DEPTH`` deep,
+without a key written twice, NaN, infinity or an integer beyond 64 bits.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import yaml
 
 from k3perf.errors import ConfigFileError
 
-try:  # libyaml reads a suite six times as fast; PyYAML's wheels have it, a build from source may not
+# libyaml reads a suite six times as fast; PyYAML's wheels have it, a build from source
+# may not
+try:
     from yaml import CSafeLoader as _SafeLoader
 except ImportError:
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
@@ -33,7 +37,8 @@ _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 class DocumentProblem(Exception):
     """Why a text is not a document.
 
-    ``problem`` may quote the text. ``kind`` never does: use it for files of strangers. ``place`` is a line or a key, empty for the whole text.
+    ``problem`` may quote the text. ``kind`` never does: use it for files of strangers.
+    ``place`` is a line or a key, empty for the whole text.
     """
 
     def __init__(self, kind: str, problem: str = "", place: str = "") -> None:
@@ -48,7 +53,9 @@ class DocumentProblem(Exception):
 
 
 def read_text(path: Path, next_step: str) -> str | None:
-    """The file's text without a byte-order mark, or None if there is no such file. Raises ConfigFileError for all else."""
+    """The file's text without a byte-order mark, or None if there is no such file.
+    Raises ConfigFileError for all else.
+    """
     try:
         with path.open("rb") as stream:
             content = stream.read(LARGEST_DOCUMENT_BYTES + 1)
@@ -56,13 +63,17 @@ def read_text(path: Path, next_step: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigFileError(path, "", None, f"cannot be read: {error.strerror}", next_step) from None
+        raise ConfigFileError(
+            path, "", None, f"cannot be read: {error.strerror}", next_step
+        ) from None
     except DocumentProblem as problem:
         raise problem.at(path, next_step) from None
 
 
 def read_json(path: Path, next_step: str, *, finite: bool = True) -> Any:
-    """The JSON file as plain data (``json_of``). Raises ConfigFileError, also where there is no such file."""
+    """The JSON file as plain data (``json_of``). Raises ConfigFileError, also where
+    there is no such file.
+    """
     text = read_text(path, next_step)
     if text is None:
         raise ConfigFileError(path, "", None, "there is no such file", next_step)
@@ -75,7 +86,9 @@ def read_json(path: Path, next_step: str, *, finite: bool = True) -> Any:
 def text_of(content: bytes) -> str:
     """UTF-8 text, with or without a byte-order mark. Raises DocumentProblem."""
     if len(content) > LARGEST_DOCUMENT_BYTES:
-        raise DocumentProblem(f"is larger than {LARGEST_DOCUMENT_BYTES >> 20} MiB, which no document is")
+        raise DocumentProblem(
+            f"is larger than {LARGEST_DOCUMENT_BYTES >> 20} MiB, which no document is"
+        )
     if content.startswith(_UTF16_MARKS):
         raise DocumentProblem("is UTF-16 text; save it as UTF-8")
     zero = content.find(b"\0")
@@ -90,15 +103,22 @@ def text_of(content: bytes) -> str:
 def json_of(text: str | bytes, *, finite: bool = True) -> Any:
     """JSON text to plain data. Raises DocumentProblem.
 
-    ``finite=False`` takes NaN and Infinity, which are not JSON but stand in the config.json of published models.
+    ``finite=False`` takes NaN and Infinity, which are not JSON but stand in the
+    config.json of published models.
     """
     words = text_of(text) if isinstance(text, bytes) else text
     if not words.strip():
         raise DocumentProblem("is empty")
     try:
-        data = json.loads(words, object_pairs_hook=_unique, parse_constant=_refuse_constant if finite else None)
+        data = json.loads(
+            words, object_pairs_hook=_unique, parse_constant=_refuse_constant if finite else None
+        )
     except json.JSONDecodeError as error:
-        raise DocumentProblem("is not valid JSON", f"is not valid JSON, or was cut short: {error.msg}", f"line {error.lineno}") from None
+        raise DocumentProblem(
+            "is not valid JSON",
+            f"is not valid JSON, or was cut short: {error.msg}",
+            f"line {error.lineno}",
+        ) from None
     except RecursionError:
         raise _too_deep() from None
     except ValueError:  # more digits than Python converts
@@ -109,7 +129,9 @@ def json_of(text: str | bytes, *, finite: bool = True) -> Any:
 
 
 def yaml_of(text: str, *, words: bool = False) -> Any:
-    """One YAML document to plain data, None for an empty text. Dates stay text, with ``words`` numbers too. Raises DocumentProblem."""
+    """One YAML document to plain data, None for an empty text. Dates stay text, with
+    ``words`` numbers too. Raises DocumentProblem.
+    """
     try:
         data = yaml.load(text, Loader=_WordLoader if words else _UniqueKeyLoader)  # noqa: S506 (SafeLoader subclasses)
     except yaml.YAMLError as error:
@@ -119,27 +141,45 @@ def yaml_of(text: str, *, words: bool = False) -> Any:
         raise DocumentProblem("is not valid YAML", f"is not valid YAML: {problem}", place) from None
     except RecursionError:
         raise _too_deep() from None
-    except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:  # of a tag's constructor
-        raise DocumentProblem("is not valid YAML", f"is not valid YAML: a value cannot be read ({str(error)[:100]})") from None
+    except (
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        OverflowError,
+    ) as error:  # of a tag's constructor
+        raise DocumentProblem(
+            "is not valid YAML", f"is not valid YAML: a value cannot be read ({str(error)[:100]})"
+        ) from None
     return _bounded(data)
 
 
 class _UniqueKeyLoader(_SafeLoader):
-    """Safe loader that refuses a key written twice, which plain YAML would let win in silence."""
+    """Safe loader that refuses a key written twice, which plain YAML would let win in
+    silence.
+    """
 
 
 class _WordLoader(_UniqueKeyLoader):
-    """Numbers and days stay the text that was written: 0.30 as a number is 0.3, another release."""
+    """Numbers and days stay the text that was written: 0.30 as a number is 0.3, another
+    release.
+    """
 
 
-def _construct_unique(loader: _UniqueKeyLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+def _construct_unique(
+    loader: _UniqueKeyLoader, node: yaml.MappingNode, deep: bool = False
+) -> dict[Any, Any]:
     mapping: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=deep)
         if not isinstance(key, Hashable):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be a word or a number", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a word or a number", key_node.start_mark
+            )
         if key in mapping:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is written twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is written twice", key_node.start_mark
+            )
         mapping[key] = loader.construct_object(value_node, deep=deep)
     return mapping
 
@@ -167,7 +207,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise DocumentProblem("holds a number that is not finite", f"holds {text}, which is not a JSON number")
+    raise DocumentProblem(
+        "holds a number that is not finite", f"holds {text}, which is not a JSON number"
+    )
 
 
 def _refuse_half_characters(data: Any) -> None:
@@ -175,13 +217,17 @@ def _refuse_half_characters(data: Any) -> None:
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise DocumentProblem("holds half a character", "holds half a character (a lone surrogate)") from None
+        raise DocumentProblem(
+            "holds half a character", "holds half a character (a lone surrogate)"
+        ) from None
     except RecursionError:
         raise _too_deep() from None
 
 
 def _bounded(data: Any, *, finite: bool = True) -> Any:
-    """``data``, level by level: recursion could not look at what is nested too deep, or in itself."""
+    """``data``, level by level: recursion could not look at what is nested too deep, or
+    in itself.
+    """
     level: list[Any] = [[data]]
     depth = count = 0
     while level:
@@ -197,7 +243,9 @@ def _bounded(data: Any, *, finite: bool = True) -> Any:
                 if isinstance(value, dict | list):
                     deeper.append(value)
                 elif (kind := _unfit(value, finite=finite)) is not None:
-                    raise DocumentProblem(f"holds {kind}", f"holds {kind}: {str(value)[:40]}", _place_of(data, value))
+                    raise DocumentProblem(
+                        f"holds {kind}", f"holds {kind}: {str(value)[:40]}", _place_of(data, value)
+                    )
         level = deeper
     return data
 
@@ -209,18 +257,30 @@ def _unfit(value: Any, *, finite: bool) -> str | None:
         return "a number that is not finite"
     if kind is int and abs(value) > LARGEST_INTEGER:
         return "an integer of more than 64 bits"
-    return None if kind in (str, int, float, bool, type(None)) else f"a value of the kind {kind.__name__}"
+    return (
+        None
+        if kind in (str, int, float, bool, type(None))
+        else f"a value of the kind {kind.__name__}"
+    )
 
 
 def _place_of(data: Any, wanted: Any) -> str:
-    """The dotted key of ``wanted`` itself. The search ends at the largest depth, since aliases can lead in a circle."""
+    """The dotted key of ``wanted`` itself. The search ends at the largest depth, since
+    aliases can lead in a circle.
+    """
     level: list[tuple[str, Any]] = [("", data)]
     for _ in range(LARGEST_DEPTH):
         deeper: list[tuple[str, Any]] = []
         for place, value in level:
             if value is wanted:
                 return place
-            items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+            items = (
+                value.items()
+                if isinstance(value, dict)
+                else enumerate(value)
+                if isinstance(value, list)
+                else ()
+            )
             deeper += [(f"{place}.{key}" if place else str(key), held) for key, held in items]
         level = deeper
     return ""

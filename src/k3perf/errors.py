@@ -11,8 +11,9 @@
     +-- ConfigDrift                12   the engine resolved another configuration than the approved one
     +-- Inconclusive               13   only with --k3-strict
 
-Messages name the value, the limit and the next step. ``ExitStatus`` is the documented table (docs/operating.md). No error has status 1:
-that is a proven regression's alone, and a verdict, not an error.
+Messages name the value, the limit and the next step. ``ExitStatus`` is the documented
+table (docs/operating.md). No error has status 1: that is a proven regression's alone,
+and a verdict, not an error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from typing import Final
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``; 2, 3 and 5 keep pytest's own meaning."""
+    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``; 2, 3 and 5 keep
+    pytest's own meaning.
+    """
 
     OK = 0
     REGRESSED = 1
@@ -45,12 +48,16 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 def shortened(text: str) -> str:
-    """``text`` as a message can hold it: what a file or a command line gives may be of any length."""
+    """``text`` as a message can hold it: what a file or a command line gives may be of
+    any length.
+    """
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 class K3PerfError(Exception):
-    """Root of the tree; ``exit_status`` is what a command ends with when the error reaches its top."""
+    """Root of the tree; ``exit_status`` is what a command ends with when the error
+    reaches its top.
+    """
 
     exit_status: ExitStatus = ExitStatus.INTERNAL_ERROR
 
@@ -62,13 +69,22 @@ class UsageError(K3PerfError):
 
 
 class ConfigFileError(UsageError):
-    """A document of the suite cannot be used: names the file, the key, the value and what to do next.
+    """A document of the suite cannot be used: names the file, the key, the value and
+    what to do next.
 
-    ``others``: further problems, of the same file or of others, that this stop reports too.
+    ``others``: further problems, of the same file or of others, that this stop reports
+    too.
     """
 
     def __init__(
-        self, path: Path | str, key: str, value: object, problem: str, next_step: str, *, others: tuple[ConfigFileError, ...] = ()
+        self,
+        path: Path | str,
+        key: str,
+        value: object,
+        problem: str,
+        next_step: str,
+        *,
+        others: tuple[ConfigFileError, ...] = (),
     ) -> None:
         super().__init__(problem)
         self.path = Path(path)
@@ -93,8 +109,12 @@ class ConfigFileError(UsageError):
             files.setdefault(problem.path, []).append(problem)
         blocks = []
         for path, found in files.items():
-            lines = dict.fromkeys(f"  {f'at {shortened(one.key)!r}: ' if one.key else ''}{one._text}" for one in found)
-            blocks.append(f"{path}: {len(lines)} problem{'s' if len(lines) > 1 else ''}\n" + "\n".join(lines))
+            lines = dict.fromkeys(
+                f"  {f'at {shortened(one.key)!r}: ' if one.key else ''}{one._text}" for one in found
+            )
+            blocks.append(
+                f"{path}: {len(lines)} problem{'s' if len(lines) > 1 else ''}\n" + "\n".join(lines)
+            )
         return "\n".join(blocks)
 
     @property
@@ -104,16 +124,27 @@ class ConfigFileError(UsageError):
 
 
 def raise_all(problems: Iterable[ConfigFileError]) -> None:
-    """Raise one error that reports every one of ``problems``; do nothing where there are none."""
+    """Raise one error that reports every one of ``problems``; do nothing where there
+    are none.
+    """
     every = [single for problem in problems for single in problem.problems]
     found = list({str(single): single for single in every}.values())
     if found:
         first = found[0]
-        raise ConfigFileError(first.path, first.key, first.value, first.problem, first.next_step, others=tuple(found[1:]))
+        raise ConfigFileError(
+            first.path,
+            first.key,
+            first.value,
+            first.problem,
+            first.next_step,
+            others=tuple(found[1:]),
+        )
 
 
 class UnknownNameError(UsageError):
-    """A name that was asked for is not declared. The message lists those that are, then ``next_step``."""
+    """A name that was asked for is not declared. The message lists those that are, then
+    ``next_step``.
+    """
 
     def __init__(self, kind: str, name: str, known: tuple[str, ...], next_step: str = "") -> None:
         self.kind = kind
@@ -130,17 +161,28 @@ class MeasurementInvalid(K3PerfError):
 
 
 class PreflightError(MeasurementInvalid):
-    """The machine or device is not fit to start an engine; says what was read and what was needed."""
+    """The machine or device is not fit to start an engine; says what was read and what
+    was needed.
+    """
 
 
 class EngineError(MeasurementInvalid):
     """The engine did not start, died or hung.
 
-    ``root_cause`` is the first error of the deepest process in its log; ``log_tail`` the last lines; ``stage`` where it was.
-    ``log_path`` is the log, empty until whoever started the engine adds it.
+    ``root_cause`` is the first error of the deepest process in its log; ``log_tail``
+    the last lines; ``stage`` where it was. ``log_path`` is the log, empty until whoever
+    started the engine adds it.
     """
 
-    def __init__(self, message: str, *, stage: str = "", root_cause: str = "", log_tail: tuple[str, ...] = (), log_path: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: str = "",
+        root_cause: str = "",
+        log_tail: tuple[str, ...] = (),
+        log_path: str = "",
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.stage = stage
@@ -153,7 +195,10 @@ class EngineError(MeasurementInvalid):
         if self.root_cause:
             parts.append(f"root cause: {self.root_cause}")
         if self.log_tail:
-            parts.append("last lines of the engine's log:\n" + "\n".join(f"  | {line}" for line in self.log_tail))
+            parts.append(
+                "last lines of the engine's log:\n"
+                + "\n".join(f"  | {line}" for line in self.log_tail)
+            )
         if self.log_path:
             parts.append(f"whole log: {self.log_path}")
         return "\n".join(parts)
@@ -178,14 +223,19 @@ class Inconclusive(K3PerfError):
 
 
 TRACEBACK_VARIABLE: Final = "K3PERF_TRACEBACK"
-"""Set in the environment, it makes the commands show a traceback instead of one line."""
+"""Set in the environment, it makes the commands show a traceback instead of one line.
+"""
 
 # What a machine lacks, whichever file it was noticed at.
-_MACHINE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EAGAIN})
+_MACHINE_ERRNOS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EAGAIN}
+)
 
 
 def explain(error: BaseException) -> tuple[str, ExitStatus]:
-    """One message and the exit status for an error that ends a command or a run, whatever its kind."""
+    """One message and the exit status for an error that ends a command or a run,
+    whatever its kind.
+    """
     if isinstance(error, K3PerfError):
         return str(error), error.exit_status
     if isinstance(error, KeyboardInterrupt):
@@ -194,18 +244,35 @@ def explain(error: BaseException) -> tuple[str, ExitStatus]:
         next_step, status = _os_advice(error)
         return f"{shortened(str(error))}. {next_step}", status
     if isinstance(error, MemoryError):
-        return "out of memory. End other processes, or use a machine with more memory.", ExitStatus.INVALID
+        return (
+            "out of memory. End other processes, or use a machine with more memory.",
+            ExitStatus.INVALID,
+        )
     frames = extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     said = shortened(" ".join(str(error).split()))
-    text = f"internal error: {type(error).__name__}{f': {said}' if said else ''}{place}. Set {TRACEBACK_VARIABLE}=1 to see the traceback, and report it."
+    text = (
+        f"internal error: {type(error).__name__}{f': {said}' if said else ''}{place}. Set"
+        f" {TRACEBACK_VARIABLE}=1 to see the traceback, and report it."
+    )
     return text, ExitStatus.INTERNAL_ERROR
 
 
 def _os_advice(error: OSError) -> tuple[str, ExitStatus]:
-    """What to do next and the exit status: only an error that names a file is about what the caller wrote."""
+    """What to do next and the exit status: only an error that names a file is about
+    what the caller wrote.
+    """
     if isinstance(error, ConnectionError | TimeoutError | gaierror):
-        return "Check that the server runs, and listens at the host and port that were named.", ExitStatus.INVALID
+        return (
+            "Check that the server runs, and listens at the host and port that were named.",
+            ExitStatus.INVALID,
+        )
     if error.filename is not None and error.errno not in _MACHINE_ERRNOS:
         return "Name a file or folder that can be used.", ExitStatus.USAGE
-    return "The system refused this: check free disk space, memory and open files, and run the command again.", ExitStatus.INVALID
+    return (
+        (
+            "The system refused this: check free disk space, memory and open files, and run the"
+            " command again."
+        ),
+        ExitStatus.INVALID,
+    )

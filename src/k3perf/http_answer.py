@@ -1,7 +1,10 @@
-"""One HTTP answer, whole and within one time limit: connection, request, status line, headers and body together.
+"""One HTTP answer, whole and within one time limit: connection, request, status line,
+headers and body together.
 
-A socket's own time-out starts anew with every byte, so a server that drips would never run into it; and ``http.client`` reads a body that ends
-before its Content-Length without a word. Both are errors here. Knows no route and no meaning of an answer; nothing else of the suite is imported.
+A socket's own time-out starts anew with every byte, so a server that drips would never
+run into it; and ``http.client`` reads a body that ends before its Content-Length
+without a word. Both are errors here. Knows no route and no meaning of an answer;
+nothing else of the suite is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 FAILURES: Final = (OSError, http.client.HTTPException)
-"""What ``answer`` raises: no connection, out of time (TimeoutError), too large, cut short, or no HTTP."""
+"""What ``answer`` raises: no connection, out of time (TimeoutError), too large, cut
+short, or no HTTP.
+"""
 
 _READ_BYTES: Final = 1 << 16
 
@@ -28,9 +33,11 @@ def answer(
     limit_s: float,
     largest_bytes: int,
 ) -> tuple[int, bytes]:
-    """Status and body of one request to ``address`` (host, port) on a connection of its own; raises one of ``FAILURES``.
+    """Status and body of one request to ``address`` (host, port) on a connection of its
+    own; raises one of ``FAILURES``.
 
-    ``limit_s`` seconds cover everything but the look-up of a host's name. A body may have ``largest_bytes``.
+    ``limit_s`` seconds cover everything but the look-up of a host's name. A body may
+    have ``largest_bytes``.
     """
     connection = _TimedConnection(address, limit_s)
     try:
@@ -51,13 +58,20 @@ def _whole(response: http.client.HTTPResponse, largest_bytes: int) -> bytes:
         size_bytes += len(part)
         if size_bytes > largest_bytes:
             raise OSError(f"the answer is larger than {largest_bytes >> 20} MiB")
-    if response.length:  # what Content-Length still promises; None without one (a chunked body that is cut raises by itself)
-        raise ConnectionError(f"the answer was cut off: {size_bytes} bytes came, {response.length} more were announced")
+    # what Content-Length still promises; None without one (a chunked body that is cut
+    # raises by itself)
+    if response.length:
+        raise ConnectionError(
+            f"the answer was cut off: {size_bytes} bytes came, {response.length} more were"
+            " announced"
+        )
     return b"".join(parts)
 
 
 class _TimedSocket(socket.socket):
-    """A connected socket whose sends and reads all end at ``end_s`` (``time.monotonic``)."""
+    """A connected socket whose sends and reads all end at ``end_s``
+    (``time.monotonic``).
+    """
 
     end_s: float
 
@@ -78,7 +92,9 @@ class _TimedConnection(http.client.HTTPConnection):
         self._end_s = time.monotonic() + limit_s
 
     def connect(self) -> None:
-        """Connect within what is left of the limit; each address of a host's name is given that."""
+        """Connect within what is left of the limit; each address of a host's name is
+        given that.
+        """
         plain = socket.create_connection((self.host, self.port), _left_s(self._end_s))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         timed = _TimedSocket(plain.family, plain.type, plain.proto, plain.detach())

@@ -1,9 +1,9 @@
-"""NVML behind one door: every call that can fail goes through ``ask`` or ``look``, and every
-failure is classified here.
+"""NVML behind one door: every call that can fail goes through ``ask`` or ``look``, and
+every failure is classified here.
 
-A figure can be missing for three reasons. The device does not offer it, the driver refuses it to
-this process, or the device does not answer. Readers treat the three differently, so no other module
-catches an NVML error.
+A figure can be missing for three reasons. The device does not offer it, the driver
+refuses it to this process, or the device does not answer. Readers treat the three
+differently, so no other module catches an NVML error.
 """
 
 from __future__ import annotations
@@ -18,10 +18,27 @@ from typing import Any, Final, Self, TypeVar
 Value = TypeVar("Value")
 
 _NOT_OFFERED: Final = frozenset(
-    {"NotSupported", "FunctionNotFound", "ArgumentVersionMismatch", "VgpuEccNotSupported", "FreqNotSupported", "Deprecated", "NoData"}
+    {
+        "NotSupported",
+        "FunctionNotFound",
+        "ArgumentVersionMismatch",
+        "VgpuEccNotSupported",
+        "FreqNotSupported",
+        "Deprecated",
+        "NoData",
+    }
 )
 _REFUSED: Final = frozenset({"NoPermission", "OperatingSystem"})
-_GONE: Final = frozenset({"GpuIsLost", "GpuNotFound", "ResetRequired", "Uninitialized", "DriverNotLoaded", "LibRmVersionMismatch"})
+_GONE: Final = frozenset(
+    {
+        "GpuIsLost",
+        "GpuNotFound",
+        "ResetRequired",
+        "Uninitialized",
+        "DriverNotLoaded",
+        "LibRmVersionMismatch",
+    }
+)
 
 
 class Cause(StrEnum):
@@ -34,8 +51,8 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A figure that could not be read. ``words`` are NVML's own; ``gone``: the device itself no
-    longer answers, not this call alone.
+    """A figure that could not be read. ``words`` are NVML's own; ``gone``: the device
+    itself no longer answers, not this call alone.
     """
 
     cause: Cause
@@ -52,8 +69,8 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The library, loaded and initialised. Context manager. Raises NvmlError when it cannot be
-    loaded.
+    """The library, loaded and initialised. Context manager. Raises NvmlError when it
+    cannot be loaded.
 
     ``module`` is pynvml; tests pass another one.
     """
@@ -63,7 +80,9 @@ class Nvml:
             self._module = importlib.import_module("pynvml") if module is None else module
             self._module.nvmlInit()
         except Exception as error:  # pynvml raises its own classes, and OSError without the library
-            raise NvmlError(Unread(Cause.LOST, str(error) or type(error).__name__, gone=True)) from None
+            raise NvmlError(
+                Unread(Cause.LOST, str(error) or type(error).__name__, gone=True)
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -114,12 +133,21 @@ class Nvml:
 
     def process_bytes(self, handle: Any) -> dict[int, int | None] | Unread:
         """Memory in bytes by process id; None where the driver does not say."""
-        return self.look(lambda nvml: {int(entry.pid): entry.usedGpuMemory for entry in nvml.nvmlDeviceGetComputeRunningProcesses(handle)})
+        return self.look(
+            lambda nvml: {
+                int(entry.pid): entry.usedGpuMemory
+                for entry in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            }
+        )
 
     def uncorrected_ecc_count(self, handle: Any) -> int | Unread:
         """Uncorrected ECC errors since the driver was loaded."""
         return self.look(
-            lambda nvml: int(nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC))
+            lambda nvml: int(
+                nvml.nvmlDeviceGetTotalEccErrors(
+                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
         )
 
 

@@ -1,6 +1,8 @@
-"""Unit conversions used at the edges. Inside, times are int nanoseconds and sizes int bytes.
+"""Unit conversions used at the edges. Inside, times are int nanoseconds and sizes int
+bytes.
 
-Nothing else may convert units: a factor written anywhere else is a mistake waiting for its reader.
+Nothing else may convert units: a factor written anywhere else is a mistake waiting for
+its reader.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def s_to_ns(duration_s: float) -> int:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """A size in the largest binary unit that keeps it at 1 or more: ``format_bytes(1 << 20) == "1.0 MiB"``."""
+    """A size in the largest binary unit that keeps it at 1 or more: ``format_bytes(1 <<
+    20) == "1.0 MiB"``.
+    """
     sign, magnitude = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)
     for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if magnitude >= factor:

@@ -1,8 +1,10 @@
-"""Unpack archives. As a script, check a bundle and unpack it: ``python3 unpack.py DESTINATION``.
+"""Unpack archives. As a script, check a bundle and unpack it: ``python3 unpack.py
+DESTINATION``.
 
-The script runs beside the bundle's parts, on the host, with the standard library alone: a copy of this
-file is part of every bundle. It refuses damaged parts, and a Python or torch other than those that the
-bundle was made for. It prints the line that puts the packages on the path.
+The script runs beside the bundle's parts, on the host, with the standard library alone:
+a copy of this file is part of every bundle. It refuses damaged parts, and a Python or
+torch other than those that the bundle was made for. It prints the line that puts the
+packages on the path.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from typing import Any
 
 
 def extract(archive: tarfile.TarFile, destination: Path) -> None:
-    """Unpack every member below ``destination``; raises tarfile.TarError for one that would land elsewhere.
+    """Unpack every member below ``destination``; raises tarfile.TarError for one that
+    would land elsewhere.
 
-    Python 3.11.4 added the filter that checks members. Before it, the members are checked here.
+    Python 3.11.4 added the filter that checks members. Before it, the members are
+    checked here.
     """
     if hasattr(tarfile, "data_filter"):
         archive.extractall(destination, filter="data")
@@ -35,7 +39,9 @@ def extract(archive: tarfile.TarFile, destination: Path) -> None:
 
 
 def _check_member(member: tarfile.TarInfo, destination: Path) -> None:
-    """Refuse what the filter "data" refuses: other places, links to other places, devices. Write bits of others go."""
+    """Refuse what the filter "data" refuses: other places, links to other places,
+    devices. Write bits of others go.
+    """
     if not (member.isfile() or member.isdir() or member.islnk() or member.issym()):
         raise tarfile.TarError(f"{member.name!r} is not a file, directory or link")
     top = destination.resolve()
@@ -95,9 +101,16 @@ def problems(folder: Path) -> list[str]:
     if found:  # a manifest that may be damaged says nothing of the parts or of the host
         return found
     manifest = json.loads((folder / "manifest.json").read_text())
-    found += [f"SHA256SUMS does not list {name}; copy it again" for name in manifest["parts"] if name not in listed]
+    found += [
+        f"SHA256SUMS does not list {name}; copy it again"
+        for name in manifest["parts"]
+        if name not in listed
+    ]
     strays = {path.name for path in folder.glob("site.tar.xz.*")} - set(manifest["parts"])
-    found += [f"{name} is no part of this bundle; remove it, or copy the bundle into an empty folder" for name in sorted(strays)]
+    found += [
+        f"{name} is no part of this bundle; remove it, or copy the bundle into an empty folder"
+        for name in sorted(strays)
+    ]
     return found + _unfit(manifest)
 
 
@@ -129,7 +142,9 @@ def _unfit(manifest: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Unpack to the folder named on the command line; 4 for wrong use, 1 for a bundle that does not fit or is not whole."""
+    """Unpack to the folder named on the command line; 4 for wrong use, 1 for a bundle
+    that does not fit or is not whole.
+    """
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python3 unpack.py DESTINATION\n")
         return 4
@@ -148,7 +163,9 @@ def main() -> int:
     count = sum(1 for path in destination.rglob("*") if path.is_file())
     expected = json.loads((folder / "manifest.json").read_text())["file_count"]
     if count < expected:
-        sys.stderr.write(f"{count} of {expected} files were unpacked to {destination}; is it full?\n")
+        sys.stderr.write(
+            f"{count} of {expected} files were unpacked to {destination}; is it full?\n"
+        )
         return 1
     sys.stdout.write(f"export PYTHONPATH={destination}${{PYTHONPATH:+:$PYTHONPATH}}\n")
     return 0

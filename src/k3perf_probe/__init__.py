@@ -1,1 +1,3 @@
-"""The few lines that run inside the engine's processes: memory readings and injected faults. Standard library only at import."""
+"""The few lines that run inside the engine's processes: memory readings and injected
+faults. Standard library only at import.
+"""

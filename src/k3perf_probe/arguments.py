@@ -1,7 +1,8 @@
-"""``python -c "..." OUTPUT``: the arguments that this environment's vLLM takes, as JSON.
+"""``python -c "..." OUTPUT``: the arguments that this environment's vLLM takes, as
+JSON.
 
-The harness runs this text in the engine's Python, which starts no server and uses no device. vLLM
-writes its own lines to standard output, so the answer goes to a file.
+The harness runs this text in the engine's Python, which starts no server and uses no
+device. vLLM writes its own lines to standard output, so the answer goes to a file.
 """
 
 import argparse
@@ -38,15 +39,23 @@ def vllm_release() -> str:
 
 
 def listed() -> dict[str, dict[str, Any]]:
-    """Name with underscores to kind, form, choices and other names, of ``vllm serve``'s own parser.
+    """Name with underscores to kind, form, choices and other names, of ``vllm serve``'s
+    own parser.
 
-    ``kind``: flag or value. ``form`` of a value: one (a single text), optional (a text or nothing),
-    list (several texts), append (one text each time it is given) or json (a list as JSON text).
+    ``kind``: flag or value. ``form`` of a value: one (a single text), optional (a text
+    or nothing), list (several texts), append (one text each time it is given) or json
+    (a list as JSON text).
     """
-    parser = _first(_PARSER_MODULES, "make_arg_parser")(_first(_BASE_MODULES, "FlexibleArgumentParser")(prog="vllm serve"))
+    parser = _first(_PARSER_MODULES, "make_arg_parser")(
+        _first(_BASE_MODULES, "FlexibleArgumentParser")(prog="vllm serve")
+    )
     found = {}
     for action in parser._actions:
-        names = [option[2:].replace("-", "_") for option in action.option_strings if option.startswith("--")]
+        names = [
+            option[2:].replace("-", "_")
+            for option in action.option_strings
+            if option.startswith("--")
+        ]
         own = [name for name in names if not name.startswith("no_")]
         if not own or own[0] == "help":
             continue

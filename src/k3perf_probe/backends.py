@@ -1,7 +1,9 @@
-"""A worker's live modules -> the names of the kernels' backends that were chosen at load. Reads only.
+"""A worker's live modules -> the names of the kernels' backends that were chosen at
+load. Reads only.
 
-With ``auto`` the server's configuration keeps saying "auto"; what was chosen shows on the loaded layers alone. A name that cannot be read
-is left out, so a release that moves it shows as a key that is gone, never as an empty choice.
+With ``auto`` the server's configuration keeps saying "auto"; what was chosen shows on
+the loaded layers alone. A name that cannot be read is left out, so a release that moves
+it shows as a key that is gone, never as an empty choice.
 """
 
 from __future__ import annotations
@@ -11,11 +13,19 @@ from typing import Any
 
 from k3perf_probe import memory
 
-_NAMED_ATTRIBUTES = ("kda_prefill_backend", "kda_decode_backend", "kda_spec_decode_backend", "gdn_prefill_backend", "gdn_decode_backend")
+_NAMED_ATTRIBUTES = (
+    "kda_prefill_backend",
+    "kda_decode_backend",
+    "kda_spec_decode_backend",
+    "gdn_prefill_backend",
+    "gdn_decode_backend",
+)
 
 
 def read_backends(worker: Any) -> dict[str, str]:
-    """Chosen backends by kind, several of one kind joined in order of name. Never raises."""
+    """Chosen backends by kind, several of one kind joined in order of name. Never
+    raises.
+    """
     found: dict[str, set[str]] = {}
     for kind, name in _safely(_choices(worker)):
         found.setdefault(kind, set()).add(name)
@@ -54,7 +64,9 @@ def _of_module(module: Any) -> Iterator[tuple[str, str]]:
 
 
 def _method_name(method: Any) -> str:
-    """The quantisation method with the kernels it chose: attributes that end in ``_backend``."""
+    """The quantisation method with the kernels it chose: attributes that end in
+    ``_backend``.
+    """
     chosen = [
         f"{name}={getattr(value, 'name', value)}"
         for name, value in sorted(vars(method).items())
@@ -69,4 +81,7 @@ def _sampling(worker: Any) -> Iterator[tuple[str, str]]:
         return
     inner = getattr(sampler, "topk_topp_sampler", None)
     forward = getattr(getattr(inner, "forward", None), "__name__", None)
-    yield "sampling", type(sampler).__name__ + (f"({type(inner).__name__}.{forward})" if forward else "")
+    yield (
+        "sampling",
+        type(sampler).__name__ + (f"({type(inner).__name__}.{forward})" if forward else ""),
+    )

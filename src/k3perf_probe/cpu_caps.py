@@ -1,7 +1,9 @@
 """Keeps vLLM from AMX where oneDNN is capped below it.
 
-vLLM asks the processor alone whether it has AMX tiles. The kernel lets a process use them only once it has asked for them, and oneDNN
-is what asks. Capped below AMX (``ONEDNN_MAX_CPU_ISA``) it never does, and vLLM's first AMX kernel ends the worker with SIGILL.
+vLLM asks the processor alone whether it has AMX tiles. The kernel lets a process use
+them only once it has asked for them, and oneDNN is what asks. Capped below AMX
+(``ONEDNN_MAX_CPU_ISA``) it never does, and vLLM's first AMX kernel ends the worker with
+SIGILL.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ QUESTIONS: Final = ("_is_amx_tile_supported", "_is_amx_fp16_supported")
 
 
 def honour_caps(environment: Mapping[str, str], cpu: object | None = None) -> bool:
-    """Answer no to vLLM's questions about AMX in this process if oneDNN is capped below it; says whether it is.
+    """Answer no to vLLM's questions about AMX in this process if oneDNN is capped below
+    it; says whether it is.
 
     ``cpu``: the module that vLLM asks, ``torch.cpu`` unless a test gives another.
     """

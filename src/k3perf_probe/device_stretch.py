@@ -1,8 +1,10 @@
-"""A step's stream on a CUDA device, stretched on the device itself by the step's own duration. Imported in a GPU worker only.
+"""A step's stream on a CUDA device, stretched on the device itself by the step's own
+duration. Imported in a GPU worker only.
 
-Two one-thread Triton kernels read the device's nanosecond clock: one marks the beginning of a step, the other spins until the time since
-the mark has grown by the ratio, and marks anew. Stream order makes the time between them the device's time for the work launched in
-between; the host neither waits nor reads anything back.
+Two one-thread Triton kernels read the device's nanosecond clock: one marks the
+beginning of a step, the other spins until the time since the mark has grown by the
+ratio, and marks anew. Stream order makes the time between them the device's time for
+the work launched in between; the host neither waits nor reads anything back.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda as device_clock
 
-_RATIO_SCALE = 10_000  # the ratio is passed as an integer number of these parts: kernels compute in whole nanoseconds
+# the ratio is passed as an integer number of these parts: kernels compute in whole
+# nanoseconds
+_RATIO_SCALE = 10_000
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -33,7 +37,9 @@ def _stretch(clock_ptr, ratio_parts, scale: tl.constexpr):  # type: ignore[no-un
 
 
 class DeviceStretch:
-    """Marks and stretches on the current stream of ``device``. Both kernels are compiled here, before anything is measured."""
+    """Marks and stretches on the current stream of ``device``. Both kernels are
+    compiled here, before anything is measured.
+    """
 
     def __init__(self, device: Any, ratio: float) -> None:
         self._clock = torch.zeros(1, dtype=torch.int64, device=device)
@@ -47,5 +53,7 @@ class DeviceStretch:
         _mark[(1,)](self._clock, num_warps=1)
 
     def stretch(self) -> None:
-        """Hold the stream for the ratio of the device time since the last mark, then mark anew."""
+        """Hold the stream for the ratio of the device time since the last mark, then
+        mark anew.
+        """
         _stretch[(1,)](self._clock, self._ratio_parts, _RATIO_SCALE, num_warps=1)

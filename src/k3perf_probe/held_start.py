@@ -1,8 +1,11 @@
-"""``python -m k3perf_probe.held_start GATE MODULE ARGUMENTS...``: import vLLM, wait at the gate, then run MODULE as if it had been started.
+"""``python -m k3perf_probe.held_start GATE MODULE ARGUMENTS...``: import vLLM, wait at
+the gate, then run MODULE as if it had been started.
 
-Importing vLLM takes a third of a warm start. It can be done while another engine starts, and needs neither the device nor the config. GATE is a
-named pipe that the harness holds open: a byte opens the gate, its end means that nobody wants this engine any more. Nothing is
-written to the device, and no CUDA context is made, before the gate opens.
+Importing vLLM takes a third of a warm start. It can be done while another engine
+starts, and needs neither the device nor the config. GATE is a named pipe that the
+harness holds open: a byte opens the gate, its end means that nobody wants this engine
+any more. Nothing is written to the device, and no CUDA context is made, before the gate
+opens.
 """
 
 import importlib
@@ -11,7 +14,8 @@ import sys
 from pathlib import Path
 
 AT_GATE_SUFFIX = ".reached"
-# What the server and its EngineCore import anyway; with VLLM_WORKER_MULTIPROC_METHOD=fork the EngineCore inherits it.
+# What the server and its EngineCore import anyway; with
+# VLLM_WORKER_MULTIPROC_METHOD=fork the EngineCore inherits it.
 IMPORTED_AHEAD = (
     "vllm.engine.arg_utils",
     "vllm.v1.engine.async_llm",
@@ -22,7 +26,9 @@ IMPORTED_AHEAD = (
 
 
 def import_ahead(modules: tuple[str, ...] = IMPORTED_AHEAD) -> list[str]:
-    """Import what can be; a module that this release does not have is no fault here, the server itself will say what it misses."""
+    """Import what can be; a module that this release does not have is no fault here,
+    the server itself will say what it misses.
+    """
     missing = []
     for name in modules:
         try:
@@ -33,7 +39,9 @@ def import_ahead(modules: tuple[str, ...] = IMPORTED_AHEAD) -> list[str]:
 
 
 def main() -> None:
-    """Import, reach the gate, wait; then become the server. Ends quietly when the harness lets the gate go."""
+    """Import, reach the gate, wait; then become the server. Ends quietly when the
+    harness lets the gate go.
+    """
     gate, module, *arguments = sys.argv[1:]
     missing = import_ahead()
     if missing:

@@ -1,4 +1,6 @@
-"""Injected memory faults: real bytes of a chosen kind, held until released. Nothing else in the engine changes."""
+"""Injected memory faults: real bytes of a chosen kind, held until released. Nothing
+else in the engine changes.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ KINDS = ("weights", "device", "host")
 _BUFFER_PREFIX = "k3perf_held_"
 
 
-def hold_bytes(worker: Any, kind: str, size_bytes: int, only_rank: int | None = None) -> dict[str, Any]:
-    """Hold ``size_bytes`` more of ``kind``; 0 releases everything of that kind. Returns what is held now, by kind.
+def hold_bytes(
+    worker: Any, kind: str, size_bytes: int, only_rank: int | None = None
+) -> dict[str, Any]:
+    """Hold ``size_bytes`` more of ``kind``; 0 releases everything of that kind. Returns
+    what is held now, by kind.
 
     Nothing changes on a rank other than ``only_rank``, where that is given.
 
-    ``weights``: a buffer registered on the served model, on its device; ``device``: a tensor nobody registers; ``host``: touched pages.
+    ``weights``: a buffer registered on the served model, on its device; ``device``: a
+    tensor nobody registers; ``host``: touched pages.
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is unknown; use one of {', '.join(KINDS)}")
@@ -40,12 +46,16 @@ def _held(worker: Any) -> dict[str, list[Any]]:
 
 def _hold(worker: Any, kind: str, size_bytes: int, held: dict[str, list[Any]]) -> None:
     if kind == "host":
-        held[kind].append(bytearray(b"\x01") * size_bytes)  # a repeated non-zero byte touches every page
+        held[kind].append(
+            bytearray(b"\x01") * size_bytes
+        )  # a repeated non-zero byte touches every page
         return
     block = _tensor(worker, size_bytes)
     held[kind].append(block)
     if kind == "weights":
-        memory.find_model(worker).register_buffer(f"{_BUFFER_PREFIX}{len(held[kind])}", block, persistent=False)
+        memory.find_model(worker).register_buffer(
+            f"{_BUFFER_PREFIX}{len(held[kind])}", block, persistent=False
+        )
 
 
 def _release(worker: Any, kind: str, held: dict[str, list[Any]]) -> None:

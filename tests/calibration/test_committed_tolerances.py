@@ -1,7 +1,10 @@
-"""`h200-k3` default at the tolerances that are committed for it, along the path that a run takes: propose, pool, compare, buy.
+"""`h200-k3` default at the tolerances that are committed for it, along the path that a
+run takes: propose, pool, compare, buy.
 
-The self-test's replay tries the smallest tolerances that its own promises speak of; here the question is what the gate does with the ones that
-a pull request meets. Nine recorded sessions of three hosts are split into six and three in every way; losses are injected into every round.
+The self-test's replay tries the smallest tolerances that its own promises speak of;
+here the question is what the gate does with the ones that a pull request meets. Nine
+recorded sessions of three hosts are split into six and three in every way; losses are
+injected into every round.
 """
 
 from __future__ import annotations
@@ -14,30 +17,34 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
+from k3perf.baselines.propose import propose
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
 from k3perf.gate.gated import statistical_metric_count
-from k3perf.records.outcome import Outcome, join
 from k3perf.gate.policy import target_policy
-from k3perf.baselines.propose import propose
-from tests.calibration.lab.replay import ACCEPTANCE
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.outcome import Outcome, join
 from k3perf.store.baselines import read_target_baselines
 from k3perf.store.measurements import read_measurement_file
+from tests.calibration.lab.replay import ACCEPTANCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUITE = load_suite(REPOSITORY / "perf_tests")
 TARGET: Final = "h200-k3"
 CANDIDATES: Final = 3
 TIMES: Final = {"tpot_mean_ms": 1, "output_tokens_per_s": -1}
-"""What a step that takes longer does to a metric: in proportion, or in inverse proportion."""
+"""What a step that takes longer does to a metric: in proportion, or in inverse
+proportion.
+"""
 
 
 @cache
 def recorded() -> CellMeasurement:
     cells = [
         cell
-        for path in sorted((REPOSITORY / "perf_tests" / "recordings").glob("h200-k3-[1-4]-2026-11-29.json"))
+        for path in sorted(
+            (REPOSITORY / "perf_tests" / "recordings").glob("h200-k3-[1-4]-2026-11-29.json")
+        )
         for cell in read_measurement_file(path).measurements()
         if cell.config == "default"
     ]
@@ -48,29 +55,57 @@ def slowed(session: SessionMetrics, factor: float) -> SessionMetrics:
     """Its valid rounds, each of which took ``factor`` times as long."""
 
     def value(metric: str, was: MetricValue) -> MetricValue:
-        return was if was.value is None or metric not in TIMES else replace(was, value=was.value * factor ** TIMES[metric])
+        return (
+            was
+            if was.value is None or metric not in TIMES
+            else replace(was, value=was.value * factor ** TIMES[metric])
+        )
 
     def whole(measured: RoundMetrics) -> RoundMetrics:
-        return replace(measured, values={metric: value(metric, was) for metric, was in measured.values.items()})
+        return replace(
+            measured, values={metric: value(metric, was) for metric, was in measured.values.items()}
+        )
 
-    return replace(session, rounds=tuple(whole(measured) for measured in session.rounds if not measured.invalid_reasons))
+    return replace(
+        session,
+        rounds=tuple(
+            whole(measured) for measured in session.rounds if not measured.invalid_reasons
+        ),
+    )
 
 
-def judged(baseline_sessions: tuple[SessionMetrics, ...], candidates: tuple[SessionMetrics, ...]) -> Outcome:
+def judged(
+    baseline_sessions: tuple[SessionMetrics, ...], candidates: tuple[SessionMetrics, ...]
+) -> Outcome:
     target = SUITE.target(TARGET)
     plan = target.measurement.model_copy(update={"maximum_sessions": len(candidates)})
     count = statistical_metric_count(SUITE, SUITE.cells((TARGET,)))
-    policy = replace(target_policy(SUITE, target, gated_metric_count=count, today=date(2026, 11, 30)), plan=plan)
-    siblings = [b for b in read_target_baselines(REPOSITORY / "baselines", TARGET) if b.config != "default"]
+    policy = replace(
+        target_policy(SUITE, target, gated_metric_count=count, today=date(2026, 11, 30)), plan=plan
+    )
+    siblings = [
+        b for b in read_target_baselines(REPOSITORY / "baselines", TARGET) if b.config != "default"
+    ]
     cell = recorded()
-    own = propose([replace(cell, sessions=baseline_sessions)], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
+    own = propose(
+        [replace(cell, sessions=baseline_sessions)],
+        versions={},
+        policy=policy,
+        previous=None,
+        acceptance=ACCEPTANCE,
+    )
     policy = policy.with_noise_of([own, *siblings])
     bought = [plan.minimum_rounds]
     while True:
-        measured = tuple(replace(s, rounds=s.rounds[:rounds]) for s, rounds in zip(candidates, bought, strict=False))
+        measured = tuple(
+            replace(s, rounds=s.rounds[:rounds])
+            for s, rounds in zip(candidates, bought, strict=False)
+        )
         verdict = compare(own, replace(cell, sessions=measured), policy)
         more = verdict.buy_until_sessions - len(bought)
-        wanted = [max(had, verdict.buy_until_rounds) for had in bought] + [verdict.buy_until_rounds] * more
+        wanted = [max(had, verdict.buy_until_rounds) for had in bought] + [
+            verdict.buy_until_rounds
+        ] * more
         if not verdict.buy_until_sessions or wanted == bought:
             return join(metric.outcome for metric in verdict.metrics if metric.metric in TIMES)
         bought = wanted
@@ -92,7 +127,9 @@ def test_no_clean_split_is_red_and_one_and_a_half_tolerances_are_always_seen() -
 
 
 def test_five_percent_are_caught_in_most_splits_and_pass_in_none() -> None:
-    """A tolerance of 4 % promises 6 %. What lies between is caught more often than not, and otherwise said to be undecided."""
+    """A tolerance of 4 % promises 6 %. What lies between is caught more often than not,
+    and otherwise said to be undecided.
+    """
     found = outcomes(1.05, 4)
     assert set(found) <= {"REGRESSED", "INCONCLUSIVE"}
     assert found["REGRESSED"] > found["INCONCLUSIVE"]

@@ -1,7 +1,8 @@
 """The gate's promises, measured on whole suite runs with fixed seeds.
 
-The default tests use few runs and catch a gate that is badly off; the slow ones measure the promised rates themselves: with 0 red runs
-of 400 the exact upper limit is 0.9 %. ``tests/unit/gate/test_selftest.py`` holds the quick replay to the real path.
+The default tests use few runs and catch a gate that is badly off; the slow ones measure
+the promised rates themselves: with 0 red runs of 400 the exact upper limit is 0.9 %.
+``tests/unit/gate/test_selftest.py`` holds the quick replay to the real path.
 """
 
 from __future__ import annotations
@@ -17,20 +18,37 @@ import pytest
 from k3perf.config.load import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate import decision
-from tests.calibration.lab.session_cost import keeps_promise, measure_cost, wald_sessions
-from tests.calibration.lab.replay import CellSource, Session, Setting, Tally, metric_loss, tallies, tally
-from tests.calibration.lab.selftest import GATED, LOSSES, SUITE_METRICS, simulated_noise, simulated_setting, simulated_source
-from tests.calibration.lab.simulation import OUTLIER_LOSS, SHAPES, Noise, Rounds, realised_sigma
 from k3perf.stats.order_statistics import Location
 from k3perf.stats.proportion import clopper_pearson
+from tests.calibration.lab.replay import (
+    CellSource,
+    Session,
+    Setting,
+    Tally,
+    metric_loss,
+    tallies,
+    tally,
+)
+from tests.calibration.lab.selftest import (
+    GATED,
+    LOSSES,
+    SUITE_METRICS,
+    simulated_noise,
+    simulated_setting,
+    simulated_source,
+)
+from tests.calibration.lab.session_cost import keeps_promise, measure_cost, wald_sessions
+from tests.calibration.lab.simulation import OUTLIER_LOSS, SHAPES, Noise, Rounds, realised_sigma
 
 TOLERANCE = 0.05
 RUNS = 400
 MODES = ("baseline", "reference")
-# rounds twice as slow in either arm: no location of twelve ratios keeps the noise within a quarter of the tolerance (docs/gate.md)
+# rounds twice as slow in either arm: no location of twelve ratios keeps the noise
+# within a quarter of the tolerance (docs/gate.md)
 BEYOND_A_QUARTER = (("outlier_contaminated", "reference"),)
 PLANS = {
-    # sessions at most: largest noise between sessions, as a share of the tolerance, that the plan is asked to test
+    # sessions at most: largest noise between sessions, as a share of the tolerance,
+    # that the plan is asked to test
     1: 0.05,
     2: 0.15,
     3: 0.21,
@@ -51,12 +69,16 @@ def at(setting: Setting, tolerances: float, runs: int, seed: int = 5) -> Tally:
 def plan_of(target: str) -> MeasurementPlan:
     """A target's measurement plan without what the gate does not see."""
     measurement = load_document(TargetSpec, TARGETS / f"{target}.yaml").measurement
-    return measurement.model_copy(update={"interleave": "sessions", "warm_up_rounds": 0, "repeat_invalid_rounds": 0})
+    return measurement.model_copy(
+        update={"interleave": "sessions", "warm_up_rounds": 0, "repeat_invalid_rounds": 0}
+    )
 
 
 @lru_cache(maxsize=1)
 def suite_plans() -> dict[str, MeasurementPlan]:
-    """Every distinct measurement plan that a target of the suite declares, named by one such target."""
+    """Every distinct measurement plan that a target of the suite declares, named by one
+    such target.
+    """
     found: dict[str, MeasurementPlan] = {}
     for path in sorted(TARGETS.glob("*.yaml")):
         judged = plan_of(path.stem)
@@ -80,11 +102,16 @@ def test_the_promises_in_short(shape: str, mode: str) -> None:
 @pytest.mark.parametrize("name", suite_plans())
 def test_no_plan_of_the_suite_turns_a_clean_run_red(name: str) -> None:
     for shape in SHAPES:
-        assert at(simulated_setting(shape, plan=suite_plans()[name], on_top=True), 0.0, 4).red_runs == 0, shape
+        assert (
+            at(simulated_setting(shape, plan=suite_plans()[name], on_top=True), 0.0, 4).red_runs
+            == 0
+        ), shape
 
 
 @pytest.mark.parametrize(("sessions", "share"), PLANS.items())
-def test_every_number_of_sessions_keeps_the_promises_at_the_noise_it_can_test(sessions: int, share: float) -> None:
+def test_every_number_of_sessions_keeps_the_promises_at_the_noise_it_can_test(
+    sessions: int, share: float
+) -> None:
     setting = simulated_setting("normal", plan=plan(sessions=sessions), noise_share=share)
     clean, lost = tallies(setting, (0.0, 1.5), 40, 5)
     assert clean.red_runs == 0
@@ -99,24 +126,40 @@ def unlike_cells(spread: float, cells: int, seed: int) -> Setting:
     sources = []
     for _ in range(cells):
         own = sigma * math.exp(rng.standard_normal() * spread)
-        sources.append(simulated_source(dict.fromkeys(metrics, Noise("normal", own, own)), 12, paired=False))
+        sources.append(
+            simulated_source(dict.fromkeys(metrics, Noise("normal", own, own)), 12, paired=False)
+        )
     repeats = max(1, SUITE_METRICS // (cells * len(metrics)))
-    return Setting(tuple(sources), dict.fromkeys(metrics, Tolerance(loss_ratio=TOLERANCE)), plan(), repeats=repeats)
+    return Setting(
+        tuple(sources),
+        dict.fromkeys(metrics, Tolerance(loss_ratio=TOLERANCE)),
+        plan(),
+        repeats=repeats,
+    )
 
 
 @pytest.mark.parametrize("cells", [2, 5, 20])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
-def test_pooled_noise_holds_for_few_cells_and_for_cells_that_differ(cells: int, spread: float) -> None:
+def test_pooled_noise_holds_for_few_cells_and_for_cells_that_differ(
+    cells: int, spread: float
+) -> None:
     red = sum(at(unlike_cells(spread, cells, seed), 0.0, 4, seed).red_runs for seed in range(5))
     assert red <= 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_config_that_pools_its_noise_apart_raises_no_false_alarm(shape: str) -> None:
-    """A cell of 15 % noise between sessions, four of them recorded, with nobody to share: what a config's own tolerance makes of it."""
+    """A cell of 15 % noise between sessions, four of them recorded, with nobody to
+    share: what a config's own tolerance makes of it.
+    """
     source = simulated_source(dict.fromkeys(GATED, Noise(shape, 0.15, 0.08)), 6, paired=False)
     alone = plan(baseline_sessions=4, maximum_rounds=6)
-    setting = Setting((source,), dict.fromkeys(GATED, Tolerance(loss_ratio=0.4)), alone, repeats=SUITE_METRICS // len(GATED))
+    setting = Setting(
+        (source,),
+        dict.fromkeys(GATED, Tolerance(loss_ratio=0.4)),
+        alone,
+        repeats=SUITE_METRICS // len(GATED),
+    )
     assert at(setting, 0.0, 40).red_runs == 0
 
 
@@ -127,7 +170,9 @@ def test_few_recorded_sessions_do_not_raise_false_alarms(recorded: int) -> None:
 
 
 def with_slow_rounds(setting: Setting) -> Setting:
-    """Exactly every tenth candidate round is twice as slow; the baseline never saw such rounds."""
+    """Exactly every tenth candidate round is twice as slow; the baseline never saw such
+    rounds.
+    """
     rng = np.random.default_rng(3)
     recorded = setting.plan.baseline_sessions
 
@@ -136,7 +181,16 @@ def with_slow_rounds(setting: Setting) -> Setting:
             sessions = source(draws, count)
             offset = int(rng.integers(10))
             spoiled = [
-                ({m: tuple(v + OUTLIER_LOSS * ((i + n * 12 + offset) % 10 == 0) for i, v in enumerate(r)) for m, r in own.items()}, beside)
+                (
+                    {
+                        m: tuple(
+                            v + OUTLIER_LOSS * ((i + n * 12 + offset) % 10 == 0)
+                            for i, v in enumerate(r)
+                        )
+                        for m, r in own.items()
+                    },
+                    beside,
+                )
                 for n, (own, beside) in enumerate(sessions[recorded:])
             ]
             return [*sessions[:recorded], *spoiled]
@@ -154,10 +208,12 @@ def test_one_slow_round_in_ten_of_the_candidate_alone_is_no_regression(shape: st
 
 
 def with_stalls(setting: Setting, session_share: float, *, by_turns: bool = False) -> Setting:
-    """In that share of the candidate's sessions half of the rounds are twice as slow, for all metrics; the baseline never saw such rounds.
+    """In that share of the candidate's sessions half of the rounds are twice as slow,
+    for all metrics; the baseline never saw such rounds.
 
-    A robust sigma of six rounds is out of line from three slow ones on. ``by_turns``: every other round of the candidate, which is an
-    engine that has lost its steadiness; else rounds at random and, in pairs, of either arm: a busy host.
+    A robust sigma of six rounds is out of line from three slow ones on. ``by_turns``:
+    every other round of the candidate, which is an engine that has lost its steadiness;
+    else rounds at random and, in pairs, of either arm: a busy host.
     """
     rng = np.random.default_rng(3)
     recorded = setting.plan.baseline_sessions
@@ -172,10 +228,25 @@ def with_stalls(setting: Setting, session_share: float, *, by_turns: bool = Fals
             for own, beside in sessions[recorded:]:
                 rounds = setting.plan.maximum_rounds
                 stalled = rng.random() < session_share
-                slow = (range(1, rounds, 2) if by_turns else rng.choice(rounds, rounds // 2, replace=False).tolist()) if stalled else ()
-                other = {place for place in slow if beside is not None and not by_turns and rng.random() < 0.5}
+                slow = (
+                    (
+                        range(1, rounds, 2)
+                        if by_turns
+                        else rng.choice(rounds, rounds // 2, replace=False).tolist()
+                    )
+                    if stalled
+                    else ()
+                )
+                other = {
+                    place
+                    for place in slow
+                    if beside is not None and not by_turns and rng.random() < 0.5
+                }
                 both = [(own, set(slow) - other), (beside or {}, other)]
-                now, then = ({metric: hit(values, places) for metric, values in arm.items()} for arm, places in both)
+                now, then = (
+                    {metric: hit(values, places) for metric, values in arm.items()}
+                    for arm, places in both
+                )
                 found.append((now, then or None))
             return found
 
@@ -184,22 +255,35 @@ def with_stalls(setting: Setting, session_share: float, *, by_turns: bool = Fals
     return replace(setting, sources=tuple(stalling(source) for source in setting.sources))
 
 
-# plan: share of clean metrics INVALID without setting aside at least, and with it at most, when a tenth of the sessions stall
+# plan: share of clean metrics INVALID without setting aside at least, and with it at
+# most, when a tenth of the sessions stall
 STALLED = {"cpu-gqa": (0.06, 0.05), "cpu-hybrid": (0.06, 0.05), "h200-k3-tp2": (0.08, 0.02)}
 
 
 def setting_nothing_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate as if a plan never had room for another session in place of one out of line."""
+    """The gate as if a plan never had room for another session in place of one out of
+    line.
+    """
     real = decision.sessions_at
-    monkeypatch.setattr(decision, "sessions_at", lambda look, sessions, *given: real(look, sessions, *given[:2], 0, given[3]))
+    monkeypatch.setattr(
+        decision,
+        "sessions_at",
+        lambda look, sessions, *given: real(look, sessions, *given[:2], 0, given[3]),
+    )
 
 
-def spread_run(name: str, share: float, losses: tuple[float, ...], runs: int, **how: bool) -> list[Tally]:
-    return tallies(with_stalls(simulated_setting("normal", plan=plan_of(name)), share, **how), losses, runs, 5)
+def spread_run(
+    name: str, share: float, losses: tuple[float, ...], runs: int, **how: bool
+) -> list[Tally]:
+    return tallies(
+        with_stalls(simulated_setting("normal", plan=plan_of(name)), share, **how), losses, runs, 5
+    )
 
 
 @pytest.mark.parametrize("name", STALLED)
-def test_a_host_that_stalls_now_and_then_leaves_hardly_a_clean_cell_invalid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_stalls_now_and_then_leaves_hardly_a_clean_cell_invalid(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, after = STALLED[name]
     (clean,) = spread_run(name, 0.1, (0.0,), 20)
     assert clean.red_runs == 0
@@ -212,8 +296,11 @@ def test_a_host_that_stalls_now_and_then_leaves_hardly_a_clean_cell_invalid(name
 
 @pytest.mark.parametrize("name", STALLED)
 def test_a_build_that_lost_its_steadiness_does_not_pass(name: str) -> None:
-    """Every other round slow: in all sessions never, in nine of ten hardly more often than its one steady session of ten comes first, in
-    half of them as often as the majority rule lets through: 5/8 of cells in three sessions, 11/16 in five, and not the 3/4 of one steady session in two."""
+    """Every other round slow: in all sessions never, in nine of ten hardly more often
+    than its one steady session of ten comes first, in half of them as often as the
+    majority rule lets through: 5/8 of cells in three sessions, 11/16 in five, and not
+    the 3/4 of one steady session in two.
+    """
     (always,) = spread_run(name, 1.0, (0.0,), 5, by_turns=True)
     assert always.invalid == always.metrics
     (mostly,) = spread_run(name, 0.9, (0.0,), 10, by_turns=True)
@@ -223,8 +310,12 @@ def test_a_build_that_lost_its_steadiness_does_not_pass(name: str) -> None:
     assert mostly.regressed == half.regressed == 0
 
 
-@pytest.mark.parametrize("metrics", [GATED[:1], GATED], ids=["one metric a cell", "three metrics a cell"])
-def test_measuring_in_looks_costs_at_most_three_fifths_of_the_best_fixed_design(metrics: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "metrics", [GATED[:1], GATED], ids=["one metric a cell", "three metrics a cell"]
+)
+def test_measuring_in_looks_costs_at_most_three_fifths_of_the_best_fixed_design(
+    metrics: tuple[str, ...],
+) -> None:
     cost = measure_cost(simulated_setting("normal", plan=plan(), metrics=metrics), runs=60, seed=3)
     assert cost.fixed_sessions > 0
     assert cost.ratio <= 0.6
@@ -265,7 +356,10 @@ def test_noise_that_no_promise_speaks_of_is_really_beyond_a_quarter() -> None:
 def test_at_most_one_clean_run_in_a_hundred_is_red_under_any_plan_of_the_suite(name: str) -> None:
     for shape in SHAPES:
         clean = at(simulated_setting(shape, plan=suite_plans()[name], on_top=True), 0.0, RUNS)
-        if (shape, suite_plans()[name].mode) in BEYOND_A_QUARTER:  # not held to 1 %: docs/gate.md says what was measured
+        if (
+            shape,
+            suite_plans()[name].mode,
+        ) in BEYOND_A_QUARTER:  # not held to 1 %: docs/gate.md says what was measured
             assert clean.red_runs <= 0.03 * RUNS
             continue
         assert clean.red_runs == 0, shape
@@ -275,7 +369,9 @@ def test_at_most_one_clean_run_in_a_hundred_is_red_under_any_plan_of_the_suite(n
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", STALLED)
-def test_a_stalling_host_keeps_the_promises_and_costs_no_catch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalling_host_keeps_the_promises_and_costs_no_catch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clean, half, lost = spread_run(name, 0.1, LOSSES, RUNS)
     assert clean.red_runs == 0
     assert clopper_pearson(clean.red_runs, clean.runs)[1] <= 0.01
@@ -285,7 +381,8 @@ def test_a_stalling_host_keeps_the_promises_and_costs_no_catch(name: str, monkey
     before, _, lost_before = spread_run(name, 0.1, LOSSES, RUNS)
     assert before.invalid >= STALLED[name][0] * before.metrics
     assert lost.regressed > lost_before.regressed
-    assert lost.passed <= 0.02 * lost.metrics  # 5 % is promised where the loss equals the tolerance
+    # 5 % is promised where the loss equals the tolerance
+    assert lost.passed <= 0.02 * lost.metrics
 
 
 @pytest.mark.slow
@@ -304,7 +401,9 @@ def test_strong_skewness_is_not_promised_but_bounded() -> None:
 
 @pytest.mark.slow
 def test_a_large_suite_is_judged_in_no_time() -> None:
-    """The goal of 100 ms is measured by benchmarks/gate_compare.py; this bound only catches a gate that became slow by a factor."""
+    """The goal of 100 ms is measured by benchmarks/gate_compare.py; this bound only
+    catches a gate that became slow by a factor.
+    """
     import sys
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

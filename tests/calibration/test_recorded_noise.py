@@ -1,4 +1,6 @@
-"""The gate on sessions that were really recorded: every recording of ``perf_tests/recordings`` that is long enough."""
+"""The gate on sessions that were really recorded: every recording of
+``perf_tests/recordings`` that is long enough.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from k3perf.cli.gate import read_recordings, recordings_folder
-from tests.calibration.lab.recordings import Recording, recorded_metrics, recorded_setting, testable_tolerances
-from tests.calibration.lab.replay import tallies
-from tests.calibration.lab.selftest import GATED, LOSSES, SUITE_METRICS
 from k3perf.records.samples import Arm
 from k3perf.stats.proportion import clopper_pearson
+from tests.calibration.lab.recordings import (
+    Recording,
+    recorded_metrics,
+    recorded_setting,
+    testable_tolerances,
+)
+from tests.calibration.lab.replay import tallies
+from tests.calibration.lab.selftest import GATED, LOSSES, SUITE_METRICS
 
 FOLDER = recordings_folder(Path(__file__).resolve().parent)
 RECORDINGS: list[Recording] = read_recordings(FOLDER)[0] if FOLDER is not None else []
@@ -19,14 +26,22 @@ NAMES = [f"{recording.name}-{recording.mode}" for recording in RECORDINGS]
 
 
 def rates(recording: Recording, runs: int):
-    tolerances = testable_tolerances(recording, recorded_metrics(recording.cells, GATED), suite_metrics=SUITE_METRICS)
+    tolerances = testable_tolerances(
+        recording, recorded_metrics(recording.cells, GATED), suite_metrics=SUITE_METRICS
+    )
     assert tolerances, "accept would take no tolerance for this noise"
-    return tallies(recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS), LOSSES, runs, 1)
+    return tallies(
+        recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS), LOSSES, runs, 1
+    )
 
 
 def test_both_ways_of_measuring_were_recorded() -> None:
     """Twelve sessions each; of the plain ones one was cut short by invalid rounds."""
-    recorded = {(r.target, r.mode): [len(cell.arm(Arm.CANDIDATE)) for cell in r.cells] for r in RECORDINGS if r.target == "cpu-hybrid"}
+    recorded = {
+        (r.target, r.mode): [len(cell.arm(Arm.CANDIDATE)) for cell in r.cells]
+        for r in RECORDINGS
+        if r.target == "cpu-hybrid"
+    }
     assert recorded == {("cpu-hybrid", "baseline"): [12, 12], ("cpu-hybrid", "reference"): [12]}
     assert all(r.sessions >= 11 and r.rounds >= 12 for r in RECORDINGS if r.target == "cpu-hybrid")
 

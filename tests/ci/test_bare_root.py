@@ -1,12 +1,15 @@
-"""Both README commands on a bare Debian: minbase and python3 by debootstrap, as root and as a user without sudo, in a path with spaces.
+"""Both README commands on a bare Debian: minbase and python3 by debootstrap, as root
+and as a user without sudo, in a path with spaces.
 
     scripts/test -m "slow and not engine" tests/ci/test_bare_root.py                              # the harness's own tests
     scripts/test -m "slow and engine" tests/ci/test_bare_root.py                                  # scripts/perf; needs a quiet machine
     scripts/test -m slow "tests/ci/test_bare_root.py::test_scripts_perf[bookworm-user]"           # one of them
 
-K3PERF_BARE_ROOTS names a folder where the roots are kept and used again; there `seen.json` gets times and sizes. Without it the roots are
-removed. Needs root, debootstrap and a Debian mirror (K3PERF_DEBIAN_MIRROR, else debootstrap's own): 6 GB of disk for each root.
-Debian 12 has Python 3.11.2, the oldest that Debian ships and these tests run on; Debian 13 has 3.13.
+K3PERF_BARE_ROOTS names a folder where the roots are kept and used again; there
+`seen.json` gets times and sizes. Without it the roots are removed. Needs root,
+debootstrap and a Debian mirror (K3PERF_DEBIAN_MIRROR, else debootstrap's own): 6 GB of
+disk for each root. Debian 12 has Python 3.11.2, the oldest that Debian ships and these
+tests run on; Debian 13 has 3.13.
 """
 
 from __future__ import annotations
@@ -24,14 +27,21 @@ import pytest
 
 from .bare_root import REPOSITORY, BareRoot, Ran, processes_in
 
-MISSING = [tool for tool in ("debootstrap", "unshare") if shutil.which(tool) is None] + ([] if os.getuid() == 0 else ["root"])
+MISSING = [tool for tool in ("debootstrap", "unshare") if shutil.which(tool) is None] + (
+    [] if os.getuid() == 0 else ["root"]
+)
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 USERS = ("root", "user")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(5_400),
-    pytest.mark.skipif(bool(MISSING), reason=f"a bare root needs {' and '.join(MISSING)}; apt-get install debootstrap, as root"),
-    pytest.mark.parametrize(("suite", "user"), [(suite, user) for suite in PYTHONS for user in USERS]),
+    pytest.mark.skipif(
+        bool(MISSING),
+        reason=f"a bare root needs {' and '.join(MISSING)}; apt-get install debootstrap, as root",
+    ),
+    pytest.mark.parametrize(
+        ("suite", "user"), [(suite, user) for suite in PYTHONS for user in USERS]
+    ),
 ]
 
 
@@ -57,10 +67,14 @@ def bare(roots: Path, suite: str, user: str) -> Iterator[BareRoot]:
 
 
 def with_prerequisites(bare: BareRoot, *command: str) -> Ran:
-    """Run it. A user who is not root is shown the command for root first; it is given to root as it was printed."""
+    """Run it. A user who is not root is shown the command for root first; it is given
+    to root as it was printed.
+    """
     before = {path.name for path in bare.tree.glob(".venv*")}
     ran = bare.run(*command)
-    shown = re.search(r"Only root can install them: (apt-get update && apt-get install .*)", ran.text)
+    shown = re.search(
+        r"Only root can install them: (apt-get update && apt-get install .*)", ran.text
+    )
     if bare.user == "root" or shown is None:
         return ran
     assert ran.status == 10, ran.text
@@ -77,7 +91,11 @@ def note(bare: BareRoot, roots: Path, command: str, ran: Ran) -> None:
     seen = json.loads(path.read_text()) if path.is_file() else {}
     environments = (".venv", ".venv-engine")
     sizes = {name: bare.used_bytes(name) for name in environments if (bare.tree / name).is_dir()}
-    seen[f"{bare.path.name} {command}"] = {"wall_s": round(ran.wall_s), "root_bytes": bare.used_bytes(), **sizes}
+    seen[f"{bare.path.name} {command}"] = {
+        "wall_s": round(ran.wall_s),
+        "root_bytes": bare.used_bytes(),
+        **sizes,
+    }
     path.write_text(json.dumps(seen, indent=1) + "\n")
     sys.stdout.write(f"{bare.path.name} {command}: {seen[f'{bare.path.name} {command}']}\n")
 
@@ -93,13 +111,40 @@ def test_scripts_test(bare: BareRoot, roots: Path, suite: str) -> None:
 
 
 def no_engine_wheel(python: str) -> str:
-    """The first pin of the engine that pip would find no wheel for; empty where pip finds torch's, or is not what installs it."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True, timeout=60)
+    """The first pin of the engine that pip would find no wheel for; empty where pip
+    finds torch's, or is not what installs it.
+    """
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     if not re.search(r"\.(find-links|extra-index-url|no-index)=", listed.stdout):
         return ""  # uv finds torch's CPU builds of every Python
-    (pin,) = re.findall(r"^torch==.*$", (REPOSITORY / "requirements" / "engine-cpu.txt").read_text(), re.MULTILINE)
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--only-binary=:all:", "--target", "/nowhere"]
-    done = subprocess.run([*command, "--python-version", python, pin], capture_output=True, text=True, check=False, timeout=300)
+    (pin,) = re.findall(
+        r"^torch==.*$", (REPOSITORY / "requirements" / "engine-cpu.txt").read_text(), re.MULTILINE
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--target",
+        "/nowhere",
+    ]
+    done = subprocess.run(
+        [*command, "--python-version", python, pin],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     return "" if done.returncode == 0 else pin
 
 
@@ -107,7 +152,9 @@ def no_engine_wheel(python: str) -> str:
 def test_scripts_perf(bare: BareRoot, roots: Path, suite: str) -> None:
     absent = no_engine_wheel(PYTHONS[suite])
     if absent:
-        pytest.skip(f"no wheel of {absent} for Python {PYTHONS[suite]} where pip looks on this machine")
+        pytest.skip(
+            f"no wheel of {absent} for Python {PYTHONS[suite]} where pip looks on this machine"
+        )
     first = with_prerequisites(bare, "scripts/perf")
     assert first.status == 0, first.text[-8000:]
     assert "debconf" not in first.text

@@ -1,6 +1,8 @@
-"""What scripts/environment.sh finds missing before it downloads anything, and when it makes an environment. Nothing is installed.
+"""What scripts/environment.sh finds missing before it downloads anything, and when it
+makes an environment. Nothing is installed.
 
-Programs that would change the machine (apt-get, sudo) or that describe it (id, df, uname) are stand-ins on the PATH.
+Programs that would change the machine (apt-get, sudo) or that describe it (id, df,
+uname) are stand-ins on the PATH.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from tests.processes import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = REPOSITORY / "src" / "k3perf" / "system_packages.txt"
-ROWS = [line.split(maxsplit=3) for line in PACKAGES.read_text().splitlines() if not line.startswith("#")]
+ROWS = [
+    line.split(maxsplit=3) for line in PACKAGES.read_text().splitlines() if not line.startswith("#")
+]
 TOOLS = (
     "bash",
     "cat",
@@ -43,7 +47,9 @@ TOOLS = (
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository in a path with spaces: the real scripts, locks of its own and an environment that was filled from other ones."""
+    """A repository in a path with spaces: the real scripts, locks of its own and an
+    environment that was filled from other ones.
+    """
     root = tmp_path / "a k3 perf"
     (root / "requirements").mkdir(parents=True)
     for name in (
@@ -68,12 +74,18 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def active_tree(tree: Path) -> Path:
     """The same with a real environment."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tree / ".venv")], check=True, timeout=PATIENCE_S)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tree / ".venv")],
+        check=True,
+        timeout=PATIENCE_S,
+    )
     return tree
 
 
 def bash(tree: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``text`` with the script sourced, in a shell where the tree's environment is active. ``install_harness`` installs nothing."""
+    """``text`` with the script sourced, in a shell where the tree's environment is
+    active. ``install_harness`` installs nothing.
+    """
     active = {
         **os.environ,
         "PATH": f"{tree / '.venv' / 'bin'}:/usr/bin:/bin",
@@ -82,9 +94,17 @@ def bash(tree: Path, text: str, **environment: str) -> subprocess.CompletedProce
         "K3PERF_ENGINE_PYTHON": "",
         **environment,
     }
-    script = f"set -euo pipefail\n. '{tree}/scripts/environment.sh'\ninstall_harness() {{ :; }}\n{text}"
+    script = (
+        f"set -euo pipefail\n. '{tree}/scripts/environment.sh'\ninstall_harness() {{ :; }}\n{text}"
+    )
     return subprocess.run(
-        ["bash", "-c", script], env=active, capture_output=True, text=True, check=False, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
+        ["bash", "-c", script],
+        env=active,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -114,7 +134,9 @@ class Machine:
         """python3: this one, without modules and libraries of these names."""
         refused = " ".join(f"*{name}*) exit 1 ;;" for name in absent)
         self.program(
-            "python3", f'case "$2" in *_base_executable*) echo "$0"; exit ;; {refused} esac; exec {shlex.quote(sys.executable)} "$@"'
+            "python3",
+            f'case "$2" in *_base_executable*) echo "$0"; exit ;; {refused} esac; exec'
+            f' {shlex.quote(sys.executable)} "$@"',
         )
 
     def run(self, tree: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -132,7 +154,9 @@ def machine(tmp_path: Path) -> Machine:
 def assert_refused(done: subprocess.CompletedProcess[str], tree: Path, *words: str) -> None:
     """Status 10, everything missing in one report, and nothing made."""
     assert done.returncode == 10, done.stdout + done.stderr
-    assert done.stderr.count("this machine lacks what the set-up needs; nothing was downloaded") == 1
+    assert (
+        done.stderr.count("this machine lacks what the set-up needs; nothing was downloaded") == 1
+    )
     for word in words:
         assert word in done.stderr
     assert (tree / ".venv" / "old").exists()
@@ -140,13 +164,23 @@ def assert_refused(done: subprocess.CompletedProcess[str], tree: Path, *words: s
 
 
 @pytest.mark.parametrize("given", ["", "K3PERF_PYTHON=python3"])
-def test_an_active_environment_whose_lock_changed_is_made_again(active_tree: Path, given: str) -> None:
+def test_an_active_environment_whose_lock_changed_is_made_again(
+    active_tree: Path, given: str
+) -> None:
     tree = active_tree
-    done = bash(tree, f"{given}\nharness_environment\n. '{tree}/scripts/environment.sh'\nharness_environment")
+    done = bash(
+        tree,
+        f"{given}\nharness_environment\n. '{tree}/scripts/environment.sh'\nharness_environment",
+    )
     assert done.returncode == 0, done.stderr
     assert not (tree / ".venv" / "old").exists()
     assert done.stderr.count("setting up") == 1  # then it is in order
-    works = subprocess.run([tree / ".venv" / "bin" / "python", "-c", "print(1)"], capture_output=True, text=True, check=False)
+    works = subprocess.run(
+        [tree / ".venv" / "bin" / "python", "-c", "print(1)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert works.stdout == "1\n"
 
 
@@ -162,7 +196,9 @@ def test_a_named_python_may_lie_in_a_path_with_spaces(tree: Path) -> None:
     assert bash(tree, "find_python", K3PERF_PYTHON=str(named)).returncode == 0
 
 
-def test_missing_packages_are_installed_by_root_without_questions(tree: Path, machine: Machine) -> None:
+def test_missing_packages_are_installed_by_root_without_questions(
+    tree: Path, machine: Machine
+) -> None:
     (machine.bin / "git").unlink()
     machine.python("ensurepip", "libnuma.so.1")
     done = machine.run(tree, "require_packages setup tests engine\nreport_problems")
@@ -171,7 +207,9 @@ def test_missing_packages_are_installed_by_root_without_questions(tree: Path, ma
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
     assert update == "noninteractive -qq -o Dpkg::Use-Pty=0 update"
     assert {version, "git", "libnuma1"} <= set(install.split())
-    assert install.startswith("noninteractive -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends ")
+    assert install.startswith(
+        "noninteractive -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends "
+    )
     assert "curl" not in install
 
 
@@ -186,7 +224,11 @@ def test_without_root_the_message_has_the_command(tree: Path, machine: Machine) 
     (machine.bin / "git").unlink()
     machine.python("ensurepip")
     done = machine.run(tree, "set_up setup tests")
-    names = re.search(r"Only root can install them: apt-get update && apt-get install -y --no-install-recommends (.*)", done.stderr)
+    names = re.search(
+        r"Only root can install them: apt-get update && apt-get install -y --no-install-recommends"
+        r" (.*)",
+        done.stderr,
+    )
     assert names, done.stderr
     assert set(names[1].split()) == {f"python3.{sys.version_info[1]}-venv", "git"}
     assert_refused(done, tree, "git (the tests make repositories)")
@@ -194,9 +236,13 @@ def test_without_root_the_message_has_the_command(tree: Path, machine: Machine) 
 
 
 @pytest.mark.parametrize(("allowed", "status"), [("true", 0), ("false", 10)])
-def test_sudo_is_used_where_it_asks_for_no_password(tree: Path, machine: Machine, allowed: str, status: int) -> None:
+def test_sudo_is_used_where_it_asks_for_no_password(
+    tree: Path, machine: Machine, allowed: str, status: int
+) -> None:
     machine.program("id", "echo 1000")
-    machine.program("sudo", f'[ "$1" = -n ] || exit 1; shift; [ "$1" = true ] && exec {allowed}; exec "$@"')
+    machine.program(
+        "sudo", f'[ "$1" = -n ] || exit 1; shift; [ "$1" = true ] && exec {allowed}; exec "$@"'
+    )
     (machine.bin / "true").symlink_to("/bin/true")
     (machine.bin / "false").symlink_to("/bin/false")
     (machine.bin / "git").unlink()
@@ -215,7 +261,9 @@ def test_a_failed_installation_shows_what_apt_said(tree: Path, machine: Machine)
 def test_without_apt_the_packages_are_named(tree: Path, machine: Machine) -> None:
     (machine.bin / "git").unlink()
     (machine.bin / "apt-get").unlink()
-    assert_refused(machine.run(tree, "set_up setup tests"), tree, "There is no apt-get here", "git (")
+    assert_refused(
+        machine.run(tree, "set_up setup tests"), tree, "There is no apt-get here", "git ("
+    )
 
 
 def test_everything_missing_is_reported_together(tree: Path, machine: Machine) -> None:
@@ -238,12 +286,20 @@ def test_everything_missing_is_reported_together(tree: Path, machine: Machine) -
 
 def test_another_processor_architecture_is_named(tree: Path, machine: Machine) -> None:
     machine.program("uname", "echo aarch64")
-    assert_refused(machine.run(tree, "set_up setup engine"), tree, "processor: aarch64", "K3PERF_ENGINE_PYTHON")
+    assert_refused(
+        machine.run(tree, "set_up setup engine"), tree, "processor: aarch64", "K3PERF_ENGINE_PYTHON"
+    )
 
 
-def test_with_an_engine_of_ones_own_the_cpu_engines_needs_are_not_asked(tree: Path, machine: Machine) -> None:
+def test_with_an_engine_of_ones_own_the_cpu_engines_needs_are_not_asked(
+    tree: Path, machine: Machine
+) -> None:
     machine.program("uname", "echo aarch64")
-    done = machine.run(tree, "fill_environment() { :; }\nset_up setup engine", K3PERF_ENGINE_PYTHON="/opt/vllm/bin/python")
+    done = machine.run(
+        tree,
+        "fill_environment() { :; }\nset_up setup engine",
+        K3PERF_ENGINE_PYTHON="/opt/vllm/bin/python",
+    )
     assert done.returncode == 0, done.stderr
     assert not (tree / ".venv-engine").exists()
 
@@ -258,19 +314,36 @@ def test_a_named_python_that_is_too_old_is_not_passed_over(tree: Path, machine: 
 @pytest.mark.parametrize(
     ("settings", "installer"),
     [
-        ("global.find-links='/wheels'", "-m pip install -q --disable-pip-version-check --no-deps -r"),
-        (":env:.extra-index-url='https://torch.example/cpu'", "-m pip install -q --disable-pip-version-check --no-deps -r"),
-        ("install.find-links='/wheels'", "-m pip install -q --disable-pip-version-check --no-deps -r"),
+        (
+            "global.find-links='/wheels'",
+            "-m pip install -q --disable-pip-version-check --no-deps -r",
+        ),
+        (
+            ":env:.extra-index-url='https://torch.example/cpu'",
+            "-m pip install -q --disable-pip-version-check --no-deps -r",
+        ),
+        (
+            "install.find-links='/wheels'",
+            "-m pip install -q --disable-pip-version-check --no-deps -r",
+        ),
         ("global.timeout='9'", "-m uv pip install"),
-        ("global.index-url='https://mirror.example/simple'", "https://mirror.example/simple -m uv pip install"),
+        (
+            "global.index-url='https://mirror.example/simple'",
+            "https://mirror.example/simple -m uv pip install",
+        ),
         ("", "-m uv pip install"),
     ],
 )
-def test_pips_own_settings_decide_between_pip_and_uv(tree: Path, settings: str, installer: str) -> None:
+def test_pips_own_settings_decide_between_pip_and_uv(
+    tree: Path, settings: str, installer: str
+) -> None:
     python = tree / ".venv-engine" / "bin" / "python"
     python.parent.mkdir(parents=True)
     log = tree / "log"
-    python.write_text(f'#!/bin/sh\n[ "$4" = list ] && echo "{settings}" && exit\necho "$UV_DEFAULT_INDEX $*" >>"{log}"\n')
+    python.write_text(
+        f'#!/bin/sh\n[ "$4" = list ] && echo "{settings}" && exit\necho "$UV_DEFAULT_INDEX $*"'
+        f' >>"{log}"\n'
+    )
     python.chmod(0o755)
     done = bash(tree, "install_engine_cpu")
     assert done.returncode == 0, done.stderr
@@ -283,18 +356,28 @@ def test_pip_itself_writes_its_settings_that_way(tree: Path) -> None:
     python = tree / ".venv-engine" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
-    done = bash(tree, "pip_setting 'find-links|extra-index-url'", PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="/some/wheels")
+    done = bash(
+        tree,
+        "pip_setting 'find-links|extra-index-url'",
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_FIND_LINKS="/some/wheels",
+    )
     assert done.stdout == "/some/wheels\n", done.stderr
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo 'vllm._C: libnuma.so.1: cannot open shared object file' >&2; exit 1", "libnuma.so.1: cannot open"),
+        (
+            "echo 'vllm._C: libnuma.so.1: cannot open shared object file' >&2; exit 1",
+            "libnuma.so.1: cannot open",
+        ),
         ("kill -ILL $$", "was killed"),
     ],
 )
-def test_a_native_module_that_does_not_load_ends_the_set_up(tree: Path, script: str, words: str) -> None:
+def test_a_native_module_that_does_not_load_ends_the_set_up(
+    tree: Path, script: str, words: str
+) -> None:
     python = tree / ".venv-engine" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\n{script}\n")
@@ -309,7 +392,11 @@ def test_a_native_module_that_does_not_load_ends_the_set_up(tree: Path, script: 
 def test_help_installs_nothing(tree: Path, machine: Machine, option: str) -> None:
     shutil.rmtree(tree / ".venv")
     done = subprocess.run(
-        ["bash", str(tree / "scripts" / "perf"), option], env={"PATH": str(machine.bin)}, capture_output=True, text=True, check=False
+        ["bash", str(tree / "scripts" / "perf"), option],
+        env={"PATH": str(machine.bin)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("scripts/perf [OPTION]")

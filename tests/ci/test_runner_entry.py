@@ -1,4 +1,6 @@
-"""The container's entry point, run as the program it is, with a stub of nvidia-smi; the host's launcher against a stub of GitHub."""
+"""The container's entry point, run as the program it is, with a stub of nvidia-smi; the
+host's launcher against a stub of GitHub.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ case "$1" in
     *driver_version*) echo 580.95.05 ;;
 esac
 """
-# GitHub's run.sh and run-helper.sh in one: whatever the listener ends with, the status is 0, but for 7 where it is asked for. Statuses
-# after which the real one starts the listener again (2, 3, 4) are not played here: it never ends then.
+# GitHub's run.sh and run-helper.sh in one: whatever the listener ends with, the status
+# is 0, but for 7 where it is asked for. Statuses after which the real one starts the
+# listener again (2, 3, 4) are not played here: it never ends then.
 RUN_SH = """#!/bin/sh
 printf '%s\\n' "$ACTIONS_RUNNER_INPUT_JITCONFIG" >configuration
 printf '%s\\n' "$VLLM_CACHE_ROOT" >cache
@@ -52,7 +55,8 @@ esac
 echo "Exiting runner..."
 exit 0
 """
-# The listener takes one job: the hook first, then the job, which may be red; the listener ends with 0 in each case.
+# The listener takes one job: the hook first, then the job, which may be red; the
+# listener ends with 0 in each case.
 LISTENER = """export GITHUB_EVENT_NAME=${FAKE_EVENT_NAME:-schedule}
 if "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; then sh ./job; echo "Job completed with status $?"; else echo "Job refused"; fi
 exit 0
@@ -65,7 +69,11 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.image = root / "image"
-        shutil.copytree(REPOSITORY / "docker" / "runner", self.image, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / "docker" / "runner",
+            self.image,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         (self.image / "image-id").write_text("0123456789ab\n")
         self.runner = root / "runner"
         self.device = root / "device"
@@ -85,7 +93,8 @@ class Machine:
             "K3PERF_START_WAIT_S": "0",
             "K3PERF_END_WAIT_S": "0",
             "K3PERF_PROC": str(root / "proc"),
-            "K3PERF_END_LEFTOVERS": "0",  # this is no container: other processes of this user are not ours to end
+            # this is no container: other processes of this user are not ours to end
+            "K3PERF_END_LEFTOVERS": "0",
         }
 
     @staticmethod
@@ -107,7 +116,9 @@ class Machine:
     def command(self) -> list[str]:
         return [sys.executable, str(self.image / "runner_entry.py")]
 
-    def run(self, command: str = "run", given: str = "configuration-1\n", **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: str = "run", given: str = "configuration-1\n", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.command, command],
             cwd=self.runner,
@@ -130,7 +141,9 @@ def test_one_job_on_a_clean_device(machine: Machine) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[0] == "k3perf-runner: ready"
     assert (machine.runner / "configuration").read_text() == "configuration-1\n"
-    assert (machine.runner / "cache").read_text().strip() == str(machine.root / "cache" / "0123456789ab-580.95.05" / "vllm")
+    assert (machine.runner / "cache").read_text().strip() == str(
+        machine.root / "cache" / "0123456789ab-580.95.05" / "vllm"
+    )
     assert not (machine.root / "state").exists()
 
 
@@ -144,7 +157,9 @@ def test_one_job_on_a_clean_device(machine: Machine) -> None:
         ("broken", "", "the device cannot be read"),
     ],
 )
-def test_a_dirty_or_unreadable_device_takes_no_job(machine: Machine, file: str, content: str, told: str) -> None:
+def test_a_dirty_or_unreadable_device_takes_no_job(
+    machine: Machine, file: str, content: str, told: str
+) -> None:
     (machine.device / file).write_text(content)
     done = machine.run()
     assert done.returncode == 20
@@ -161,7 +176,9 @@ def test_a_job_that_leaves_the_device_dirty_takes_the_host_out_of_service(machin
 
 
 def test_memory_that_comes_back_late_is_waited_for(machine: Machine) -> None:
-    machine.job('echo "0, 9000" >"$FAKE_DEVICE/memory"; (sleep 1.5; echo "0, 4" >"$FAKE_DEVICE/memory") &')
+    machine.job(
+        'echo "0, 9000" >"$FAKE_DEVICE/memory"; (sleep 1.5; echo "0, 4" >"$FAKE_DEVICE/memory") &'
+    )
     assert machine.run(K3PERF_END_WAIT_S=str(WAIT_S)).returncode == 0
 
 
@@ -186,29 +203,43 @@ def test_a_job_that_the_guard_refuses_was_taken_too(machine: Machine) -> None:
 
 # (listener, what the report must say; each ends run.sh with 0, and no job was taken)
 WITHOUT_A_JOB = {
-    "listener_1": ("echo 'Runner not found: r1'; exit 1", ["Runner not found: r1", "exit with terminated error", "GitHub refused"]),
-    "listener_5": ("exit 5", ["exit with Session Conflict error", "another runner holds the session"]),
+    "listener_1": (
+        "echo 'Runner not found: r1'; exit 1",
+        ["Runner not found: r1", "exit with terminated error", "GitHub refused"],
+    ),
+    "listener_5": (
+        "exit 5",
+        ["exit with Session Conflict error", "another runner holds the session"],
+    ),
     "listener_7": (
         "echo 'version is deprecated and cannot receive messages.'; exit 7",
         ["too old", "docs/runner.md, Versions", "is deprecated"],
     ),
     "listener_7_silent": ("exit 7", ["too old", "docs/runner.md, Versions"]),
     "listener_0_without_a_job": ("exit 0", ["exit with 0 return code", "the cause is not known"]),
-    "listener_unknown": ("echo 'Unhandled exception'; exit 139", ["Unhandled exception", "unknown error code: 139"]),
+    "listener_unknown": (
+        "echo 'Unhandled exception'; exit 139",
+        ["Unhandled exception", "unknown error code: 139"],
+    ),
     "listener_killed": ("kill -KILL $$", ["unknown error code: 137"]),
     "listener_missing": ("exec ./bin/Runner.Listener", ["not found", "unknown error code: 127"]),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "old_run_sh"), [*((name, "0") for name in WITHOUT_A_JOB), ("listener_7", "1"), ("listener_7_silent", "1")]
+    ("name", "old_run_sh"),
+    [*((name, "0") for name in WITHOUT_A_JOB), ("listener_7", "1"), ("listener_7_silent", "1")],
 )
-def test_a_runner_that_takes_no_job_has_failed(machine: Machine, name: str, old_run_sh: str) -> None:
+def test_a_runner_that_takes_no_job_has_failed(
+    machine: Machine, name: str, old_run_sh: str
+) -> None:
     listener, words = WITHOUT_A_JOB[name]
     machine.listener(listener)
     done = machine.run(OLD_RUN_SH=old_run_sh)
     assert done.returncode == 23, done.stdout
-    report = done.stdout[done.stdout.index("k3perf-runner: the runner ended without taking a job") :]
+    report = done.stdout[
+        done.stdout.index("k3perf-runner: the runner ended without taking a job") :
+    ]
     for word in words:
         assert word in report
     assert "k3perf-runner: a job was taken" not in done.stdout
@@ -234,7 +265,10 @@ def test_a_dirty_device_counts_more_than_a_missing_job(machine: Machine) -> None
 
 
 def test_only_the_last_lines_are_repeated_and_long_ones_are_cut(machine: Machine) -> None:
-    machine.listener("i=0; while [ $i -lt 100 ]; do echo \"line $i\"; i=$((i+1)); done; printf '%01000d\\n' 7; exit 1")
+    machine.listener(
+        "i=0; while [ $i -lt 100 ]; do echo \"line $i\"; i=$((i+1)); done; printf '%01000d\\n' 7;"
+        " exit 1"
+    )
     report = machine.run().stdout.partition("the runner ended without taking a job")[2].splitlines()
     assert "k3perf-runner:   line 99" in report
     assert "k3perf-runner:   line 50" not in report
@@ -242,16 +276,22 @@ def test_only_the_last_lines_are_repeated_and_long_ones_are_cut(machine: Machine
 
 
 def test_a_process_that_outlives_the_runner_does_not_hold_the_entry_point(machine: Machine) -> None:
-    """It keeps run.sh's output open; K3PERF_END_LEFTOVERS is off here, so it is not ended either."""
+    """It keeps run.sh's output open; K3PERF_END_LEFTOVERS is off here, so it is not
+    ended either.
+    """
     machine.job("sleep 600 & echo $! >left")
     try:
         assert machine.run().returncode == 0
-        os.kill(int((machine.runner / "left").read_text()), 0)  # it outlived the entry point, which did not wait for it
+        os.kill(
+            int((machine.runner / "left").read_text()), 0
+        )  # it outlived the entry point, which did not wait for it
     finally:
         os.kill(int((machine.runner / "left").read_text()), signal.SIGKILL)
 
 
-def test_a_configuration_from_the_environment_is_used_as_kubernetes_gives_it(machine: Machine) -> None:
+def test_a_configuration_from_the_environment_is_used_as_kubernetes_gives_it(
+    machine: Machine,
+) -> None:
     done = machine.run(given="", ACTIONS_RUNNER_INPUT_JITCONFIG="from-arc")
     assert done.returncode == 0
     assert (machine.runner / "configuration").read_text() == "from-arc\n"
@@ -263,7 +303,9 @@ def test_the_cpu_device_needs_no_nvidia_smi(machine: Machine) -> None:
 
 
 def test_a_left_over_engine_is_found(machine: Machine) -> None:
-    engine = subprocess.Popen(["/bin/sh", "-c", "read line # VLLM::EngineCore"], stdin=subprocess.PIPE)
+    engine = subprocess.Popen(
+        ["/bin/sh", "-c", "read line # VLLM::EngineCore"], stdin=subprocess.PIPE
+    )
     (machine.root / "proc" / str(engine.pid)).symlink_to(f"/proc/{engine.pid}")
     (machine.root / "proc" / "1").symlink_to("/proc/1")
     try:
@@ -277,9 +319,16 @@ def test_a_left_over_engine_is_found(machine: Machine) -> None:
 
 
 def start(machine: Machine) -> subprocess.Popen[str]:
-    """The entry point with a configuration; waits until the listener or the job says that it is up."""
+    """The entry point with a configuration; waits until the listener or the job says
+    that it is up.
+    """
     process = subprocess.Popen(
-        [*machine.command, "run"], cwd=machine.runner, env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*machine.command, "run"],
+        cwd=machine.runner,
+        env=machine.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdin is not None
     process.stdin.write("c\n")
@@ -356,14 +405,21 @@ def test_the_guard_lets_only_our_own_and_labelled_commits_run(
 ) -> None:
     path = machine.root / "event.json"
     path.write_text(json.dumps(event))
-    done = machine.run("guard", GITHUB_EVENT_NAME=event_name, GITHUB_EVENT_PATH=str(path), GITHUB_REPOSITORY="team/suite")
+    done = machine.run(
+        "guard",
+        GITHUB_EVENT_NAME=event_name,
+        GITHUB_EVENT_PATH=str(path),
+        GITHUB_REPOSITORY="team/suite",
+    )
     assert (done.returncode == 0) is allowed, done.stdout
     assert allowed or "refused" in done.stdout
 
 
 def test_the_guard_refuses_an_unreadable_event_and_a_dirty_device(machine: Machine) -> None:
     known = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REPOSITORY": "team/suite"}
-    assert machine.run("guard", GITHUB_EVENT_PATH=str(machine.root / "none"), **known).returncode == 1
+    assert (
+        machine.run("guard", GITHUB_EVENT_PATH=str(machine.root / "none"), **known).returncode == 1
+    )
     (machine.device / "processes").write_text("4711, python3, 9000\n")
     assert machine.run("guard", GITHUB_EVENT_NAME="schedule").returncode == 1
 
@@ -399,7 +455,9 @@ def github() -> Iterator[tuple[str, type[Stub]]]:
     server.server_close()
 
 
-def launch(machine: Machine, api: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    machine: Machine, api: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     token = machine.root / "token"
     token.write_text("the-hosts-token\n")
     settings = {
@@ -411,11 +469,18 @@ def launch(machine: Machine, api: str, *arguments: str, **environment: str) -> s
     }
     command = [sys.executable, str(REPOSITORY / "docker" / "host" / "launch.py"), *arguments]
     return subprocess.run(
-        command, env={**machine.environment, **settings, **environment}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command,
+        env={**machine.environment, **settings, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 
-def test_the_launcher_registers_one_runner_for_one_job(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+def test_the_launcher_registers_one_runner_for_one_job(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
     api, stub = github
     done = launch(machine, api, "--once")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -427,22 +492,31 @@ def test_the_launcher_registers_one_runner_for_one_job(machine: Machine, github:
     assert "the-hosts-token" not in done.stdout
 
 
-def test_nothing_registers_for_a_dirty_device(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+def test_nothing_registers_for_a_dirty_device(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
     api, stub = github
     (machine.device / "processes").write_text("4711, python3, 9000\n")
     assert launch(machine, api).returncode == 20
     assert stub.requests == []
 
 
-def test_the_launcher_goes_on_until_a_device_stays_dirty(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+def test_the_launcher_goes_on_until_a_device_stays_dirty(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
     api, stub = github
-    machine.job('echo x >>count; [ "$(wc -l <count)" -lt 3 ] || echo "4711, python3, 9000" >"$FAKE_DEVICE/processes"')
+    machine.job(
+        'echo x >>count; [ "$(wc -l <count)" -lt 3 ] || echo "4711, python3, 9000"'
+        ' >"$FAKE_DEVICE/processes"'
+    )
     assert launch(machine, api).returncode == 21
     assert len(stub.requests) == 3
 
 
 @pytest.mark.parametrize("name", ["listener_1", "listener_5", "listener_7", "listener_unknown"])
-def test_the_launcher_ends_when_a_runner_takes_no_job(machine: Machine, github: tuple[str, type[Stub]], name: str) -> None:
+def test_the_launcher_ends_when_a_runner_takes_no_job(
+    machine: Machine, github: tuple[str, type[Stub]], name: str
+) -> None:
     api, stub = github
     machine.listener(WITHOUT_A_JOB[name][0])
     done = launch(machine, api)  # without --once: it ends by itself
@@ -451,7 +525,9 @@ def test_the_launcher_ends_when_a_runner_takes_no_job(machine: Machine, github: 
     assert "the runner ended without taking a job" in done.stdout
 
 
-def test_an_image_that_does_not_report_its_job_does_not_keep_the_launcher_going(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+def test_an_image_that_does_not_report_its_job_does_not_keep_the_launcher_going(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
     """The status 0 of an older entry point proves nothing either."""
     api, stub = github
     old = "echo k3perf-runner: ready; read -r configuration; exit 0"
@@ -461,11 +537,15 @@ def test_an_image_that_does_not_report_its_job_does_not_keep_the_launcher_going(
     assert "ended without a job" in done.stdout
 
 
-def test_refused_jobs_are_jobs_to_the_launcher(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+def test_refused_jobs_are_jobs_to_the_launcher(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
     api, stub = github
     machine.listener(f'echo x >>count; [ "$(wc -l <count)" -lt 5 ] || exit 1\n{LISTENER}')
     assert launch(machine, api, FAKE_EVENT_NAME="issue_comment").returncode == 23
-    assert len(stub.requests) == 5, "four refused jobs, one after the other, then a runner without a job"
+    assert len(stub.requests) == 5, (
+        "four refused jobs, one after the other, then a runner without a job"
+    )
 
 
 def test_a_failing_github_is_told_apart(machine: Machine, github: tuple[str, type[Stub]]) -> None:
@@ -477,10 +557,15 @@ def test_a_failing_github_is_told_apart(machine: Machine, github: tuple[str, typ
     assert launch(machine, "http://example.invalid", "--once").returncode == 24
 
 
-def test_draining_lets_the_job_end_and_starts_nothing_new(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+def test_draining_lets_the_job_end_and_starts_nothing_new(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
     api, stub = github
     machine.job('kill -TERM "$(cat launcher)"; sleep 0.5; echo done >finished')
-    wrapper = f"echo $$ >{machine.runner}/launcher; exec {shlex.join([sys.executable, str(REPOSITORY / 'docker' / 'host' / 'launch.py')])}"
+    wrapper = (
+        f"echo $$ >{machine.runner}/launcher; exec"
+        f" {shlex.join([sys.executable, str(REPOSITORY / 'docker' / 'host' / 'launch.py')])}"
+    )
     token = machine.root / "token"
     token.write_text("t")
     done = subprocess.run(
@@ -489,7 +574,9 @@ def test_draining_lets_the_job_end_and_starts_nothing_new(machine: Machine, gith
             **machine.environment,
             "K3PERF_REPOSITORY": "team/suite",
             "K3PERF_TOKEN_FILE": str(token),
-            "K3PERF_CONTAINER_COMMAND": f"env -C {machine.runner} {shlex.join(machine.command)} run",
+            "K3PERF_CONTAINER_COMMAND": (
+                f"env -C {machine.runner} {shlex.join(machine.command)} run"
+            ),
             "GITHUB_API_URL": api,
         },
         capture_output=True,

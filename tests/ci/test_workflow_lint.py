@@ -1,4 +1,6 @@
-"""Workflows, images and scripts pass their linters, and the rules of this project that no linter knows."""
+"""Workflows, images and scripts pass their linters, and the rules of this project that
+no linter knows.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,21 @@ PINNED = re.compile(r"uses: (?P<action>[\w./-]+)@(?P<commit>[0-9a-f]{40}) # v\d+
 def lint(*command: str) -> None:
     tool = BIN / command[0]
     assert tool.exists(), f"{command[0]} is missing; pip install -e '.[dev]' brings it"
-    done = subprocess.run([str(tool), *command[1:]], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [str(tool), *command[1:]],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def names(pattern: str) -> list[str]:
-    found = sorted(str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob(pattern) if path.is_file())
+    found = sorted(
+        str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob(pattern) if path.is_file()
+    )
     assert found, f"{pattern} matches nothing"
     return found
 
@@ -58,7 +69,11 @@ def test_hadolint() -> None:
 
 def test_shellcheck() -> None:
     lint("shellcheck", *names(".github/scripts/*"), *names("docker/runner/*.sh"))
-    scripts = [name for name in names("scripts/*") if "bash" in (REPOSITORY / name).read_text().partition("\n")[0]]
+    scripts = [
+        name
+        for name in names("scripts/*")
+        if "bash" in (REPOSITORY / name).read_text().partition("\n")[0]
+    ]
     assert "scripts/environment.sh" in scripts
     lint("shellcheck", "--external-sources", "--source-path=SCRIPTDIR", *scripts, ".ci/run")
 
@@ -80,7 +95,9 @@ def test_permissions_timeouts_and_concurrency(path: Path) -> None:
     document = load(path)
     assert document["permissions"] == {}
     assert document["defaults"]["run"]["shell"] == "bash", "GitHub's default shell has no pipefail"
-    assert "concurrency" in document or "workflow_call" in document[True], "YAML reads the key 'on' as true"
+    assert "concurrency" in document or "workflow_call" in document[True], (
+        "YAML reads the key 'on' as true"
+    )
     for name, job in jobs(path).items():
         assert "permissions" in job, f"{path.name} {name}: say what it may do"
         assert "uses" in job or "timeout-minutes" in job, f"{path.name} {name}: has no timeout"
@@ -91,8 +108,12 @@ def test_run_scripts_are_short_and_take_values_from_the_environment(path: Path) 
     for name, job in jobs(path).items():
         for step in job.get("steps", []):
             script = step.get("run", "")
-            assert len(script.strip().splitlines()) <= 10, f"{path.name} {name}: move it into a command"
-            assert "${{" not in script, f"{path.name} {name}: an expression inside a script is an injection"
+            assert len(script.strip().splitlines()) <= 10, (
+                f"{path.name} {name}: move it into a command"
+            )
+            assert "${{" not in script, (
+                f"{path.name} {name}: an expression inside a script is an injection"
+            )
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -103,9 +124,17 @@ def test_actions_are_pinned_by_commit_with_their_version(path: Path) -> None:
 
 
 def test_one_commit_for_each_action_and_each_is_in_the_table_of_the_docs() -> None:
-    pins = {match["action"]: match["commit"] for path in WORKFLOWS for match in map(PINNED.search, path.read_text().splitlines()) if match}
+    pins = {
+        match["action"]: match["commit"]
+        for path in WORKFLOWS
+        for match in map(PINNED.search, path.read_text().splitlines())
+        if match
+    }
     seen = {
-        (match["action"], match["commit"]) for path in WORKFLOWS for match in map(PINNED.search, path.read_text().splitlines()) if match
+        (match["action"], match["commit"])
+        for path in WORKFLOWS
+        for match in map(PINNED.search, path.read_text().splitlines())
+        if match
     }
     assert len(seen) == len(pins)
     table = (REPOSITORY / "docs" / "ci.md").read_text(encoding="utf-8")
@@ -115,8 +144,18 @@ def test_one_commit_for_each_action_and_each_is_in_the_table_of_the_docs() -> No
 
 
 def test_only_the_report_and_the_nightly_jobs_may_write() -> None:
-    allowed = {("perf-report.yml", "report"), ("nightly.yml", "history"), ("nightly.yml", "refresh"), ("nightly.yml", "page")}
-    writers = {(path.name, name) for path in WORKFLOWS for name, job in jobs(path).items() if "write" in str(job.get("permissions", ""))}
+    allowed = {
+        ("perf-report.yml", "report"),
+        ("nightly.yml", "history"),
+        ("nightly.yml", "refresh"),
+        ("nightly.yml", "page"),
+    }
+    writers = {
+        (path.name, name)
+        for path in WORKFLOWS
+        for name, job in jobs(path).items()
+        if "write" in str(job.get("permissions", ""))
+    }
     assert writers <= allowed
 
 
@@ -128,7 +167,10 @@ def test_measuring_jobs_see_no_secret() -> None:
 
 
 def test_both_images_use_the_same_runner_and_the_vllm_version_stands_in_one_place() -> None:
-    gpu, cpu = ((REPOSITORY / "docker" / name).read_text(encoding="utf-8") for name in ("Dockerfile", "Dockerfile.cpu"))
+    gpu, cpu = (
+        (REPOSITORY / "docker" / name).read_text(encoding="utf-8")
+        for name in ("Dockerfile", "Dockerfile.cpu")
+    )
     pins = re.findall(r"^ARG RUNNER_(?:VERSION|SHA256|URL)=.*$", gpu, re.MULTILINE)
     assert len(pins) == 3
     assert pins == re.findall(r"^ARG RUNNER_(?:VERSION|SHA256|URL)=.*$", cpu, re.MULTILINE)
@@ -149,7 +191,21 @@ def test_owned_paths_exist() -> None:
 def test_workflows_use_only_options_that_the_plugin_has() -> None:
     from k3perf.pytest_plugin.options import FLAGS, REPEATED, VALUES
 
-    places = [*WORKFLOWS, *(REPOSITORY / ".github" / "scripts").iterdir(), REPOSITORY / "src" / "k3perf" / "cli" / "plan.py"]
-    used = {option for path in places for option in re.findall(r"--k3-[a-z-]+[a-z]", path.read_text(encoding="utf-8"))}
-    assert {"--k3-cells", "--k3-results", "--k3-target", "--k3-gated-metric-count", "--k3-record"} <= used
+    places = [
+        *WORKFLOWS,
+        *(REPOSITORY / ".github" / "scripts").iterdir(),
+        REPOSITORY / "src" / "k3perf" / "cli" / "plan.py",
+    ]
+    used = {
+        option
+        for path in places
+        for option in re.findall(r"--k3-[a-z-]+[a-z]", path.read_text(encoding="utf-8"))
+    }
+    assert {
+        "--k3-cells",
+        "--k3-results",
+        "--k3-target",
+        "--k3-gated-metric-count",
+        "--k3-record",
+    } <= used
     assert used <= {*FLAGS, *VALUES, *REPEATED}

@@ -1,7 +1,9 @@
-"""The workflows' jobs run on this machine by act with a stand-in for the measurement (tests/ci/workplace.py says what else is a stub).
+"""The workflows' jobs run on this machine by act with a stand-in for the measurement
+(tests/ci/workplace.py says what else is a stub).
 
-Everything between (plan, matrix, conditions, merge, retry, verdict, report, history, refresh) is what production runs. The same with real
-engines is in test_measured_workflow_runs.py.
+Everything between (plan, matrix, conditions, merge, retry, verdict, report, history,
+refresh) is what production runs. The same with real engines is in
+test_measured_workflow_runs.py.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def workplace(tmp_path: Path) -> Workplace:
 
 
 def shards(workplace: Workplace) -> list[str]:
-    return sorted(path.name for path in workplace.store.iterdir() if path.name.startswith("results-"))
+    return sorted(
+        path.name for path in workplace.store.iterdir() if path.name.startswith("results-")
+    )
 
 
 def test_a_clean_pull_request_is_green(workplace: Workplace) -> None:
@@ -68,9 +72,13 @@ GPU_CONFIG = "seqs_down"
 GPU = {"K3PERF_HARDWARE_CLASSES": "h200", "K3PERF_POOLS": "a,b", "K3PERF_BUDGET_MINUTES": "1"}
 
 
-def test_a_forks_pull_request_without_the_label_does_not_reach_the_gpu(workplace: Workplace) -> None:
+def test_a_forks_pull_request_without_the_label_does_not_reach_the_gpu(
+    workplace: Workplace,
+) -> None:
     head = gpu_change(workplace)
-    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head, origin="stranger/suite"), **GPU)
+    run = workplace.act(
+        "pull_request", "perf-pr.yml", workplace.pull_request(head, origin="stranger/suite"), **GPU
+    )
     assert run.status != 0, "unmeasured cells are not green"
     assert shards(workplace) == []
     assert "gpu-ok-" in run.text
@@ -81,14 +89,18 @@ def test_a_forks_pull_request_without_the_label_does_not_reach_the_gpu(workplace
 
 def test_a_label_of_another_commit_is_no_permission(workplace: Workplace) -> None:
     head = gpu_change(workplace)
-    event = workplace.pull_request(head, "gpu-ok-" + "b" * 40, origin="stranger/suite", action="labeled")
+    event = workplace.pull_request(
+        head, "gpu-ok-" + "b" * 40, origin="stranger/suite", action="labeled"
+    )
     assert workplace.act("pull_request", "perf-pr.yml", event, **GPU).status != 0
     assert shards(workplace) == []
 
 
 def test_the_label_of_the_head_commit_lets_a_fork_reach_the_gpu(workplace: Workplace) -> None:
     head = gpu_change(workplace)
-    event = workplace.pull_request(head, f"gpu-ok-{head}", origin="stranger/suite", action="labeled")
+    event = workplace.pull_request(
+        head, f"gpu-ok-{head}", origin="stranger/suite", action="labeled"
+    )
     run = workplace.act("pull_request", "perf-pr.yml", event, **GPU)
     assert run.status == 0, run.text[-6000:]
     assert shards(workplace) == ["results-h200-0"]
@@ -96,7 +108,11 @@ def test_the_label_of_the_head_commit_lets_a_fork_reach_the_gpu(workplace: Workp
 
 def test_an_unrelated_label_measures_nothing_and_claims_nothing(workplace: Workplace) -> None:
     head = workplace.change()
-    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head, "documentation", action="labeled"))
+    run = workplace.act(
+        "pull_request",
+        "perf-pr.yml",
+        workplace.pull_request(head, "documentation", action="labeled"),
+    )
     assert run.status == 0, run.text[-6000:]
     assert "[perf-pr/unrelated label" in run.text
     assert "perf verdict" not in run.text
@@ -126,7 +142,9 @@ def test_a_lost_runner_is_red(workplace: Workplace) -> None:
     head = workplace.change("runner dies")
     assert workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head)).status != 0
     verdict = workplace.verdict
-    assert {reason["rule"] for cell in verdict["cells"] for reason in cell["invalid_reasons"]} == {"shard_lost"}
+    assert {reason["rule"] for cell in verdict["cells"] for reason in cell["invalid_reasons"]} == {
+        "shard_lost"
+    }
 
 
 def test_a_suite_that_cannot_be_read_is_red(workplace: Workplace) -> None:
@@ -155,7 +173,11 @@ def test_a_night_keeps_its_history_and_proposes_a_refresh(workplace: Workplace) 
     run = workplace.act("schedule", "nightly.yml", event)
     assert run.status == 0, run.text[-6000:]
     lines = git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()
-    assert {json.loads(line)["metric"] for line in lines} == {"tpot_mean_ms", "ttft_mean_ms", "output_tokens_per_s"}
+    assert {json.loads(line)["metric"] for line in lines} == {
+        "tpot_mean_ms",
+        "ttft_mean_ms",
+        "output_tokens_per_s",
+    }
     assert git(workplace.origin, "ls-tree", "--name-only", "perf-history") == "history.jsonl"
     changed = git(workplace.origin, "diff", "--name-only", "main", "baseline-refresh").splitlines()
     assert changed
@@ -170,7 +192,9 @@ def test_a_night_keeps_its_history_and_proposes_a_refresh(workplace: Workplace) 
     assert "issue create" not in workplace.calls.read_text()
     again = workplace.act("schedule", "nightly.yml", event)
     assert again.status == 0, again.text[-6000:]
-    assert git(workplace.origin, "show", "perf-history:history.jsonl").splitlines() == lines, "the same run is not added twice"
+    assert git(workplace.origin, "show", "perf-history:history.jsonl").splitlines() == lines, (
+        "the same run is not added twice"
+    )
 
 
 def test_a_night_that_lost_its_cells_is_red_and_names_them(workplace: Workplace) -> None:
@@ -185,7 +209,9 @@ def test_a_night_that_lost_its_cells_is_red_and_names_them(workplace: Workplace)
     assert not workplace.calls.exists() or "pr create" not in workplace.calls.read_text()
 
 
-def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabelled_fork(workplace: Workplace) -> None:
+def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabelled_fork(
+    workplace: Workplace,
+) -> None:
     classes = {"K3PERF_HARDWARE_CLASSES": "h200-x16"}
     head = workplace.change()
     fork = workplace.pull_request(head, "perf-full", origin="stranger/suite", action="labeled")
@@ -203,7 +229,9 @@ def test_a_baseline_changed_by_hand_is_red(workplace: Workplace) -> None:
     shutil.copytree(REPOSITORY / "baselines", workplace.tree / "baselines")
     workplace.base = workplace.commit("recorded")
     git(workplace.tree, "push", "--quiet", "origin", "main")
-    clean = workplace.act("pull_request", "checks.yml", workplace.pull_request(workplace.change()), job="baselines")
+    clean = workplace.act(
+        "pull_request", "checks.yml", workplace.pull_request(workplace.change()), job="baselines"
+    )
     assert clean.status == 0, clean.text[-6000:]
     path = workplace.tree / "baselines" / "cpu-hybrid" / "seqs_down.json"
     text, count = re.subn(r'"value": (\d)', r'"value": 1\1', path.read_text(), count=1)
@@ -232,7 +260,9 @@ def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:
     ]
     git(workplace.tree, "checkout", "--quiet", "--orphan", "perf-history")
     git(workplace.tree, "rm", "-r", "--force", "--quiet", ".")
-    (workplace.tree / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in nights))
+    (workplace.tree / "history.jsonl").write_text(
+        "".join(json.dumps(entry) + "\n" for entry in nights)
+    )
     git(workplace.tree, "add", "history.jsonl")
     git(workplace.tree, "commit", "--quiet", "--message", "nights")
     git(workplace.tree, "push", "--quiet", "origin", "perf-history")
@@ -243,4 +273,6 @@ def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:
     text = Path(f"{workplace.calls}.slide.md").read_text()
     assert "`cpu-hybrid` `default` `chat`" in text
     assert "2026-10-21" in text
-    assert len(git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()) > len(nights)
+    assert len(git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()) > len(
+        nights
+    )

@@ -1,8 +1,10 @@
-"""Runs the workflows' jobs on this machine by act, offline, with this host as every runner.
+"""Runs the workflows' jobs on this machine by act, offline, with this host as every
+runner.
 
-GitHub's own actions are stubs that copy files, ``gh`` is a stub that records its calls. GitHub's own scheduling, permissions and runner
-groups are not shown here. What stands for the measurement is the caller's choice: ``Workplace`` puts a stand-in in the place of
-scripts/perf and of the setting-up of the environment.
+GitHub's own actions are stubs that copy files, ``gh`` is a stub that records its calls.
+GitHub's own scheduling, permissions and runner groups are not shown here. What stands
+for the measurement is the caller's choice: ``Workplace`` puts a stand-in in the place
+of scripts/perf and of the setting-up of the environment.
 """
 
 from __future__ import annotations
@@ -25,13 +27,20 @@ GIT = shutil.which("git") or "git"
 ACT = Path(sysconfig.get_path("scripts")) / "act"
 
 ACTIONS = {
-    "actions/checkout": 'git clone --quiet "$STUB_ORIGIN" . && git checkout --quiet "${REF:-main}" && git remote set-url origin "$STUB_ORIGIN" && '
-    'ln -s "$STUB_VENV" .venv && printf ".venv\\n" >>.git/info/exclude',
+    "actions/checkout": (
+        'git clone --quiet "$STUB_ORIGIN" . && git checkout --quiet "${REF:-main}" && git remote'
+        ' set-url origin "$STUB_ORIGIN" && ln -s "$STUB_VENV" .venv && printf ".venv\\n"'
+        " >>.git/info/exclude"
+    ),
     "actions/setup-python": "true",
-    "actions/upload-artifact": 'mkdir -p "$STUB_STORE/$NAME" && cp -rL "$FILES" "$STUB_STORE/$NAME/"; '
-    'if [ -d "$FILES" ]; then mv "$STUB_STORE/$NAME/$(basename "$FILES")"/* "$STUB_STORE/$NAME/"; fi',
-    "actions/download-artifact": 'mkdir -p "$FILES" && if [ -n "$NAME" ]; then cp -r "$STUB_STORE/$NAME/." "$FILES/"; '
-    'else cp -r "$STUB_STORE/." "$FILES/"; fi',
+    "actions/upload-artifact": (
+        'mkdir -p "$STUB_STORE/$NAME" && cp -rL "$FILES" "$STUB_STORE/$NAME/"; if [ -d "$FILES" ];'
+        ' then mv "$STUB_STORE/$NAME/$(basename "$FILES")"/* "$STUB_STORE/$NAME/"; fi'
+    ),
+    "actions/download-artifact": (
+        'mkdir -p "$FILES" && if [ -n "$NAME" ]; then cp -r "$STUB_STORE/$NAME/." "$FILES/"; '
+        'else cp -r "$STUB_STORE/." "$FILES/"; fi'
+    ),
     "actions/upload-pages-artifact": "true",
     "actions/deploy-pages": "true",
 }
@@ -48,9 +57,19 @@ esac
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@t"}
+    identity = {
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t@t",
+        "GIT_COMMITTER_NAME": "t",
+        "GIT_COMMITTER_EMAIL": "t@t",
+    }
     done = subprocess.run(
-        [GIT, "-C", str(folder), *arguments], env={**os.environ, **identity}, capture_output=True, text=True, check=False, timeout=60
+        [GIT, "-C", str(folder), *arguments],
+        env={**os.environ, **identity},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -62,17 +81,32 @@ class Workplace:
     def __init__(self, root: Path, **environment: str) -> None:
         """``environment``: further variables of every job."""
         self.root = root
-        self.environment = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ} | environment
+        self.environment = {
+            name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ
+        } | environment
         self.origin = root / "origin.git"
         self.tree = root / "tree"
         self.store = root / "store"
         self.calls = root / "gh-calls"
         self._stubs()
-        subprocess.run([GIT, "init", "--quiet", "--bare", "--initial-branch=main", str(self.origin)], check=True, timeout=60)
-        subprocess.run([GIT, "clone", "--quiet", str(self.origin), str(self.tree)], check=True, timeout=60, capture_output=True)
+        subprocess.run(
+            [GIT, "init", "--quiet", "--bare", "--initial-branch=main", str(self.origin)],
+            check=True,
+            timeout=60,
+        )
+        subprocess.run(
+            [GIT, "clone", "--quiet", str(self.origin), str(self.tree)],
+            check=True,
+            timeout=60,
+            capture_output=True,
+        )
         git(self.tree, "checkout", "--quiet", "-B", "main")
         for name in (".github", "perf_tests"):
-            shutil.copytree(REPOSITORY / name, self.tree / name, ignore=shutil.ignore_patterns("__pycache__", "recordings", "traces"))
+            shutil.copytree(
+                REPOSITORY / name,
+                self.tree / name,
+                ignore=shutil.ignore_patterns("__pycache__", "recordings", "traces"),
+            )
         (self.tree / ".gitignore").write_text("/results/\n/.k3perf/\n")
         self.fill()
         self.base = self.commit("base")
@@ -83,15 +117,22 @@ class Workplace:
         (self.tree / "scripts").mkdir()
         shutil.copy(REPOSITORY / "scripts" / "k3perf", self.tree / "scripts" / "k3perf")
         (self.tree / "scripts" / "environment.sh").write_text(ENVIRONMENT_SH)
-        shutil.copy(REPOSITORY / "tests" / "ci" / "stand_in_perf.py", self.tree / "scripts" / "perf")
+        shutil.copy(
+            REPOSITORY / "tests" / "ci" / "stand_in_perf.py", self.tree / "scripts" / "perf"
+        )
 
     def _stubs(self) -> None:
         self.store.mkdir()
         (self.root / "home" / ".config" / "act").mkdir(parents=True)
-        (self.root / "home" / ".config" / "act" / "actrc").write_text("-P ubuntu-24.04=-self-hosted\n-P self-hosted=-self-hosted\n")
+        (self.root / "home" / ".config" / "act" / "actrc").write_text(
+            "-P ubuntu-24.04=-self-hosted\n-P self-hosted=-self-hosted\n"
+        )
         venv = self.root / "venv" / "bin"
         venv.mkdir(parents=True)
-        self.program(venv / "k3perf", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m k3perf.cli.main "$@"\n')
+        self.program(
+            venv / "k3perf",
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m k3perf.cli.main "$@"\n',
+        )
         bin_folder = self.root / "bin"
         bin_folder.mkdir()
         self.program(bin_folder / "gh", GH)
@@ -100,8 +141,17 @@ class Workplace:
             folder.mkdir(parents=True)
             names = {"name": "NAME", "path": "FILES", "ref": "REF"}
             inputs = {name: {"default": ""} for name in names}
-            step = {"shell": "bash", "run": script, "env": {variable: f"${{{{ inputs.{name} }}}}" for name, variable in names.items()}}
-            document = {"name": action, "description": "stub", "inputs": inputs, "runs": {"using": "composite", "steps": [step]}}
+            step = {
+                "shell": "bash",
+                "run": script,
+                "env": {variable: f"${{{{ inputs.{name} }}}}" for name, variable in names.items()},
+            }
+            document = {
+                "name": action,
+                "description": "stub",
+                "inputs": inputs,
+                "runs": {"using": "composite", "steps": [step]},
+            }
             (folder / "action.yml").write_text(json.dumps(document))
 
     @staticmethod
@@ -115,7 +165,9 @@ class Workplace:
         return git(self.tree, "rev-parse", "HEAD")
 
     def change(self, *faults: str, config: str = "seqs_down") -> str:
-        """A pull request's commit: one config touched, and faults for the stand-in to show."""
+        """A pull request's commit: one config touched, and faults for the stand-in to
+        show.
+        """
         git(self.tree, "checkout", "--quiet", "-B", "topic", "main")
         path = self.tree / "perf_tests" / "configs" / f"{config}.yaml"
         path.write_text(path.read_text() + "# touched\n")
@@ -125,14 +177,21 @@ class Workplace:
         git(self.tree, "push", "--quiet", "--force", "origin", "topic")
         return head
 
-    def pull_request(self, head: str, *labels: str, origin: str = "team/suite", action: str = "opened") -> dict[str, Any]:
+    def pull_request(
+        self, head: str, *labels: str, origin: str = "team/suite", action: str = "opened"
+    ) -> dict[str, Any]:
         request = {
             "number": 7,
             "base": {"sha": self.base, "ref": "main"},
             "head": {"sha": head, "ref": "topic", "repo": {"full_name": origin}},
             "labels": [{"name": name} for name in labels],
         }
-        event: dict[str, Any] = {"action": action, "number": 7, "pull_request": request, "repository": {"full_name": "team/suite"}}
+        event: dict[str, Any] = {
+            "action": action,
+            "number": 7,
+            "pull_request": request,
+            "repository": {"full_name": "team/suite"},
+        }
         if action == "labeled":
             event["label"] = {"name": labels[-1]}
         return event
@@ -140,7 +199,10 @@ class Workplace:
     def report(self, head: str) -> Run:
         """The workflow that follows a finished perf-pr run of the commit ``head``."""
         finished = {"id": 4711, "event": "pull_request", "head_sha": head, "head_branch": "topic"}
-        event = {"workflow_run": {**finished, "head_repository": {"owner": {"login": "team"}}}, "repository": {"full_name": "team/suite"}}
+        event = {
+            "workflow_run": {**finished, "head_repository": {"owner": {"login": "team"}}},
+            "repository": {"full_name": "team/suite"},
+        }
         return self.act("workflow_run", "perf-report.yml", event)
 
     @property
@@ -158,14 +220,29 @@ class Workplace:
         """The check run as it was posted."""
         return dict(json.loads(Path(f"{self.calls}.check-run.json").read_text()))
 
-    def act(self, event_name: str, workflow: str, event: dict[str, Any], *, job: str = "", timeout_s: float = 600, **variables: str) -> Run:
+    def act(
+        self,
+        event_name: str,
+        workflow: str,
+        event: dict[str, Any],
+        *,
+        job: str = "",
+        timeout_s: float = 600,
+        **variables: str,
+    ) -> Run:
         """One workflow, or one job of it. ``variables`` are the repository's."""
         path = self.root / "event.json"
         path.write_text(json.dumps(event))
         pins = {
-            match["action"]: match["commit"] for file in WORKFLOWS for match in map(PINNED.search, file.read_text().splitlines()) if match
+            match["action"]: match["commit"]
+            for file in WORKFLOWS
+            for match in map(PINNED.search, file.read_text().splitlines())
+            if match
         }
-        local = [f"--local-repository={action}@{commit}={self.root / 'actions' / action}" for action, commit in pins.items()]
+        local = [
+            f"--local-repository={action}@{commit}={self.root / 'actions' / action}"
+            for action, commit in pins.items()
+        ]
         environment = {
             **self.environment,
             "STUB_ORIGIN": str(self.origin),
@@ -189,8 +266,12 @@ class Workplace:
             *local,
         ]
         command += ["-j", job] if job else []
-        command += [part for name, value in environment.items() for part in ("--env", f"{name}={value}")]
-        command += [part for name, value in variables.items() for part in ("--var", f"{name}={value}")]
+        command += [
+            part for name, value in environment.items() for part in ("--env", f"{name}={value}")
+        ]
+        command += [
+            part for name, value in variables.items() for part in ("--var", f"{name}={value}")
+        ]
         done = subprocess.run(
             command,
             cwd=self.tree,
@@ -215,5 +296,9 @@ class Run:
         """Names of the jobs that ran a step, reusable workflows' callers included."""
         return {
             match[1].strip()
-            for match in re.finditer(r"^\[(?:perf-pr|perf-report|nightly|perf-full|measure)/([^\]]+)\] ", self.text, re.MULTILINE)
+            for match in re.finditer(
+                r"^\[(?:perf-pr|perf-report|nightly|perf-full|measure)/([^\]]+)\] ",
+                self.text,
+                re.MULTILINE,
+            )
         }

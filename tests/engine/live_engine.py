@@ -1,4 +1,6 @@
-"""One real engine at a time for the tests of this folder: started from the declared suite with a few arguments changed, ended by the next."""
+"""One real engine at a time for the tests of this folder: started from the declared
+suite with a few arguments changed, ended by the next.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ CONTEXT_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Live:
-    """A running engine: its probe, the arguments it was started with and a way to send a prompt."""
+    """A running engine: its probe, the arguments it was started with and a way to send
+    a prompt.
+    """
 
     engine: Engine
     probe: ServerProbe
@@ -35,12 +39,20 @@ class Live:
 
     def complete(self, prompt: list[int], tokens: int, *, sequences: int = 1) -> dict[str, Any]:
         """One completion, not streamed."""
-        body = {"model": self.target, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "n": sequences}
+        body = {
+            "model": self.target,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "n": sequences,
+        }
         body["temperature"] = 0 if sequences == 1 else 1.0
         address = urlsplit(self.engine.base_url)
         connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=120)
         try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             answer: dict[str, Any] = json.loads(response.read())
         finally:
@@ -53,8 +65,11 @@ StartLive = Callable[..., Live]
 
 
 @pytest.fixture(scope="session")
-def start_live(pytestconfig: pytest.Config, engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartLive]:
-    """``start_live(target, **arguments)``: a live engine of a CPU target; the running one if it has these arguments, else a new one.
+def start_live(
+    pytestconfig: pytest.Config, engine_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartLive]:
+    """``start_live(target, **arguments)``: a live engine of a CPU target; the running
+    one if it has these arguments, else a new one.
 
     ``again=True`` starts anew in any case.
     """
@@ -64,8 +79,16 @@ def start_live(pytestconfig: pytest.Config, engine_python: Path, tmp_path_factor
 
     def start(target: str, *, again: bool = False, **changed: Any) -> Live:
         spec = suite.target(target)
-        arguments = {**suite.engine_arguments(spec, suite.config("default")), "max_model_len": CONTEXT_TOKENS, **changed}
-        if running and not again and (running[0].target, running[0].arguments) == (target, arguments):
+        arguments = {
+            **suite.engine_arguments(spec, suite.config("default")),
+            "max_model_len": CONTEXT_TOKENS,
+            **changed,
+        }
+        if (
+            running
+            and not again
+            and (running[0].target, running[0].arguments) == (target, arguments)
+        ):
             return running[0]
         while running:
             running.pop().engine.stop()

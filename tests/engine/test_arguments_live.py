@@ -1,4 +1,6 @@
-"""The shipped table and the rendered file against the parser of a real vLLM; no server is started."""
+"""The shipped table and the rendered file against the parser of a real vLLM; no server
+is started.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from k3perf.run.argument_table import read_table
 
 pytestmark = pytest.mark.engine
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "unit" / "config" / "arguments_of_the_field.yaml").read_text())
+CASES = yaml.safe_load(
+    (Path(__file__).parents[1] / "unit" / "config" / "arguments_of_the_field.yaml").read_text()
+)
 PARSE = """
 import json, sys
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -33,10 +37,18 @@ def test_the_shipped_table_is_what_this_release_takes(engine_python: Path, tmp_p
         pytest.skip(f"the shipped table does not speak of vLLM {release}")
     table = read_table(engine_python, tmp_path)
     assert isinstance(table, ArgumentTable), table
-    shipped = {name: own for name, own in shipped_table().arguments.items() if release.partition("+")[0] in own.releases}
+    shipped = {
+        name: own
+        for name, own in shipped_table().arguments.items()
+        if release.partition("+")[0] in own.releases
+    }
     assert table.arguments.keys() == shipped.keys()
     for name, own in table.arguments.items():
-        assert (own.kind, own.form, own.aliases) == (shipped[name].kind, shipped[name].form, shipped[name].aliases), name
+        assert (own.kind, own.form, own.aliases) == (
+            shipped[name].kind,
+            shipped[name].form,
+            shipped[name].aliases,
+        ), name
         assert set(own.choices) <= set(shipped[name].choices), name
 
 
@@ -48,7 +60,14 @@ def test_what_is_rendered_is_what_vllm_reads(engine_python: Path, tmp_path: Path
     (tmp_path / "config.yaml").write_text(native_config(given, "m"))
     output = tmp_path / "parsed.json"
     done = subprocess.run(
-        [str(engine_python), "-c", PARSE, str(tmp_path / "config.yaml"), ",".join(given), str(output)],
+        [
+            str(engine_python),
+            "-c",
+            PARSE,
+            str(tmp_path / "config.yaml"),
+            ",".join(given),
+            str(output),
+        ],
         capture_output=True,
         text=True,
         timeout=180,

@@ -1,4 +1,5 @@
-"""The main job on processors that cannot run cpu-hybrid, as far as a cap makes one: the target that it chooses there passes, again and again.
+"""The main job on processors that cannot run cpu-hybrid, as far as a cap makes one: the
+target that it chooses there passes, again and again.
 
 Needs a quiet machine, as the other runs of the main job do.
 """
@@ -25,7 +26,17 @@ def test_three_runs_in_a_row_pass_on_the_default_target(repository, tmp_path, en
     environment = {**os.environ, "K3PERF_ENGINE_PYTHON": str(engine_python), **caps}
     for number in range(3):
         results = tmp_path / f"out-{number}"
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", "-k", "fp8_kv"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "perf_tests",
+            "-p",
+            "no:cacheprovider",
+            "--k3-plain",
+            "-k",
+            "fp8_kv",
+        ]
         done = subprocess.run(
             [*command, "--k3-results", str(results)],
             cwd=repository,
@@ -39,5 +50,9 @@ def test_three_runs_in_a_row_pass_on_the_default_target(repository, tmp_path, en
         assert "k3perf: cpu-gqa instead of cpu-hybrid: " in done.stdout
         (cell,) = json.loads((results / "verdict.json").read_text())["cells"]
         judged = {metric["metric"]: metric["outcome"] for metric in cell["metrics"]}
-        assert {judged["output_tokens_per_s"], judged["tpot_mean_ms"]} <= {"PASS", "IMPROVED", "INCONCLUSIVE"}
+        assert {judged["output_tokens_per_s"], judged["tpot_mean_ms"]} <= {
+            "PASS",
+            "IMPROVED",
+            "INCONCLUSIVE",
+        }
         assert (judged["kv_cache_bytes"], judged["kv_capacity_tokens"]) == ("PASS", "PASS")

@@ -1,4 +1,6 @@
-"""The watch for compiles over a real CPU engine, started from a shell that would hide its log."""
+"""The watch for compiles over a real CPU engine, started from a shell that would hide
+its log.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ def watched(live: Live, *, leaving: Path | None = None) -> Seen:
 def test_a_cpu_engine_offers_no_monitor_and_its_caches_are_watched(
     engine_python: Path, start_live: StartLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("FORCE_COLOR", "1"), ("VLLM_LOGGING_PREFIX", "x "), ("NO_COLOR", "1")):
+    for name, value in (
+        ("VLLM_LOGGING_LEVEL", "ERROR"),
+        ("FORCE_COLOR", "1"),
+        ("VLLM_LOGGING_PREFIX", "x "),
+        ("NO_COLOR", "1"),
+    ):
         monkeypatch.setenv(name, value)
     assert can_be_verbose(engine_python)
     live = start_live("cpu-hybrid", again=True)
@@ -40,12 +47,21 @@ def test_a_cpu_engine_offers_no_monitor_and_its_caches_are_watched(
     assert "jit_monitor_verbose" not in " ".join(live.probe.resolved_config())
     live.complete([5, 6, 7], 4)
     seen = watched(live)
-    assert (seen.lines, seen.files, seen.programs, seen.unreadable, seen.answered_count) == ((), (), (), "", 1)
+    assert (seen.lines, seen.files, seen.programs, seen.unreadable, seen.answered_count) == (
+        (),
+        (),
+        (),
+        "",
+        1,
+    )
     reading = compile_reading(seen, monitor_of(config))
     assert reading.value is None
     assert reading.source.endswith(NOT_OFFERED)
     root = live.engine.launch.environment["VLLM_CACHE_ROOT"]
     assert root is not None
-    compiled = compile_reading(watched(live, leaving=Path(root) / "deep_gemm" / "cache" / "k" / "kernel.cubin"), monitor_of(config))
+    compiled = compile_reading(
+        watched(live, leaving=Path(root) / "deep_gemm" / "cache" / "k" / "kernel.cubin"),
+        monitor_of(config),
+    )
     assert compiled.value == 1.0
     assert compiled.source == f"new in: {root}/deep_gemm/cache/k"

@@ -1,6 +1,8 @@
-"""The main job on real vLLM engines: a clean tree passes, a really slower or bigger candidate fails where it should.
+"""The main job on real vLLM engines: a clean tree passes, a really slower or bigger
+candidate fails where it should.
 
-Needs a quiet machine. A machine that is not quiet makes rounds INVALID, which is neither a pass nor a regression.
+Needs a quiet machine. A machine that is not quiet makes rounds INVALID, which is
+neither a pass nor a regression.
 """
 
 import json
@@ -18,15 +20,41 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 @pytest.fixture
 def main_job(repository, tmp_path, engine_python):
     def run(*arguments):
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", "--k3-plain", "--k3-target", "cpu-hybrid"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "perf_tests",
+            "-p",
+            "no:cacheprovider",
+            "--k3-plain",
+            "--k3-target",
+            "cpu-hybrid",
+        ]
         results = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
         command += ["-k", "fp8_kv", "--k3-results", str(results), *arguments]
         environment = {**os.environ, "K3PERF_ENGINE_PYTHON": str(engine_python)}
-        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1400, check=False)
+        done = subprocess.run(
+            command,
+            cwd=repository,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=1400,
+            check=False,
+        )
         assert (results / "verdict.json").is_file(), done.stdout + done.stderr
         verdict = json.loads((results / "verdict.json").read_text())
-        failed = {line.split("::")[1].split("[")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")}
-        outcomes = {metric["metric"]: metric["outcome"] for cell in verdict["cells"] for metric in cell["metrics"]}
+        failed = {
+            line.split("::")[1].split("[")[0]
+            for line in done.stdout.splitlines()
+            if line.startswith("FAILED")
+        }
+        outcomes = {
+            metric["metric"]: metric["outcome"]
+            for cell in verdict["cells"]
+            for metric in cell["metrics"]
+        }
         return done, outcomes, failed
 
     return run
@@ -38,13 +66,19 @@ def invalid_lines(done):
 
 @pytest.mark.smoke
 def test_two_equal_engines_are_told_equal(main_job):
-    """Portable to any machine: the base is this very tree, so no committed number is needed."""
+    """Portable to any machine: the base is this very tree, so no committed number is
+    needed.
+    """
     done, outcomes, failed = main_job("--k3-ab-base", "HEAD")
     if done.returncode == ExitStatus.INVALID:
         pytest.skip(invalid_lines(done))  # a busy machine, told by its reading
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert failed == set()
-    assert {outcomes["weights_bytes"], outcomes["kv_cache_bytes"], outcomes["kv_capacity_tokens"]} == {"PASS"}
+    assert {
+        outcomes["weights_bytes"],
+        outcomes["kv_cache_bytes"],
+        outcomes["kv_capacity_tokens"],
+    } == {"PASS"}
 
 
 def test_clean_tree_passes(main_job):
@@ -53,7 +87,11 @@ def test_clean_tree_passes(main_job):
         pytest.skip(invalid_lines(done))
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert failed == set()
-    assert {outcomes["weights_bytes"], outcomes["kv_cache_bytes"], outcomes["kv_capacity_tokens"]} == {"PASS"}
+    assert {
+        outcomes["weights_bytes"],
+        outcomes["kv_cache_bytes"],
+        outcomes["kv_capacity_tokens"],
+    } == {"PASS"}
 
 
 def test_fifteen_percent_slower_steps_fail_throughput_and_tpot(main_job):
@@ -81,8 +119,12 @@ def test_one_mebibyte_more_weights_fails_memory_alone(main_job):
 def test_one_changed_default_is_drift(main_job, suite_copy, repository):
     """A token less in a step: nothing measurable, and not the approved configuration."""
     target = suite_copy / "targets" / "cpu-hybrid.yaml"
-    target.write_text(target.read_text().replace("max_num_batched_tokens: 2048", "max_num_batched_tokens: 2047"))
-    done, _, failed = main_job("--k3-suite", str(suite_copy), "--k3-baselines", str(repository / "baselines"))
+    target.write_text(
+        target.read_text().replace("max_num_batched_tokens: 2048", "max_num_batched_tokens: 2047")
+    )
+    done, _, failed = main_job(
+        "--k3-suite", str(suite_copy), "--k3-baselines", str(repository / "baselines")
+    )
     assert done.returncode == ExitStatus.CONFIG_DRIFT, done.stdout + done.stderr
     assert "test_config_lock" in failed
     assert "max_num_batched_tokens" in done.stdout

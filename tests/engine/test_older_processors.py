@@ -1,7 +1,9 @@
-"""The stand-in for ordinary processors on vLLM's libraries for them: capped, with vLLM's own choice forced, and under qemu with a Haswell.
+"""The stand-in for ordinary processors on vLLM's libraries for them: capped, with
+vLLM's own choice forced, and under qemu with a Haswell.
 
-What vLLM 0.32.0 does is written down here. Capped, it asks the processor all the same and runs its AVX-512 attention kernels, so an FP8 KV
-cache is served. Without AVX-512 it loads ``_C_AVX2`` and serves everything but an FP8 KV cache.
+What vLLM 0.32.0 does is written down here. Capped, it asks the processor all the same
+and runs its AVX-512 attention kernels, so an FP8 KV cache is served. Without AVX-512 it
+loads ``_C_AVX2`` and serves everything but an FP8 KV cache.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def on(start_live: StartLive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def libraries(live: Live) -> set[str]:
     """Native libraries of vLLM that the engine's processes have loaded."""
     maps = [Path(f"/proc/{pid}/maps").read_text() for pid in live.engine.pids()]
-    return {line.rpartition("/")[2] for text in maps for line in text.splitlines() if "/vllm/_C" in line}
+    return {
+        line.rpartition("/")[2] for text in maps for line in text.splitlines() if "/vllm/_C" in line
+    }
 
 
 def assert_serves(live: Live) -> None:
@@ -98,12 +102,18 @@ def test_vllms_library_for_avx512_without_bf16_serves(on: On, cache: str) -> Non
 
 @pytest.mark.parametrize("block_size", [None, 32])
 def test_vllms_library_for_avx2_serves(on: On, block_size: int | None) -> None:
-    live = on(WITHOUT_AVX512, kv_cache_dtype="auto", **({} if block_size is None else {"block_size": block_size}))
+    live = on(
+        WITHOUT_AVX512,
+        kv_cache_dtype="auto",
+        **({} if block_size is None else {"block_size": block_size}),
+    )
     assert libraries(live) == {"_C_AVX2.abi3.so"}
     assert_serves(live)
 
 
-def test_vllms_library_for_avx2_has_no_fp8_cache_and_the_suite_knows(on: On, repository: Path) -> None:
+def test_vllms_library_for_avx2_has_no_fp8_cache_and_the_suite_knows(
+    on: On, repository: Path
+) -> None:
     with pytest.raises(EngineError, match="FP8 KV cache on CPU requires x86 with AVX-512 or AMX"):
         on(WITHOUT_AVX512, kv_cache_dtype="fp8")
     suite = load_suite(repository / "perf_tests")
@@ -114,17 +124,24 @@ def test_vllms_library_for_avx2_has_no_fp8_cache_and_the_suite_knows(on: On, rep
 
 @pytest.mark.skipif(QEMU is None, reason="no qemu-user")
 def test_vllms_library_for_avx2_runs_on_a_haswell(engine_python: Path) -> None:
-    """As far as it goes: torch and vLLM under qemu's AVX2 processor, the library that is chosen there, and one of its kernels."""
+    """As far as it goes: torch and vLLM under qemu's AVX2 processor, the library that
+    is chosen there, and one of its kernels.
+    """
     program = (
-        "import torch\n"
-        "from vllm.platforms import current_platform\n"
-        "current_platform.import_kernels()\n"
-        "print(sorted({line.split('/')[-1].strip() for line in open('/proc/self/maps') if '/vllm/_C' in line}))\n"
-        "x, out = torch.randn(4, 64, dtype=torch.bfloat16), torch.empty(4, 64, dtype=torch.bfloat16)\n"
-        "torch.ops._C.rms_norm(out, x, torch.ones(64, dtype=torch.bfloat16), 1e-6)\n"
-        "print(round(float(out.float().pow(2).mean()), 1))\n"
+        "import torch\nfrom vllm.platforms import"
+        " current_platform\ncurrent_platform.import_kernels()\nprint(sorted({line.split('/')[-1].strip()"
+        " for line in open('/proc/self/maps') if '/vllm/_C' in line}))\nx, out = torch.randn(4, 64,"
+        " dtype=torch.bfloat16), torch.empty(4, 64,"
+        " dtype=torch.bfloat16)\ntorch.ops._C.rms_norm(out, x, torch.ones(64,"
+        " dtype=torch.bfloat16), 1e-6)\nprint(round(float(out.float().pow(2).mean()), 1))\n"
     )
     done = subprocess.run(
-        [str(QEMU), "-cpu", "Haswell", str(engine_python), "-c", program], capture_output=True, text=True, timeout=1000, check=False
+        [str(QEMU), "-cpu", "Haswell", str(engine_python), "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=1000,
+        check=False,
     )
-    assert done.stdout.splitlines()[-2:] == ["['_C_AVX2.abi3.so']", "1.0"], done.stdout + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-2:] == ["['_C_AVX2.abi3.so']", "1.0"], (
+        done.stdout + done.stderr[-3000:]
+    )

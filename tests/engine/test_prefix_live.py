@@ -1,4 +1,6 @@
-"""Known shared prefixes on real CPU engines reach their computed hits, around block edges, in parallel and with several sequences."""
+"""Known shared prefixes on real CPU engines reach their computed hits, around block
+edges, in parallel and with several sequences.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from itertools import count
 
 import pytest
 
-from k3perf.metrics.prefix import PrefixExpectation, boundary_lengths, expect_parallel_sampling, expect_repeat, expect_shared_prefix
+from k3perf.metrics.prefix import (
+    PrefixExpectation,
+    boundary_lengths,
+    expect_parallel_sampling,
+    expect_repeat,
+    expect_shared_prefix,
+)
 from k3perf.telemetry.counters import counter_difference
 from tests.engine.live_engine import Live, StartLive
 
@@ -34,22 +42,32 @@ def block_of(live: Live) -> int:
     return live.probe.block_size_tokens
 
 
-def seen(live: Live, *prompts: list[int], sequences: int = 1, at_once: bool = False) -> PrefixExpectation:
-    """What the server counts for these prompts, sent in turn or all at once into an emptied cache."""
+def seen(
+    live: Live, *prompts: list[int], sequences: int = 1, at_once: bool = False
+) -> PrefixExpectation:
+    """What the server counts for these prompts, sent in turn or all at once into an
+    emptied cache.
+    """
     live.probe.reset_prefix_cache()
     before = live.probe.counters()
     with ThreadPoolExecutor(max_workers=len(prompts) if at_once else 1) as pool:
         list(pool.map(lambda tokens: live.complete(tokens, 1, sequences=sequences), prompts))
     asked = sequences * sum(map(len, prompts))
-    grown = counter_difference(before, live.probe.counters_after(before, "vllm:prompt_tokens_total", asked)).values
-    return PrefixExpectation(int(grown["vllm:prefix_cache_hits_total"]), int(grown["vllm:prefix_cache_queries_total"]))
+    grown = counter_difference(
+        before, live.probe.counters_after(before, "vllm:prompt_tokens_total", asked)
+    ).values
+    return PrefixExpectation(
+        int(grown["vllm:prefix_cache_hits_total"]), int(grown["vllm:prefix_cache_queries_total"])
+    )
 
 
 def test_lengths_around_a_blocks_edge(live: Live) -> None:
     block = block_of(live)
     for length in (*boundary_lengths(block), *boundary_lengths(2 * block)):
         tokens = prompt(length)
-        assert seen(live, tokens, tokens, tokens) == expect_repeat(length, 3, block, keeps_state=live.target == "cpu-hybrid"), length
+        assert seen(live, tokens, tokens, tokens) == expect_repeat(
+            length, 3, block, keeps_state=live.target == "cpu-hybrid"
+        ), length
 
 
 def test_a_known_shared_prefix_reaches_its_hits(live: Live) -> None:
@@ -57,17 +75,26 @@ def test_a_known_shared_prefix_reaches_its_hits(live: Live) -> None:
     for shared in (block - 1, block, 2 * block + 10):
         start = prompt(shared)
         prompts = [start + prompt(length) for length in (700, 500, 600)]
-        expected = expect_shared_prefix([len(tokens) for tokens in prompts], shared, block, keeps_state=live.target == "cpu-hybrid")
+        expected = expect_shared_prefix(
+            [len(tokens) for tokens in prompts],
+            shared,
+            block,
+            keeps_state=live.target == "cpu-hybrid",
+        )
         assert seen(live, *prompts) == expected, shared
 
 
 def test_parallel_sampling_shares_the_prompt(live: Live) -> None:
     length = 2 * block_of(live) + 5
-    assert seen(live, prompt(length), sequences=4) == expect_parallel_sampling(length, 4, block_of(live))
+    assert seen(live, prompt(length), sequences=4) == expect_parallel_sampling(
+        length, 4, block_of(live)
+    )
 
 
 def test_partial_hits_under_concurrency(live: Live) -> None:
-    """The prefix is cached first; eight different prompts then use it at once and must all find it, and none may find more."""
+    """The prefix is cached first; eight different prompts then use it at once and must
+    all find it, and none may find more.
+    """
     block = block_of(live)
     start = prompt(block + 1)
     live.probe.reset_prefix_cache()
@@ -79,7 +106,9 @@ def test_partial_hits_under_concurrency(live: Live) -> None:
     with ThreadPoolExecutor(max_workers=8) as pool:
         list(pool.map(lambda tail: live.complete(start + tail, 4), tails))
     asked = sum(len(start) + len(tail) for tail in tails)
-    grown = counter_difference(before, live.probe.counters_after(before, "vllm:prompt_tokens_total", asked)).values
+    grown = counter_difference(
+        before, live.probe.counters_after(before, "vllm:prompt_tokens_total", asked)
+    ).values
     assert grown["vllm:prefix_cache_hits_total"] == 8 * block
     assert grown["vllm:prompt_tokens_by_source_total{source=local_cache_hit}"] == 8 * block
 

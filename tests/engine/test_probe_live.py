@@ -1,6 +1,7 @@
 """The probe, the plan and the resolved configuration against real CPU engines.
 
-Tests are in the order of the engines they need: every change of engine is a start of about twenty seconds.
+Tests are in the order of the engines they need: every change of engine is a start of
+about twenty seconds.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from k3perf.config.suite import load_suite
 from k3perf.engine.process_tree import command_of
 from k3perf.gate.drift import config_differences
 from k3perf.gate.exact import judge_exact
-from k3perf.records.outcome import Outcome
-from k3perf.records.metric_definitions import METRICS
 from k3perf.metrics.resolved import describe, difference
+from k3perf.records.metric_definitions import METRICS
+from k3perf.records.outcome import Outcome
 from k3perf.run.engine_environment import engine_python_path
 from k3perf.telemetry.counters import counter_difference
 from tests.engine.live_engine import CONTEXT_TOKENS, Live, StartLive
@@ -40,7 +41,9 @@ CPU = platform_rules("cpu")
 
 
 def model_config(repository: Path, target: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((repository / "perf_tests" / "models" / target / "config.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        (repository / "perf_tests" / "models" / target / "config.json").read_text(encoding="utf-8")
+    )
     return loaded
 
 
@@ -48,18 +51,26 @@ def test_the_names_relied_on_are_where_they_were(engine_python: Path, tmp_path: 
     done = subprocess.run(
         [str(engine_python), "-m", "k3perf_probe.contract"],
         check=False,
-        env={"PYTHONPATH": engine_python_path(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env={
+            "PYTHONPATH": engine_python_path(tmp_path),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+        },
         capture_output=True,
         text=True,
         timeout=180,
     )
     assert done.stdout, done.stderr[-2000:]
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert answer["problems"] == [], f"vLLM {answer['vllm_version']} moved names that the probe relies on"
+    assert answer["problems"] == [], (
+        f"vLLM {answer['vllm_version']} moved names that the probe relies on"
+    )
 
 
 @pytest.fixture(
-    scope="module", params=[("cpu-hybrid", "fp8"), ("cpu-hybrid", "auto"), ("cpu-gqa", "fp8"), ("cpu-gqa", "auto")], ids="-".join
+    scope="module",
+    params=[("cpu-hybrid", "fp8"), ("cpu-hybrid", "auto"), ("cpu-gqa", "fp8"), ("cpu-gqa", "auto")],
+    ids="-".join,
 )
 def planned(request: pytest.FixtureRequest, start_live: StartLive) -> Live:
     target, cache_dtype = request.param
@@ -91,7 +102,8 @@ def test_cache_use_grows_as_planned(planned: Live, repository: Path) -> None:
     shape = model_shape(model_config(repository, live.target))
     request = cache_request(shape, live.arguments)
     layout = cache_layout(shape, request, Ranks(), CPU)
-    # One group holds the attending layers; every other one a state, in one block while the sequence decodes.
+    # One group holds the attending layers; every other one a state, in one block while
+    # the sequence decodes.
     linear_groups = len(layout.group_layer_counts) - 1
     block = layout.block_size_tokens
     points = [use_point(live, layout, blocks * block + block // 2) for blocks in (0, 1, 3, 5)]
@@ -100,17 +112,24 @@ def test_cache_use_grows_as_planned(planned: Live, repository: Path) -> None:
 
 
 def use_point(live: Live, layout: CacheLayout, context_tokens: int) -> UsePoint:
-    """Blocks that one sequence of ``context_tokens`` holds: the middle one of all readings taken while it was decoding."""
+    """Blocks that one sequence of ``context_tokens`` holds: the middle one of all
+    readings taken while it was decoding.
+    """
     cache = live.probe.server_info()["vllm_config"]["cache_config"]
     usable = cache["num_gpu_blocks"] - 1  # the null block is never given out
     prompt = [10 + index % 4000 for index in range(context_tokens)]
-    sending = threading.Thread(target=live.complete, args=(prompt, min(40, layout.block_size_tokens // 2 - 1)))
+    sending = threading.Thread(
+        target=live.complete, args=(prompt, min(40, layout.block_size_tokens // 2 - 1))
+    )
     decoded_before = live.probe.counters()["vllm:generation_tokens_total"]
     sending.start()
     readings = []
     while sending.is_alive():
         counters = live.probe.counters()
-        if counters["vllm:num_requests_running"] and counters["vllm:generation_tokens_total"] >= decoded_before + 2:
+        if (
+            counters["vllm:num_requests_running"]
+            and counters["vllm:generation_tokens_total"] >= decoded_before + 2
+        ):
             readings.append(counters["vllm:kv_cache_usage_perc"] * usable)
     sending.join()
     assert readings, "no reading was taken while the sequence was decoding"
@@ -125,8 +144,12 @@ def test_a_cpu_rank_says_what_it_cannot_offer(start_live: StartLive) -> None:
     assert memory.resident_bytes > memory.kv_cache_bytes  # type: ignore[operator]
 
 
-def judged(repository: Path, target: str, metric: str, was: float | None, now: float | None) -> Outcome:
-    """The gate's outcome for an exact metric that was ``was`` in the baseline, under the shipped tolerances."""
+def judged(
+    repository: Path, target: str, metric: str, was: float | None, now: float | None
+) -> Outcome:
+    """The gate's outcome for an exact metric that was ``was`` in the baseline, under
+    the shipped tolerances.
+    """
     assert was is not None
     assert now is not None
     tolerance = load_suite(repository / "perf_tests").tolerances.for_target(target)[metric]
@@ -143,8 +166,14 @@ def test_one_mebibyte_more_weights_is_caught(start_live: StartLive, repository: 
     assert before.weights_bytes is not None
     assert during.weights_bytes == before.weights_bytes + MIB
     assert after.weights_bytes == before.weights_bytes
-    assert judged(repository, "cpu-gqa", "weights_bytes", before.weights_bytes, during.weights_bytes) is Outcome.REGRESSED
-    assert judged(repository, "cpu-gqa", "weights_bytes", before.weights_bytes, after.weights_bytes) is Outcome.PASS
+    assert (
+        judged(repository, "cpu-gqa", "weights_bytes", before.weights_bytes, during.weights_bytes)
+        is Outcome.REGRESSED
+    )
+    assert (
+        judged(repository, "cpu-gqa", "weights_bytes", before.weights_bytes, after.weights_bytes)
+        is Outcome.PASS
+    )
 
 
 def test_held_host_memory_is_seen_in_the_peak(start_live: StartLive) -> None:
@@ -160,7 +189,9 @@ def test_held_host_memory_is_seen_in_the_peak(start_live: StartLive) -> None:
 
 
 def test_an_injected_slow_down_is_real(start_live: StartLive) -> None:
-    """Twice the step's time, so that no noise of the machine can hide it or stand in for it."""
+    """Twice the step's time, so that no noise of the machine can hide it or stand in
+    for it.
+    """
     live = start_live("cpu-gqa", kv_cache_dtype="auto")
 
     def seconds() -> float:
@@ -201,35 +232,71 @@ def test_one_block_fewer_and_one_changed_default_are_seen(start_live: StartLive)
     usual = start_live("cpu-gqa", kv_cache_dtype="auto")
     before, capacity = usual.probe.resolved_config(), usual.probe.kv_capacity_tokens
     blocks = usual.probe.server_info()["vllm_config"]["cache_config"]["num_gpu_blocks"]
-    less = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks - 1, max_num_batched_tokens=1024)
+    less = start_live(
+        "cpu-gqa",
+        kv_cache_dtype="auto",
+        num_gpu_blocks_override=blocks - 1,
+        max_num_batched_tokens=1024,
+    )
     assert capacity is not None
-    assert less.probe.kv_capacity_tokens == capacity - 128  # the least that this engine can lose is a block
-    changed = {item.key: (item.was, item.now) for item in difference(before, less.probe.resolved_config())}
+    assert (
+        less.probe.kv_capacity_tokens == capacity - 128
+    )  # the least that this engine can lose is a block
+    changed = {
+        item.key: (item.was, item.now) for item in difference(before, less.probe.resolved_config())
+    }
     assert changed["scheduler_config.max_num_batched_tokens"] == (2048, 1024)
     assert changed["cache_config.num_gpu_blocks_override"] == (None, blocks - 1)
-    assert {item.key for item in config_differences(before, less.probe.resolved_config())} == set(changed)  # the gate sees the same
-    assert all("num_batched_tokens" in key or "blocks_override" in key or "encoder" in key or "compile" in key for key in changed), changed
+    assert {item.key for item in config_differences(before, less.probe.resolved_config())} == set(
+        changed
+    )  # the gate sees the same
+    assert all(
+        "num_batched_tokens" in key
+        or "blocks_override" in key
+        or "encoder" in key
+        or "compile" in key
+        for key in changed
+    ), changed
 
 
 def test_one_kv_token_fewer_is_caught(start_live: StartLive, repository: Path) -> None:
-    """With hardly more blocks than one request needs, a context shorter by a token makes the capacity smaller by a token: 33/32 of it."""
-    blocks, context = CONTEXT_TOKENS // 128 + 1, CONTEXT_TOKENS - 1  # one block is the null block
+    """With hardly more blocks than one request needs, a context shorter by a token
+    makes the capacity smaller by a token: 33/32 of it.
+    """
+    # one block is the null block
+    blocks, context = CONTEXT_TOKENS // 128 + 1, CONTEXT_TOKENS - 1
     capacities = []
     for tokens in (context, context - 1):
-        live = start_live("cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks, max_model_len=tokens)
-        assert live.complete(list(range(10, 90)), 4)["usage"]["completion_tokens"] == 4  # it serves
+        live = start_live(
+            "cpu-gqa", kv_cache_dtype="auto", num_gpu_blocks_override=blocks, max_model_len=tokens
+        )
+        # it serves
+        assert live.complete(list(range(10, 90)), 4)["usage"]["completion_tokens"] == 4
         capacities.append(live.probe.kv_capacity_tokens)
     assert capacities == [4222, 4221]
     assert judged(repository, "cpu-gqa", "kv_capacity_tokens", *capacities) is Outcome.REGRESSED
-    assert judged(repository, "cpu-gqa", "kv_capacity_tokens", capacities[0], capacities[0]) is Outcome.PASS
+    assert (
+        judged(repository, "cpu-gqa", "kv_capacity_tokens", capacities[0], capacities[0])
+        is Outcome.PASS
+    )
 
 
 def test_requests_held_before_the_first_preemption(start_live: StartLive, repository: Path) -> None:
-    """Prompts fill one block each and grow into a second: as many as are planned to fit run through, more are preempted."""
+    """Prompts fill one block each and grow into a second: as many as are planned to fit
+    run through, more are preempted.
+    """
     blocks, context = 25, 256
-    live = start_live("cpu-gqa", kv_cache_dtype="auto", max_model_len=context, num_gpu_blocks_override=blocks, enable_prefix_caching=False)
+    live = start_live(
+        "cpu-gqa",
+        kv_cache_dtype="auto",
+        max_model_len=context,
+        num_gpu_blocks_override=blocks,
+        enable_prefix_caching=False,
+    )
     shape = model_shape(model_config(repository, "cpu-gqa"))
-    held = cache_layout(shape, cache_request(shape, live.arguments), Ranks(), CPU).requests_held(blocks, context)
+    held = cache_layout(shape, cache_request(shape, live.arguments), Ranks(), CPU).requests_held(
+        blocks, context
+    )
     assert held == 12
     assert preempted(live, held) == 0
     assert preempted(live, held + 4) > 0
@@ -238,6 +305,11 @@ def test_requests_held_before_the_first_preemption(start_live: StartLive, reposi
 def preempted(live: Live, requests: int) -> float:
     before = live.probe.counters()
     with ThreadPoolExecutor(max_workers=requests) as pool:
-        list(pool.map(lambda start: live.complete(list(range(start, start + 120)), 100), range(10, 10 + requests)))
+        list(
+            pool.map(
+                lambda start: live.complete(list(range(start, start + 120)), 100),
+                range(10, 10 + requests),
+            )
+        )
     after = live.probe.counters_after(before, "vllm:generation_tokens_total", 100 * requests)
     return counter_difference(before, after).values["vllm:num_preemptions_total"]

@@ -27,7 +27,9 @@ from tests.processes import WAIT_S
 
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake engine starts and ends sooner than one that loads weights; hundreds of starts would wait for the next look."""
+    """A fake engine starts and ends sooner than one that loads weights; hundreds of
+    starts would wait for the next look.
+    """
     monkeypatch.setattr(supervisor, "_POLL_S", 0.05)
     monkeypatch.setattr(process_tree, "_ORDERLY_POLL_S", 0.02)
 
@@ -47,7 +49,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 @pytest.fixture
 def real_launch(bench: Bench, engine_python: Path) -> RealLaunch:
-    """Launches of vLLM's own CPU engine in the bench; the test is skipped where there is no such engine."""
+    """Launches of vLLM's own CPU engine in the bench; the test is skipped where there
+    is no such engine.
+    """
     return partial(real_engine_launch, bench, engine_python)
 
 
@@ -66,7 +70,9 @@ def wait_for() -> Callable[[Callable[[], object], float], None]:
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
-    """A version 1 memory cgroup of 96 MiB, or skip: version 2 and unprivileged machines are not offered one here."""
+    """A version 1 memory cgroup of 96 MiB, or skip: version 2 and unprivileged machines
+    are not offered one here.
+    """
     group = Path("/sys/fs/cgroup/memory") / f"k3perf-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -75,7 +81,9 @@ def memory_cgroup() -> Iterator[Path]:
         pytest.skip(f"no memory cgroup can be made here: {error}")
     yield group
     end_s = time.monotonic() + WAIT_S
-    while (group / "cgroup.procs").read_text().split() and time.monotonic() < end_s:  # a failing test leaves its engine to the bench
+    while (
+        (group / "cgroup.procs").read_text().split() and time.monotonic() < end_s
+    ):  # a failing test leaves its engine to the bench
         for pid in (group / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -85,8 +93,9 @@ def memory_cgroup() -> Iterator[Path]:
 
 @contextmanager
 def stranger_on(port: int, model: str = "") -> Iterator[None]:
-    """Another program that listens on the port; it answers /health and /v1/models like an engine of ``model`` would: only whose process it is
-    tells it from ours."""
+    """Another program that listens on the port; it answers /health and /v1/models like
+    an engine of ``model`` would: only whose process it is tells it from ours.
+    """
     listed = json.dumps({"object": "list", "data": [{"id": model}]}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -101,7 +110,9 @@ def stranger_on(port: int, model: str = "") -> Iterator[None]:
                     return
                 with connection:
                     body = listed if b"/v1/models" in connection.recv(4096) else b""
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    connection.sendall(
+                        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+                    )
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -112,7 +123,9 @@ def stranger_on(port: int, model: str = "") -> Iterator[None]:
 
 @pytest.fixture
 def steal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
-    """Let a stranger, one that serves ``model`` where it is named, take the first N reserved ports; returns the ports that were reserved."""
+    """Let a stranger, one that serves ``model`` where it is named, take the first N
+    reserved ports; returns the ports that were reserved.
+    """
     with ExitStack() as strangers:
 
         def arm(count: int, model: str = "") -> list[int]:

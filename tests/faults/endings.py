@@ -1,4 +1,6 @@
-"""The stated end of a fault, asserted once for the fake engine and for vLLM's own: cause, stage, exit status, nothing left."""
+"""The stated end of a fault, asserted once for the fake engine and for vLLM's own:
+cause, stage, exit status, nothing left.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.faults.matrix import Fault
 from tests.processes import WAIT_S
 
 
-def expect_failed_start(bench: Bench, fault: Fault, launch: EngineLaunch, work_directory: Path) -> EngineError:
+def expect_failed_start(
+    bench: Bench, fault: Fault, launch: EngineLaunch, work_directory: Path
+) -> EngineError:
     """The start fails as the row says."""
     with pytest.raises(EngineError) as caught:
         start_engine(launch, work_directory=work_directory)

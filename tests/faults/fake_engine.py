@@ -1,8 +1,10 @@
-"""A stand-in for vLLM's server that fails on request: same process tree, log lines and routes. Standard library only.
+"""A stand-in for vLLM's server that fails on request: same process tree, log lines and
+routes. Standard library only.
 
     fake_engine.py --port P --model NAME [--fault KIND[:ARGUMENT[:PROCESS]]]...
 
-API server -> EngineCore -> Worker; each is this file again under another title. The stages of a start take ``--stage-s`` each.
+API server -> EngineCore -> Worker; each is this file again under another title. The
+stages of a start take ``--stage-s`` each.
 """
 
 from __future__ import annotations
@@ -24,12 +26,22 @@ from pathlib import Path
 STAGE_LINES = {
     "import": "INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {}",
     "load": "INFO 01-01 00:00:00 [cpu_model_runner.py:68] Starting to load model fake...",
-    "profile": "INFO 01-01 00:00:00 [gpu_model_runner.py:5089] Model loading took 1.00 GiB memory and 0.100000 seconds",
+    "profile": (
+        "INFO 01-01 00:00:00 [gpu_model_runner.py:5089] Model loading took 1.00 GiB memory and"
+        " 0.100000 seconds"
+    ),
     "compile": "INFO 01-01 00:00:00 [monitor.py:30] Starting torch.compile",
-    "capture": "INFO 01-01 00:00:00 [kv_cache_utils.py:2327] CPU KV cache size: 1,024 tokens, Maximum concurrency for 64 tokens: 16.00x",
-    "ready": "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model) took 0.10 s",
+    "capture": (
+        "INFO 01-01 00:00:00 [kv_cache_utils.py:2327] CPU KV cache size: 1,024 tokens, Maximum"
+        " concurrency for 64 tokens: 16.00x"
+    ),
+    "ready": (
+        "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model)"
+        " took 0.10 s"
+    ),
 }
-PYTHON = str(Path("/proc/self/exe").resolve())  # sys.executable is empty under a made-up argv[0]
+# sys.executable is empty under a made-up argv[0]
+PYTHON = str(Path("/proc/self/exe").resolve())
 WORKER_STAGES = ("load", "profile", "compile", "capture")
 NAMES = {"api": "APIServer", "core": "EngineCore", "worker": "Worker"}
 
@@ -42,7 +54,10 @@ class Faults:
         return next((argument for name, argument, _ in self.rows if name == kind), None)
 
     def at(self, kind: str, argument: str, process: str, default_process: str) -> bool:
-        return any(name == kind and value == argument and (where or default_process) == process for name, value, where in self.rows)
+        return any(
+            name == kind and value == argument and (where or default_process) == process
+            for name, value, where in self.rows
+        )
 
 
 MUTE = False
@@ -58,7 +73,10 @@ def say(role: str, text: str) -> None:
 def fail(role: str, stage: str) -> None:
     say(role, "ERROR 01-01 00:00:00 [core.py:1510] failed to start.")
     say(role, "ERROR 01-01 00:00:00 [core.py:1510] Traceback (most recent call last):")
-    say(role, f"ERROR 01-01 00:00:00 [core.py:1510] RuntimeError: injected death in {role} at {stage}")
+    say(
+        role,
+        f"ERROR 01-01 00:00:00 [core.py:1510] RuntimeError: injected death in {role} at {stage}",
+    )
     os._exit(13)
 
 
@@ -67,16 +85,25 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
     say(role, STAGE_LINES[stage])
     if options.faults.at("die", stage, role, default):
         fail(role, stage)
-    for kind, number in (("killed", signal.SIGKILL), ("slow_death", signal.SIGKILL), ("segfault", signal.SIGSEGV)):
+    for kind, number in (
+        ("killed", signal.SIGKILL),
+        ("slow_death", signal.SIGKILL),
+        ("segfault", signal.SIGSEGV),
+    ):
         if options.faults.at(kind, stage, role, default):
-            time.sleep(1 if kind == "slow_death" else 0)  # long enough to have been seen
+            # long enough to have been seen
+            time.sleep(1 if kind == "slow_death" else 0)
             os.kill(os.getpid(), number)
     if options.faults.at("hang", stage, role, default):
         while True:
             time.sleep(3600)
     if options.faults.at("heartbeat", stage, role, default):
         while True:
-            say(role, "INFO 01-01 00:00:00 [utils.py:1] Waiting for 1 local, 0 remote core engine proc(s) to start.")
+            say(
+                role,
+                "INFO 01-01 00:00:00 [utils.py:1] Waiting for 1 local, 0 remote core engine proc(s)"
+                " to start.",
+            )
             time.sleep(0.05)
     if options.faults.at("slow", stage, role, default):
         for step in range(1, 11):
@@ -87,7 +114,9 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
 
 
 def work_silently(role: str, stage: str, default: str, faults: Faults) -> None:
-    """Four seconds without a line: a compiler that computes, a cache that grows, a compiler that waits, or nothing."""
+    """Four seconds without a line: a compiler that computes, a cache that grows, a
+    compiler that waits, or nothing.
+    """
     temporary = Path(os.environ.get("TMPDIR", "/tmp"))
     code = {
         "compiles": "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass",
@@ -111,7 +140,10 @@ def work_silently(role: str, stage: str, default: str, faults: Faults) -> None:
 def spawn(role: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     command = [f"VLLM::{NAMES[role]}", "-S", "-E", __file__, *arguments, "--role", role]
     return subprocess.Popen(
-        command, executable=os.path.realpath("/proc/self/exe"), stdout=subprocess.PIPE if role == "core" else None, stdin=subprocess.DEVNULL
+        command,
+        executable=os.path.realpath("/proc/self/exe"),
+        stdout=subprocess.PIPE if role == "core" else None,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -122,14 +154,24 @@ def run_worker(options: argparse.Namespace) -> None:
         handle = os.open(f"/dev/shm/psm_{options.model}", os.O_CREAT | os.O_RDWR)
         os.ftruncate(handle, 4096)
         options.keep = mmap.mmap(handle, 4096)
-    if options.faults.get("escape") is not None:  # a process that leaves session, parent and mark behind
+    if (
+        options.faults.get("escape") is not None
+    ):  # a process that leaves session, parent and mark behind
         subprocess.Popen(
-            [os.path.realpath("/proc/self/exe"), "-S", "-E", "-c", "import time; time.sleep(600)", options.model],
+            [
+                os.path.realpath("/proc/self/exe"),
+                "-S",
+                "-E",
+                "-c",
+                "import time; time.sleep(600)",
+                options.model,
+            ],
             start_new_session=True,
             env={},
         )
         time.sleep(0.3)
-    config = options.faults.get("die_with")  # only where the configuration file holds this text
+    # only where the configuration file holds this text
+    config = options.faults.get("die_with")
     for stage in WORKER_STAGES:
         pass_stage("worker", stage, options)
         if config and config in Path(options.config).read_text():
@@ -138,7 +180,9 @@ def run_worker(options: argparse.Namespace) -> None:
     late = options.faults.get("die_late")
     eat = options.faults.get("eat_memory")
     hoard = []
-    while eat is not None and not Path(eat).exists():  # only once the test has put the limit in place
+    while (
+        eat is not None and not Path(eat).exists()
+    ):  # only once the test has put the limit in place
         time.sleep(0.02)
     while eat is not None:
         hoard.append(bytearray(b"x") * (1 << 20))
@@ -155,7 +199,11 @@ def run_core(options: argparse.Namespace, arguments: list[str]) -> None:
     worker = spawn("worker", [*arguments, "--parent", str(os.getpid())])
     while not Path(options.ready_file).exists():
         if worker.poll() is not None:
-            say("core", "ERROR 01-01 00:00:00 [core.py:1510] Exception: WorkerProc initialization failed. See root cause above.")
+            say(
+                "core",
+                "ERROR 01-01 00:00:00 [core.py:1510] Exception: WorkerProc initialization failed."
+                " See root cause above.",
+            )
             sys.exit(1)
         time.sleep(0.02)
     pass_stage("core", "ready", options)
@@ -165,7 +213,11 @@ def run_core(options: argparse.Namespace, arguments: list[str]) -> None:
             worker.terminate()
             sys.exit(1)
         time.sleep(0.05)
-    say("core", f"ERROR 01-01 00:00:00 [multiproc_executor.py:316] Worker proc died unexpectedly (exit code: {worker.returncode})")
+    say(
+        "core",
+        "ERROR 01-01 00:00:00 [multiproc_executor.py:316] Worker proc died unexpectedly (exit"
+        f" code: {worker.returncode})",
+    )
     if options.faults.get("core_survives_worker") is not None:
         time.sleep(3600)
     sys.exit(1)
@@ -207,7 +259,9 @@ def metrics_text(*, preempted: bool) -> str:
         "vllm:time_to_first_token_seconds_sum": Handler.ttft_sum_s,
         "vllm:time_to_first_token_seconds_count": Handler.requests,
     }
-    return "".join(f'{name}{{model_name="fake"}} {float(value)}\n' for name, value in values.items())
+    return "".join(
+        f'{name}{{model_name="fake"}} {float(value)}\n' for name, value in values.items()
+    )
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -243,7 +297,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/metrics" and faults.get("no_counters") is not None:
             self.answer(200, b"", "text/plain")
         elif self.path == "/metrics":
-            self.answer(200, metrics_text(preempted=faults.get("preempts") is not None).encode(), "text/plain")
+            self.answer(
+                200,
+                metrics_text(preempted=faults.get("preempts") is not None).encode(),
+                "text/plain",
+            )
         elif self.path == "/stand_in":
             self.answer(200, b'{"token_s": 0.002}')
         elif self.path.startswith("/server_info"):
@@ -266,8 +324,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         if self.path != "/v1/completions":
             answer = RPC.get(body.get("method", ""))
-            if faults.get("leaves_kernels") is not None and body.get("method") == "k3perf_new_compiled_files":
-                answer = {**RPC["k3perf_new_compiled_files"], "new_folders": ["/x/deep_gemm/cache/k"], "new_count": 1}
+            if (
+                faults.get("leaves_kernels") is not None
+                and body.get("method") == "k3perf_new_compiled_files"
+            ):
+                answer = {
+                    **RPC["k3perf_new_compiled_files"],
+                    "new_folders": ["/x/deep_gemm/cache/k"],
+                    "new_count": 1,
+                }
             self.answer(200, json.dumps({"results": [answer], "success": True}).encode())
             return
         if faults.get("no_completions") is not None:
@@ -285,18 +350,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if faults.get("compile_in_service") is not None and index == 1:
                 say(
                     "worker",
-                    "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This causes a latency spike; consider",
+                    "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This"
+                    " causes a latency spike; consider",
                 )
             if faults.get("die_mid_stream") is not None and index == count // 2:
                 os._exit(9)
             if faults.get("stall_mid_stream") is not None and index == count // 2:
                 time.sleep(3600)
             time.sleep(0.002)
-            usage = {"prompt_tokens": prompt_count, "completion_tokens": index + 1, "total_tokens": prompt_count + index + 1}
+            usage = {
+                "prompt_tokens": prompt_count,
+                "completion_tokens": index + 1,
+                "total_tokens": prompt_count + index + 1,
+            }
             reason = "length" if index + 1 == count else None
             if faults.get("answers_short") is not None and index + 1 == count:
                 break
-            chunk = {"choices": [{"index": 0, "text": "x", "token_ids": [1], "finish_reason": reason}], "usage": usage}
+            chunk = {
+                "choices": [{"index": 0, "text": "x", "token_ids": [1], "finish_reason": reason}],
+                "usage": usage,
+            }
             with Handler.lock:
                 Handler.served += 1
                 if index == 0:
@@ -313,7 +386,10 @@ def bind(options: argparse.Namespace) -> socket.socket:
     marker = options.faults.get("port_taken")
     if marker and not Path(marker).exists():
         Path(marker).write_text("once")
-        say("api", "ERROR: [Errno 98] error while attempting to bind on address: address already in use")
+        say(
+            "api",
+            "ERROR: [Errno 98] error while attempting to bind on address: address already in use",
+        )
         os._exit(1)
     server.bind(("127.0.0.1", options.port))
     return server
@@ -323,10 +399,14 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
     pass_stage("api", "import", options)
     server_socket = bind(options)
     options.ready_file = f"{os.environ.get('TMPDIR', '/tmp')}/ready"
-    core = spawn("core", [*arguments, "--ready-file", options.ready_file, "--parent", str(os.getpid())])
+    core = spawn(
+        "core", [*arguments, "--ready-file", options.ready_file, "--parent", str(os.getpid())]
+    )
 
     def end(_number: int, _frame: object) -> None:
-        say("api", "INFO 01-01 00:00:00 [launcher.py:254] [shutdown] API server: shutdown triggered")
+        say(
+            "api", "INFO 01-01 00:00:00 [launcher.py:254] [shutdown] API server: shutdown triggered"
+        )
         if options.faults.get("orphans") is None:
             core.terminate()
         os._exit(0)
@@ -342,24 +422,38 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
         sys.stdout.flush()
         line = core.stdout.readline()
     if not line:
-        say("api", "ERROR 01-01 00:00:00 [utils.py:1432] RuntimeError: Engine core initialization failed. See root cause above.")
+        say(
+            "api",
+            "ERROR 01-01 00:00:00 [utils.py:1432] RuntimeError: Engine core initialization failed."
+            " See root cause above.",
+        )
         os._exit(1)
 
     Handler.options = options
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", options.port), Handler, bind_and_activate=False)
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", options.port), Handler, bind_and_activate=False
+    )
     server.socket.close()
     server.socket = server_socket
     if options.faults.get("hang_before_listen") is not None:
         time.sleep(3600)
     server.server_activate()
-    say("api", f"INFO 01-01 00:00:00 [entry.py:140] Starting vLLM server on http://127.0.0.1:{options.port}")
+    say(
+        "api",
+        "INFO 01-01 00:00:00 [entry.py:140] Starting vLLM server on"
+        f" http://127.0.0.1:{options.port}",
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     late = options.faults.get("api_dies_late")
     while core.poll() is None:
         if late and Path(late).exists():
             os._exit(7)
         time.sleep(0.05)
-    say("api", "ERROR 01-01 00:00:00 [async_llm.py:1] EngineDeadError: EngineCore encountered an issue. See stack trace (above).")
+    say(
+        "api",
+        "ERROR 01-01 00:00:00 [async_llm.py:1] EngineDeadError: EngineCore encountered an issue."
+        " See stack trace (above).",
+    )
     os._exit(1)
 
 
@@ -377,10 +471,20 @@ def main() -> None:
     options.faults = Faults(options.fault)
     global MUTE  # noqa: PLW0603
     MUTE = options.faults.get("mute") is not None
-    arguments = ["--port", str(options.port), "--model", options.model, "--stage-s", str(options.stage_s), "--config", options.config]
+    arguments = [
+        "--port",
+        str(options.port),
+        "--model",
+        options.model,
+        "--stage-s",
+        str(options.stage_s),
+        "--config",
+        options.config,
+    ]
     arguments += [part for fault in options.fault for part in ("--fault", fault)]
     if options.role == "core":
-        # what the core and its worker print goes straight to the log; only the ready mark goes to the API server
+        # what the core and its worker print goes straight to the log; only the ready
+        # mark goes to the API server
         options.out = os.dup(1)
         os.dup2(2, 1)
         run_core(options, [*arguments, "--ready-file", options.ready_file])

@@ -1,4 +1,6 @@
-"""An engine environment whose Python is the fake engine: what ``--k3-engine-python`` and ``--k3-ab-base`` get in whole-suite tests."""
+"""An engine environment whose Python is the fake engine: what ``--k3-engine-python``
+and ``--k3-ab-base`` get in whole-suite tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 
 
 def fake_python(environment: Path, *faults: str) -> Path:
-    """``environment/bin/python``, a script that takes vLLM's server command line and runs the fake engine with these faults."""
+    """``environment/bin/python``, a script that takes vLLM's server command line and
+    runs the fake engine with these faults.
+    """
     path = environment / "bin" / "python"
     path.parent.mkdir(parents=True)
     flags = [part for fault in faults for part in ("--fault", fault)]
@@ -27,7 +31,9 @@ def fake_python(environment: Path, *faults: str) -> Path:
 
 
 def shrink_suite(root: Path, *, load_s: float, stall_s: float) -> None:
-    """Make the copied suite small enough for seconds: one round's work is four requests of four tokens, two rounds, one session."""
+    """Make the copied suite small enough for seconds: one round's work is four requests
+    of four tokens, two rounds, one session.
+    """
     for path in (root / "targets").glob("*.yaml"):
         document = yaml.safe_load(path.read_text())
         if path.stem != "cpu-gqa":
@@ -37,10 +43,16 @@ def shrink_suite(root: Path, *, load_s: float, stall_s: float) -> None:
         document["hardware"] = {"kind": "cpu", "hardware_class": "fake"}
         document["pinning"] = {}
         document["measurement"].update(
-            warm_up_rounds=0, minimum_rounds=2, maximum_rounds=2, minimum_sessions=1, maximum_sessions=2, repeat_invalid_rounds=1
+            warm_up_rounds=0,
+            minimum_rounds=2,
+            maximum_rounds=2,
+            minimum_sessions=1,
+            maximum_sessions=2,
+            repeat_invalid_rounds=1,
         )
         document["stage_deadlines"] = {"load_s": load_s, "stop_s": 1}
-        # the machine that runs the tests may be busy: only the injected fault may spoil a round
+        # the machine that runs the tests may be busy: only the injected fault may spoil
+        # a round
         document["validity"] = {
             "foreign_cpu_ratio": 10,
             "steal_ratio": 10,
@@ -53,7 +65,9 @@ def shrink_suite(root: Path, *, load_s: float, stall_s: float) -> None:
         path.write_text(yaml.safe_dump(document))
     chat = root / "workloads" / "chat.yaml"
     document = yaml.safe_load(chat.read_text())
-    document.update(requests=4, arrival={"kind": "all_at_once"}, output_tokens={"kind": "fixed", "tokens": 4})
+    document.update(
+        requests=4, arrival={"kind": "all_at_once"}, output_tokens={"kind": "fixed", "tokens": 4}
+    )
     document.update(request_timeout_s=60, stall_timeout_s=stall_s)
     chat.write_text(yaml.safe_dump(document))
     (root / "conftest.py").write_text(wear(str(Path(own_clock.__file__).parent)))

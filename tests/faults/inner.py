@@ -13,13 +13,26 @@ LEFT_OUT_PLUGINS = ("cacheprovider", "benchmark", "cov", "hypothesispytest", "ti
 
 
 def write_inner_suite(directory: Path, spec: dict[str, Any]) -> None:
-    """A conftest that starts the engine of ``spec``, and one test that serves until the engine ends."""
+    """A conftest that starts the engine of ``spec``, and one test that serves until the
+    engine ends.
+    """
     shutil.copy(_INNER, directory / "conftest.py")
-    (directory / "test_inner.py").write_text("import conftest\n\ndef test_serving(engine):\n    conftest.serve(engine)\n")
+    (directory / "test_inner.py").write_text(
+        "import conftest\n\ndef test_serving(engine):\n    conftest.serve(engine)\n"
+    )
     (directory / "spec.json").write_text(json.dumps(spec))
 
 
 def inner_command(directory: Path) -> list[str]:
     """The pytest call for it."""
     quiet = [part for plugin in LEFT_OUT_PLUGINS for part in ("-p", f"no:{plugin}")]
-    return [sys.executable, "-m", "pytest", "-q", *quiet, "--rootdir", str(directory), str(directory)]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        *quiet,
+        "--rootdir",
+        str(directory),
+        str(directory),
+    ]

@@ -1,4 +1,5 @@
-"""A small pytest run around one engine: what a harness fault strikes. Copied into a test's directory as a conftest; reads spec.json there.
+"""A small pytest run around one engine: what a harness fault strikes. Copied into a
+test's directory as a conftest; reads spec.json there.
 
 Writes each stage it hears to ``stages`` and ``serving`` when its test runs.
 """

@@ -1,4 +1,6 @@
-"""vLLM's own CPU engine with a shipped stand-in model, for the faults that the fake engine cannot stand in for."""
+"""vLLM's own CPU engine with a shipped stand-in model, for the faults that the fake
+engine cannot stand in for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from k3perf.engine.launch import EngineLaunch
 from tests.faults.bench import PATIENT, Bench
 
 RealLaunch = Callable[..., EngineLaunch]
-"""Flags, ``load_format`` and ``deadlines`` to a launch of the real engine in the test's bench."""
+"""Flags, ``load_format`` and ``deadlines`` to a launch of the real engine in the test's
+bench.
+"""
 REPOSITORY = Path(__file__).parents[2]
 MODELS = REPOSITORY / "perf_tests" / "models"
 ENVIRONMENT = {
@@ -28,9 +32,15 @@ ENVIRONMENT = {
 
 
 def real_engine_launch(
-    bench: Bench, engine_python: Path, *flags: str, load_format: str = "dummy", deadlines: StageDeadlines = PATIENT
+    bench: Bench,
+    engine_python: Path,
+    *flags: str,
+    load_format: str = "dummy",
+    deadlines: StageDeadlines = PATIENT,
 ) -> EngineLaunch:
-    """A launch of the real engine with a model directory of the bench's own, so that its name marks the command lines."""
+    """A launch of the real engine with a model directory of the bench's own, so that
+    its name marks the command lines.
+    """
     model = bench.work / bench.model
     if not model.exists():
         shutil.copytree(Path(os.environ.get("K3PERF_INTERRUPT_MODEL", MODELS / "cpu-gqa")), model)
@@ -45,6 +55,20 @@ def real_engine_launch(
         "--port",
         "{port}",
     )
-    small = ("--max-model-len", "1024", "--max-num-seqs", "8", "--dtype", "bfloat16", "--load-format", load_format)
+    small = (
+        "--max-model-len",
+        "1024",
+        "--max-num-seqs",
+        "8",
+        "--dtype",
+        "bfloat16",
+        "--load-format",
+        load_format,
+    )
     probe = ("--worker-extension-cls", "k3perf_probe.worker_extension.ProbeExtension")
-    return EngineLaunch(argv=(*argv, *small, *probe, *flags), model_name=str(model), environment=dict(ENVIRONMENT), deadlines=deadlines)
+    return EngineLaunch(
+        argv=(*argv, *small, *probe, *flags),
+        model_name=str(model),
+        environment=dict(ENVIRONMENT),
+        deadlines=deadlines,
+    )

@@ -1,4 +1,6 @@
-"""The fault matrix and the validity rules as tables for docs/operating.md. ``python tests/faults/table.py`` rewrites them there."""
+"""The fault matrix and the validity rules as tables for docs/operating.md. ``python
+tests/faults/table.py`` rewrites them there.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,23 @@ def _status(fault: Fault) -> str:
 
 def render() -> str:
     """All rows, in the matrix's order."""
-    lines = ["| fault | strikes at | how it is injected | comes to | exit status |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| {fault.name} | {fault.stage} | {fault.injection} | {fault.result} | {_status(fault)} |" for fault in FAULTS]
+    lines = [
+        "| fault | strikes at | how it is injected | comes to | exit status |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {fault.name} | {fault.stage} | {fault.injection} | {fault.result} | {_status(fault)} |"
+        for fault in FAULTS
+    ]
     return f"{len(FAULTS)} faults.\n\n" + "\n".join(lines) + "\n"
 
 
 def render_rules() -> str:
     """Every round rule with its default limit, then the session's."""
-    lines = ["| rule | limit by default | the round is INVALID because | required |", "| --- | --- | --- | --- |"]
+    lines = [
+        "| rule | limit by default | the round is INVALID because | required |",
+        "| --- | --- | --- | --- |",
+    ]
     for rule in ROUND_RULES:
         limit = "off" if rule.limit is None else f"{rule.bound} {rule.limit:g} {rule.unit}".strip()
         lines.append(f"| {rule.name} | {limit} | {rule.text} | {'yes' if rule.requires else ''} |")

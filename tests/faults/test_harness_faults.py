@@ -1,4 +1,6 @@
-"""Something happens to pytest itself, at any stage: the exit status is right and the engine ends, by itself if need be."""
+"""Something happens to pytest itself, at any stage: the exit status is right and the
+engine ends, by itself if need be.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from tests.faults.matrix import Fault, Kind, of
 from tests.processes import WAIT_S, kept_bytecode
 
 ROWS = of(Kind.HARNESS)
-SIGNALLED = [fault for fault in ROWS if fault.exit_status is ExitStatus.INTERRUPTED and fault.name != "sigint_twice_in_stop"]
+SIGNALLED = [
+    fault
+    for fault in ROWS
+    if fault.exit_status is ExitStatus.INTERRUPTED and fault.name != "sigint_twice_in_stop"
+]
 KILLED = [fault for fault in ROWS if fault.exit_status is None]
 Wait = Callable[..., None]
 
@@ -30,12 +36,25 @@ class InnerRun:
         self.bench = bench
         launch = bench.launch(*fault.flags)
         deadlines = {**PATIENT.model_dump(), "stop_s": 1.5}
-        write_inner_suite(bench.work, {"argv": launch.argv, "model_name": launch.model_name, "deadlines": deadlines})
+        write_inner_suite(
+            bench.work,
+            {"argv": launch.argv, "model_name": launch.model_name, "deadlines": deadlines},
+        )
         command = inner_command(bench.work)
         self.output = (bench.work / "output").open("wb")
-        environment = {**os.environ, "TMPDIR": str(bench.temporary), "PYTEST_ADDOPTS": "", **kept_bytecode()}
+        environment = {
+            **os.environ,
+            "TMPDIR": str(bench.temporary),
+            "PYTEST_ADDOPTS": "",
+            **kept_bytecode(),
+        }
         self.process = subprocess.Popen(
-            command, stdout=self.output, stderr=subprocess.STDOUT, env=environment, cwd=bench.work, start_new_session=True
+            command,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=bench.work,
+            start_new_session=True,
         )
 
     def reached(self, stage: str) -> bool:
@@ -61,13 +80,22 @@ def run(bench: Bench, request: pytest.FixtureRequest, wait_for: Wait) -> Iterato
     inner.output.close()
 
 
-BY_DEFAULT = {"sigint_at_load", "sigterm_at_serving", "sighup_at_serving", "sigkill_at_serving", "sigint_with_shared_memory"}
+BY_DEFAULT = {
+    "sigint_at_load",
+    "sigterm_at_serving",
+    "sighup_at_serving",
+    "sigkill_at_serving",
+    "sigint_with_shared_memory",
+}
 
 
 def grid(faults: list[Fault]) -> list[object]:
     """A few by default, the others with the slow tests: each is a pytest run."""
     marks = [() if fault.name in BY_DEFAULT else (pytest.mark.slow,) for fault in faults]
-    return [pytest.param(fault, fault, id=fault.name, marks=mark) for fault, mark in zip(faults, marks, strict=True)]
+    return [
+        pytest.param(fault, fault, id=fault.name, marks=mark)
+        for fault, mark in zip(faults, marks, strict=True)
+    ]
 
 
 def lock_files(bench: Bench) -> list[Path]:

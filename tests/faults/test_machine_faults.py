@@ -1,4 +1,6 @@
-"""A machine that is not fit: said before anything is started, naming what was read, what was needed and who is in the way."""
+"""A machine that is not fit: said before anything is started, naming what was read,
+what was needed and who is in the way.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from k3perf.config.models import Hardware
 from k3perf.engine.devices import DeviceState, MemoryHolder, device_holders, nvml_reader
 from k3perf.engine.findings import Level
 from k3perf.engine.lock import device_lock, lock_path, read_holder
-from k3perf.engine.preflight import Machine, Needs, check, host_memory_holders, require, wait_for_memory
+from k3perf.engine.preflight import (
+    Machine,
+    Needs,
+    check,
+    host_memory_holders,
+    require,
+    wait_for_memory,
+)
 from k3perf.errors import EngineError, ExitStatus, MeasurementInvalid, PreflightError
 from k3perf.run.cell_measurement import engine_reason
 from k3perf.run.suite_run import SuiteRun
@@ -32,7 +41,12 @@ from tests.nvml.host import host
 
 ROWS = {fault.name: fault for fault in of(Kind.MACHINE)}
 H200 = Hardware(
-    kind="nvidia", hardware_class="h200", device_name="H200", device_memory_bytes=140 * GIB, device_count=1, minimum_driver="580"
+    kind="nvidia",
+    hardware_class="h200",
+    device_name="H200",
+    device_memory_bytes=140 * GIB,
+    device_count=1,
+    minimum_driver="580",
 )
 CPU = Hardware(kind="cpu", hardware_class="cpu-2")
 QUIET = Machine(
@@ -55,14 +69,22 @@ def expect_refusal(name: str, act: Callable[[], object]) -> None:
     assert caught.value.exit_status is fault.exit_status is ExitStatus.INVALID
 
 
-def refuse(name: str, needs: Needs, *, machine: Machine = QUIET, states: tuple[DeviceState, ...] = (GOOD,)) -> None:
+def refuse(
+    name: str, needs: Needs, *, machine: Machine = QUIET, states: tuple[DeviceState, ...] = (GOOD,)
+) -> None:
     expect_refusal(name, lambda: require(check(needs, machine=machine, devices=lambda: states)))
 
 
 def test_a_fit_machine_passes_every_check(tmp_path: Path) -> None:
     python = Path(sys.executable)
-    gpu = check(Needs(H200, 100 * GIB, writable_directories=(tmp_path,), engine_python=python), machine=QUIET, devices=lambda: (GOOD,))
-    cpu = check(Needs(CPU, 1 * GIB, writable_directories=(tmp_path / "new",), cpus=(0, 1)), machine=QUIET)
+    gpu = check(
+        Needs(H200, 100 * GIB, writable_directories=(tmp_path,), engine_python=python),
+        machine=QUIET,
+        devices=lambda: (GOOD,),
+    )
+    cpu = check(
+        Needs(CPU, 1 * GIB, writable_directories=(tmp_path / "new",), cpus=(0, 1)), machine=QUIET
+    )
     assert {finding.level for finding in (*gpu, *cpu)} == {Level.OK}
     require((*gpu, *cpu))
 
@@ -81,12 +103,22 @@ def test_an_unfit_device(name: str, needs: Needs, states: tuple[DeviceState, ...
     refuse(name, needs, states=states)
 
 
-@pytest.mark.parametrize(("limit_w", "level"), [(700.0, Level.OK), (690.0, Level.OK), (500.0, Level.FAIL), (None, Level.FAIL)])
-def test_a_device_under_another_power_limit_is_another_class(limit_w: float | None, level: Level) -> None:
+@pytest.mark.parametrize(
+    ("limit_w", "level"),
+    [(700.0, Level.OK), (690.0, Level.OK), (500.0, Level.FAIL), (None, Level.FAIL)],
+)
+def test_a_device_under_another_power_limit_is_another_class(
+    limit_w: float | None, level: Level
+) -> None:
     needs = Needs(H200.model_copy(update={"power_limit_w": 700.0}))
     findings = check(needs, machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),))
-    assert next(finding.level for finding in findings if finding.name == "device 0 power limit") is level
-    undeclared = check(Needs(H200), machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),))
+    assert (
+        next(finding.level for finding in findings if finding.name == "device 0 power limit")
+        is level
+    )
+    undeclared = check(
+        Needs(H200), machine=QUIET, devices=lambda: (replace(GOOD, power_limit_w=limit_w),)
+    )
     assert not [finding for finding in undeclared if "power limit" in finding.name]
 
 
@@ -110,9 +142,15 @@ def test_processors_and_python_that_are_not_there() -> None:
 
 
 def test_what_may_only_disturb_is_a_warning() -> None:
-    loud = replace(QUIET, busy_ratio=lambda: 0.9, governors=lambda: ("powersave",), used_swap_bytes=lambda: GIB)
+    loud = replace(
+        QUIET, busy_ratio=lambda: 0.9, governors=lambda: ("powersave",), used_swap_bytes=lambda: GIB
+    )
     findings = check(Needs(CPU), machine=loud)
-    assert {finding.name for finding in findings if finding.level is Level.WARN} == {"cpu governor", "cpu load", "swap"}
+    assert {finding.name for finding in findings if finding.level is Level.WARN} == {
+        "cpu governor",
+        "cpu load",
+        "swap",
+    }
     require(findings)
 
 
@@ -137,7 +175,9 @@ def fake_nvml(**overrides: Any) -> SimpleNamespace:
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=140 * GIB, used=GIB),
         "nvmlDeviceGetName": lambda handle: b"NVIDIA H200",
         "nvmlSystemGetDriverVersion": lambda: "580.95",
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1, usedGpuMemory=None)],
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+            SimpleNamespace(pid=1, usedGpuMemory=None)
+        ],
         "nvmlDeviceGetTotalEccErrors": lambda handle, kind, counter: 0,
         "nvmlDeviceGetRemappedRows": unsupported,
         **overrides,
@@ -147,9 +187,17 @@ def fake_nvml(**overrides: Any) -> SimpleNamespace:
 
 def test_nvml_is_read_into_plain_data() -> None:
     (state,) = nvml_reader(nvml=fake_nvml())()
-    assert (state.name, state.free_bytes, state.uncorrected_ecc_count, state.needs_reset) == ("NVIDIA H200", 139 * GIB, 0, None)
-    assert state.power_limit_w is None  # this fake has no such call, as an older library
-    (limited,) = nvml_reader(nvml=fake_nvml(nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000))()
+    assert (state.name, state.free_bytes, state.uncorrected_ecc_count, state.needs_reset) == (
+        "NVIDIA H200",
+        139 * GIB,
+        0,
+        None,
+    )
+    # this fake has no such call, as an older library
+    assert state.power_limit_w is None
+    (limited,) = nvml_reader(
+        nvml=fake_nvml(nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000)
+    )()
     assert limited.power_limit_w == 700.0
     assert state.holders[0].size_bytes is None
     assert "an unknown amount" in state.holders[0].text
@@ -162,7 +210,12 @@ def test_nvml_absent_or_silent() -> None:
     def no_library() -> None:
         raise OSError("libnvidia-ml.so.1: cannot open shared object file")
 
-    expect_refusal("no_nvml", lambda: require(check(Needs(H200), devices=nvml_reader(nvml=fake_nvml(nvmlInit=no_library)))))
+    expect_refusal(
+        "no_nvml",
+        lambda: require(
+            check(Needs(H200), devices=nvml_reader(nvml=fake_nvml(nvmlInit=no_library)))
+        ),
+    )
     silent = nvml_reader(nvml=fake_nvml(nvmlDeviceGetMemoryInfo=fail))
     expect_refusal("device_silent", lambda: require(check(Needs(H200), devices=silent)))
 
@@ -213,11 +266,19 @@ def test_host_holders_are_real_processes() -> None:
 
 
 HOLD = "import sys,time\nfrom pathlib import Path\nfrom k3perf.engine.lock import device_lock\n"
-HOLD += "with device_lock('cpu', directory=Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+HOLD += (
+    "with device_lock('cpu', directory=Path(sys.argv[1])):\n    print('held', flush=True)\n   "
+    " sys.stdin.read()\n"
+)
 
 
 def holder_process(directory: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -231,7 +292,9 @@ def test_two_suites_at_once(tmp_path: Path) -> None:
             pytest.fail("two holders")
 
     expect_refusal("second_suite", take)
-    with pytest.raises(PreflightError, match=rf"pid {process.pid} on \S+ since \d{{4}}-.* \(.*python"):
+    with pytest.raises(
+        PreflightError, match=rf"pid {process.pid} on \S+ since \d{{4}}-.* \(.*python"
+    ):
         take()
     with device_lock("nvidia-0", directory=tmp_path):  # another device is free
         pass
@@ -253,7 +316,13 @@ def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
 
 def test_a_stale_lock_is_taken_over_and_told(tmp_path: Path) -> None:
     path = lock_path("cpu", tmp_path)
-    gone = {"pid": 2**22 + 1, "start_ticks": 5, "host": "old", "since_utc": "2026-01-01T00:00:00+00:00", "command": "pytest"}
+    gone = {
+        "pid": 2**22 + 1,
+        "start_ticks": 5,
+        "host": "old",
+        "since_utc": "2026-01-01T00:00:00+00:00",
+        "command": "pytest",
+    }
     path.write_text(json.dumps(gone))
     with device_lock("cpu", directory=tmp_path) as stale:
         assert stale is not None
@@ -277,7 +346,10 @@ def test_a_lock_file_without_sense_is_no_obstacle(tmp_path: Path) -> None:
 def test_a_link_in_the_lock_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("somebody's")
     lock_path("cpu", tmp_path).symlink_to(tmp_path / "other.txt")
-    with pytest.raises(PreflightError, match="it is a link, which is not followed"), device_lock("cpu", directory=tmp_path):
+    with (
+        pytest.raises(PreflightError, match="it is a link, which is not followed"),
+        device_lock("cpu", directory=tmp_path),
+    ):
         pytest.fail("taken")
     assert (tmp_path / "other.txt").read_text() == "somebody's"
 
@@ -286,7 +358,10 @@ def test_a_folder_of_locks_that_is_a_link_holds_one_lock(tmp_path: Path) -> None
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     process = holder_process(tmp_path / "link")
-    with pytest.raises(PreflightError, match="in use by another suite"), device_lock("cpu", directory=tmp_path / "real"):
+    with (
+        pytest.raises(PreflightError, match="in use by another suite"),
+        device_lock("cpu", directory=tmp_path / "real"),
+    ):
         pytest.fail("two holders")
     process.communicate("")
 
@@ -306,29 +381,53 @@ def test_locks_are_for_every_user_of_the_machine_whatever_the_umask(tmp_path: Pa
         assert stat.S_IMODE(lock_path("cpu", folder).stat().st_mode) == 0o666
 
 
-AS_NOBODY = "import os,sys\nfrom pathlib import Path\nfrom k3perf.engine import lock\nfrom k3perf.engine.lock import device_lock\n"
+AS_NOBODY = (
+    "import os,sys\nfrom pathlib import Path\nfrom k3perf.engine import lock\nfrom"
+    " k3perf.engine.lock import device_lock\n"
+)
 # nobody may not be let to start this Python again, as a guardian is
-AS_NOBODY += "lock.Guardian = lambda *_, **__: type('Nothing', (), {'release': lambda self: None})()\n"
-AS_NOBODY += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\ntry:\n    with device_lock('cpu', directory=Path(sys.argv[1])):\n"
-AS_NOBODY += "        print('held')\nexcept Exception as error:\n    print(type(error).__name__, error)\n"
+AS_NOBODY += (
+    "lock.Guardian = lambda *_, **__: type('Nothing', (), {'release': lambda self: None})()\n"
+)
+AS_NOBODY += (
+    "os.setgroups([]); os.setgid(65534); os.setuid(65534)\ntry:\n    with device_lock('cpu',"
+    " directory=Path(sys.argv[1])):\n"
+)
+AS_NOBODY += (
+    "        print('held')\nexcept Exception as error:\n    print(type(error).__name__, error)\n"
+)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> None:
-    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to other users
+    # pytest's own folders are closed to other users
+    with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         folder = Path(place) / "locks"
 
         def ask() -> str:
-            return subprocess.run([sys.executable, "-c", AS_NOBODY, str(folder)], capture_output=True, text=True, check=False).stdout
+            return subprocess.run(
+                [sys.executable, "-c", AS_NOBODY, str(folder)],
+                capture_output=True,
+                text=True,
+                check=False,
+            ).stdout
 
         with device_lock("cpu", directory=folder):
             assert f"in use by another suite: pid {os.getpid()} on" in ask()
         assert ask() == "held\n"
-        gone = {"pid": 2**22 + 1, "start_ticks": 5, "host": "old", "since_utc": "2026-01-01T00:00:00+00:00", "command": "pytest"}
+        gone = {
+            "pid": 2**22 + 1,
+            "start_ticks": 5,
+            "host": "old",
+            "since_utc": "2026-01-01T00:00:00+00:00",
+            "command": "pytest",
+        }
         lock_path("cpu", folder).write_text(json.dumps(gone))
         lock_path("cpu", folder).chmod(0o666)
-        assert ask() == "held\n"  # root's file in a sticky folder stays, and is no obstacle to anybody
+        assert (
+            ask() == "held\n"
+        )  # root's file in a sticky folder stays, and is no obstacle to anybody
         assert lock_path("cpu", folder).exists()
         with device_lock("cpu", directory=folder) as stale:
             assert stale is None  # nobody's name is gone from it
@@ -336,7 +435,11 @@ def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> N
 
 def test_a_sampler_that_ended_costs_one_cell_and_not_the_run() -> None:
     run = object.__new__(SuiteRun)
-    run._sampler, run._cells, run._pool = None, (), SimpleNamespace(pids=lambda: (), engines_count=lambda: 0)  # type: ignore[assignment]
+    run._sampler, run._cells, run._pool = (
+        None,
+        (),
+        SimpleNamespace(pids=lambda: (), engines_count=lambda: 0),
+    )  # type: ignore[assignment]
     with ExitStack() as run._exit:
         first = run._ensure_sampler()
         assert run._ensure_sampler() is first
@@ -347,5 +450,13 @@ def test_a_sampler_that_ended_costs_one_cell_and_not_the_run() -> None:
 
 
 def test_what_kept_a_cell_from_being_measured_has_a_rule_of_its_own() -> None:
-    errors = (EngineError("died"), PreflightError("no space"), MeasurementInvalid("the disk is full"))
-    assert [engine_reason(error).rule for error in errors] == ["engine_died", "not_fit_to_start", "machine_failed"]
+    errors = (
+        EngineError("died"),
+        PreflightError("no space"),
+        MeasurementInvalid("the disk is full"),
+    )
+    assert [engine_reason(error).rule for error in errors] == [
+        "engine_died",
+        "not_fit_to_start",
+        "machine_failed",
+    ]

@@ -21,14 +21,33 @@ def test_no_fault_is_a_pass_or_a_regression() -> None:
 
 
 def test_every_fault_is_named_in_a_test_module_or_made_from_its_row() -> None:
-    texts = {path.name: path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path.name != "test_matrix.py"}
+    texts = {
+        path.name: path.read_text()
+        for path in Path(__file__).parent.glob("test_*.py")
+        if path.name != "test_matrix.py"
+    }
     everything = "\n".join(texts.values())
     # these modules parametrise over all rows of their kind
     by_row = {Kind.START, Kind.STOP, Kind.HARNESS, Kind.ROUND}
-    missing = {fault.name for fault in FAULTS if fault.kind not in by_row and f'"{fault.name}"' not in everything}
-    # the suite's rows with flags and its interrupts are parametrised too; the rest have tests of their own names
-    missing -= {fault.name for fault in FAULTS if fault.kind is Kind.SUITE and (fault.flags or fault.exit_status is ExitStatus.INTERRUPTED)}
-    by_hand = {"stale_lock", "reused_pid_in_lock", "memory_given_back_late", "killed_in_a_line", "killed_in_a_replacement"}
+    missing = {
+        fault.name
+        for fault in FAULTS
+        if fault.kind not in by_row and f'"{fault.name}"' not in everything
+    }
+    # the suite's rows with flags and its interrupts are parametrised too; the rest have
+    # tests of their own names
+    missing -= {
+        fault.name
+        for fault in FAULTS
+        if fault.kind is Kind.SUITE and (fault.flags or fault.exit_status is ExitStatus.INTERRUPTED)
+    }
+    by_hand = {
+        "stale_lock",
+        "reused_pid_in_lock",
+        "memory_given_back_late",
+        "killed_in_a_line",
+        "killed_in_a_replacement",
+    }
     assert missing <= by_hand
 
 

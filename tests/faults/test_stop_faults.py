@@ -1,4 +1,6 @@
-"""Ends that do not go by the book: the tree is gone all the same, and the report proves it."""
+"""Ends that do not go by the book: the tree is gone all the same, and the report proves
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,23 @@ ROWS = {fault.name: fault for fault in of(Kind.STOP)}
 STOPS = PATIENT.model_copy(update={"stop_s": 0.5})
 
 
-@pytest.mark.parametrize("fault", [fault for fault in ROWS.values() if fault.outcome is None], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [fault for fault in ROWS.values() if fault.outcome is None],
+    ids=lambda fault: fault.name,
+)
 def test_the_end_leaves_nothing(bench: Bench, fault: Fault) -> None:
-    # one that is thawed ends in an orderly way, however long a busy machine takes; the others are killed after half a second
-    deadlines = PATIENT.model_copy(update={"stop_s": WAIT_S}) if fault.name == "frozen_at_stop" else STOPS
-    engine = start_engine(bench.launch(*fault.flags, deadlines=deadlines), work_directory=bench.work)
+    # one that is thawed ends in an orderly way, however long a busy machine takes; the
+    # others are killed after half a second
+    deadlines = (
+        PATIENT.model_copy(update={"stop_s": WAIT_S}) if fault.name == "frozen_at_stop" else STOPS
+    )
+    engine = start_engine(
+        bench.launch(*fault.flags, deadlines=deadlines), work_directory=bench.work
+    )
     running_before = len(bench.processes())
-    assert running_before >= (5 if fault.name == "process_escapes" else 4)  # the guardian counts
+    # the guardian counts
+    assert running_before >= (5 if fault.name == "process_escapes" else 4)
     if fault.name == "frozen_at_stop":
         engine.freeze()
     if fault.name == "dead_before_stop":
@@ -36,10 +48,14 @@ def test_the_end_leaves_nothing(bench: Bench, fault: Fault) -> None:
     bench.assert_nothing_left(ports=(engine.port,))
 
 
-def test_device_memory_that_does_not_come_back_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_memory_that_does_not_come_back_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running, "DEVICE_MEMORY_DEADLINE_S", 0.2)
     readings = iter([1 << 30])
-    engine = start_engine(bench.launch(), work_directory=bench.work, device_used_bytes=lambda: next(readings, 9 << 30))
+    engine = start_engine(
+        bench.launch(), work_directory=bench.work, device_used_bytes=lambda: next(readings, 9 << 30)
+    )
     report = engine.stop()
     assert report.device_memory_returned is False
     assert not report.clean
@@ -48,7 +64,9 @@ def test_device_memory_that_does_not_come_back_is_told(bench: Bench, monkeypatch
 
 def test_device_memory_that_comes_back_late_is_waited_for(bench: Bench) -> None:
     readings = iter([1 << 30, 9 << 30, 9 << 30])
-    engine = start_engine(bench.launch(), work_directory=bench.work, device_used_bytes=lambda: next(readings, 1 << 30))
+    engine = start_engine(
+        bench.launch(), work_directory=bench.work, device_used_bytes=lambda: next(readings, 1 << 30)
+    )
     assert engine.stop().device_memory_returned is True
 
 
@@ -57,7 +75,9 @@ def test_a_frozen_engine_takes_no_step_and_goes_on_after(bench: Bench) -> None:
         pids = engine.pids()
         engine.freeze()
         end_s = time.monotonic() + WAIT_S
-        while {state(pid) for pid in pids} != {"T"}:  # a process on the other core takes its signal a moment later
+        while {state(pid) for pid in pids} != {
+            "T"
+        }:  # a process on the other core takes its signal a moment later
             assert time.monotonic() < end_s
             time.sleep(0.01)
         engine.thaw()

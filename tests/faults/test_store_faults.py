@@ -91,7 +91,9 @@ while True:
 
 def kill_while_it_writes(code: str, path: Path, after_s: float) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, env=environment
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"go\n"
     time.sleep(after_s)
@@ -107,7 +109,9 @@ def test_killed_in_the_middle_of_a_record(tmp_path: Path, after_s: float) -> Non
     with ResultWriter(path, run_id="r") as writer:
         writer.round("s", replace(CLEAN, round_index=before))
     after = read_results(path)
-    assert after.sessions["s"].rounds == tuple(replace(CLEAN, round_index=index) for index in range(before + 1))
+    assert after.sessions["s"].rounds == tuple(
+        replace(CLEAN, round_index=index) for index in range(before + 1)
+    )
     assert not after.partial_last_line
 
 

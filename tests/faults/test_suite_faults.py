@@ -1,4 +1,6 @@
-"""Whole ``pytest perf_tests`` runs against the fake engine: the stated outcome, the documented exit status, nothing left."""
+"""Whole ``pytest perf_tests`` runs against the fake engine: the stated outcome, the
+documented exit status, nothing left.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,36 @@ from tests.processes import PATIENCE_S, WAIT_S, kept_bytecode
 ROWS = {fault.name: fault for fault in of(Kind.SUITE)}
 SUITE = Path(__file__).parents[2] / "perf_tests"
 BY_DEFAULT = {"suite_engine_dies_mid_round", "suite_dies_at_load", "suite_compiles_in_silence"}
-BY_FLAGS = [fault for fault in ROWS.values() if fault.flags and fault.exit_status is ExitStatus.INVALID and "config" not in fault.name]
+BY_FLAGS = [
+    fault
+    for fault in ROWS.values()
+    if fault.flags and fault.exit_status is ExitStatus.INVALID and "config" not in fault.name
+]
 
 
 class SuiteRun:
-    """One pytest run of a shrunken copy of the suite; candidate and base are the fake engine, the candidate with faults."""
+    """One pytest run of a shrunken copy of the suite; candidate and base are the fake
+    engine, the candidate with faults.
+    """
 
     def __init__(self, bench: Bench, *faults: str, load_s: float = PATIENCE_S) -> None:
         self.bench = bench
         self.root = bench.work / "repository"
         shutil.copytree(SUITE, self.root / "perf_tests")
-        # short only where it is to pass: a busy machine may take long for what does not hang
-        hangs, stalls = any("hang" in fault for fault in faults), any("stall" in fault for fault in faults)
-        shrink_suite(self.root / "perf_tests", load_s=2 if hangs and load_s == PATIENCE_S else load_s, stall_s=2 if stalls else 60)
-        marked = ("note:" + bench.model,)  # a fault of no effect that puts the bench's name on every command line
+        # short only where it is to pass: a busy machine may take long for what does not
+        # hang
+        hangs, stalls = (
+            any("hang" in fault for fault in faults),
+            any("stall" in fault for fault in faults),
+        )
+        shrink_suite(
+            self.root / "perf_tests",
+            load_s=2 if hangs and load_s == PATIENCE_S else load_s,
+            stall_s=2 if stalls else 60,
+        )
+        marked = (
+            "note:" + bench.model,
+        )  # a fault of no effect that puts the bench's name on every command line
         fake_python(self.root / "candidate", *faults, *marked)
         fake_python(self.root / "base", *marked)
         self.results = self.root / "results"
@@ -48,15 +66,47 @@ class SuiteRun:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, cells: str = "default-chat") -> subprocess.Popen[bytes]:
-        quiet = [part for plugin in LEFT_OUT_PLUGINS if plugin != "benchmark" for part in ("-p", f"no:{plugin}")]
-        command = [sys.executable, "-m", "pytest", "perf_tests/test_throughput.py", "-q", *quiet, "--k3-plain", "--k3-target", "cpu-gqa"]
-        command += ["-k", cells, "--k3-engine-python", "candidate/bin/python", "--k3-ab-base", "base"]
+        quiet = [
+            part
+            for plugin in LEFT_OUT_PLUGINS
+            if plugin != "benchmark"
+            for part in ("-p", f"no:{plugin}")
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "perf_tests/test_throughput.py",
+            "-q",
+            *quiet,
+            "--k3-plain",
+            "--k3-target",
+            "cpu-gqa",
+        ]
+        command += [
+            "-k",
+            cells,
+            "--k3-engine-python",
+            "candidate/bin/python",
+            "--k3-ab-base",
+            "base",
+        ]
         if "--k3-results" not in options:
             command += ["--k3-results", str(self.results)]
-        environment = {**os.environ, "TMPDIR": str(self.bench.temporary), "PYTEST_ADDOPTS": "", **kept_bytecode()}
+        environment = {
+            **os.environ,
+            "TMPDIR": str(self.bench.temporary),
+            "PYTEST_ADDOPTS": "",
+            **kept_bytecode(),
+        }
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [*command, *options], cwd=self.root, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                [*command, *options],
+                cwd=self.root,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         return self.process
 
@@ -80,7 +130,10 @@ class SuiteRun:
         return path.read_text() if path.exists() else ""
 
     def waiting(self) -> bool:
-        return any("waiting at the gate" in log.read_text() for log in self.results.glob("engines/*/engine.log"))
+        return any(
+            "waiting at the gate" in log.read_text()
+            for log in self.results.glob("engines/*/engine.log")
+        )
 
     def engine_starts(self) -> int:
         """Engines that the run started, by their work directories."""
@@ -95,12 +148,21 @@ def suite_run(bench: Bench, request: pytest.FixtureRequest) -> Callable[..., Sui
         made.append(SuiteRun(bench, *faults, load_s=load_s))
         return made[-1]
 
-    request.addfinalizer(lambda: [(run.process.kill(), run.process.wait()) for run in made if run.process is not None])  # noqa: PT021
+    request.addfinalizer(
+        lambda: [
+            (run.process.kill(), run.process.wait()) for run in made if run.process is not None
+        ]
+    )  # noqa: PT021
     return make
 
 
 def slow_unless_default(faults: list[Fault]) -> list[object]:
-    return [pytest.param(fault, id=fault.name, marks=() if fault.name in BY_DEFAULT else (pytest.mark.slow,)) for fault in faults]
+    return [
+        pytest.param(
+            fault, id=fault.name, marks=() if fault.name in BY_DEFAULT else (pytest.mark.slow,)
+        )
+        for fault in faults
+    ]
 
 
 def expect(run: SuiteRun, fault: Fault, status: int) -> None:
@@ -113,7 +175,11 @@ def expect(run: SuiteRun, fault: Fault, status: int) -> None:
 def test_without_a_fault_the_run_is_judged(suite_run: Callable[..., SuiteRun]) -> None:
     run = suite_run()
     assert run.run() == ExitStatus.OK, run.text
-    assert {cell["outcome"] for cell in run.verdict()["cells"]} <= {"PASS", "IMPROVED", "INCONCLUSIVE"}
+    assert {cell["outcome"] for cell in run.verdict()["cells"]} <= {
+        "PASS",
+        "IMPROVED",
+        "INCONCLUSIVE",
+    }
     run.bench.assert_nothing_left(lock_directory=True)
 
 
@@ -173,7 +239,8 @@ INTERRUPTS = [fault for fault in ROWS.values() if fault.exit_status is ExitStatu
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", INTERRUPTS, ids=lambda fault: fault.name)
 def test_an_interrupted_run(suite_run: Callable[..., SuiteRun], fault: Fault) -> None:
-    run = suite_run(*fault.flags, load_s=300)  # the end must not wait for a start that hangs
+    # the end must not wait for a start that hangs
+    run = suite_run(*fault.flags, load_s=300)
     process = run.start()
     wait_until(lambda: is_running(run, fault.stage))
     process.send_signal(getattr(signal, fault.name.split("_")[1].upper()))
@@ -195,13 +262,22 @@ def test_a_killed_run_can_be_resumed(suite_run: Callable[..., SuiteRun], bench: 
     gate.touch()
     expect(run, fault, run.run("--k3-resume", cells=both))
     assert {cell["config"] for cell in run.verdict()["cells"]} == {"default", "block_size_32"}
-    assert run.results_text().count('"config":"default"') == before  # nothing of it was measured or written again
-    assert run.engine_starts() - starts in (2, 4)  # two arms of the one cell that was missing, one session or two
+    assert (
+        run.results_text().count('"config":"default"') == before
+    )  # nothing of it was measured or written again
+    assert run.engine_starts() - starts in (
+        2,
+        4,
+    )  # two arms of the one cell that was missing, one session or two
 
 
 @pytest.mark.parametrize("blocked", ["engines", "results.jsonl"])
-def test_a_results_folder_that_takes_no_more_is_invalid_and_no_regression(suite_run: Callable[..., SuiteRun], blocked: str) -> None:
-    """As a folder that became read-only, or full, behind the pre-flight's back: root passes every permission, so a file stands in the way."""
+def test_a_results_folder_that_takes_no_more_is_invalid_and_no_regression(
+    suite_run: Callable[..., SuiteRun], blocked: str
+) -> None:
+    """As a folder that became read-only, or full, behind the pre-flight's back: root
+    passes every permission, so a file stands in the way.
+    """
     run = suite_run()
     run.results.mkdir()
     if blocked == "engines":

@@ -1,10 +1,11 @@
 """Client and mock server on one event loop whose clock stands still while they work.
 
-Time moves only when nobody has anything to do, and then to the next timer. What the client reports can
-so be compared with the server's truth to the nanosecond, on a machine as busy as it likes. The protocol
-code, the pacing and the decoding are the real ones; the sockets are Unix ones, which deliver at once
-where the loopback device may take its time. What this cannot show is how fast the client is: that is
-what the tests on the machine's own clock are for.
+Time moves only when nobody has anything to do, and then to the next timer. What the
+client reports can so be compared with the server's truth to the nanosecond, on a
+machine as busy as it likes. The protocol code, the pacing and the decoding are the real
+ones; the sockets are Unix ones, which deliver at once where the loopback device may
+take its time. What this cannot show is how fast the client is: that is what the tests
+on the machine's own clock are for.
 """
 
 from __future__ import annotations
@@ -79,11 +80,15 @@ class StillLoop(asyncio.SelectorEventLoop):
 
 
 class Simulation:
-    """Plays rounds against a mock server on a loop of its own. ``rests_s``: the client's rests in the last round."""
+    """Plays rounds against a mock server on a loop of its own. ``rests_s``: the
+    client's rests in the last round.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(clock_module, "_open_timerfd", lambda: None)  # its alarms ring on the machine's clock
+        monkeypatch.setattr(
+            clock_module, "_open_timerfd", lambda: None
+        )  # its alarms ring on the machine's clock
 
     def play(self, plan: Plan, behaviour: Behaviour) -> tuple[RoundSamples, list[dict[str, Any]]]:
         """(the round, the server's truth)."""
@@ -92,7 +97,9 @@ class Simulation:
         self._monkeypatch.setattr(generator, "_new_event_loop", lambda: loop)
         self._monkeypatch.setattr(gathering, "time", SimpleNamespace(sleep=loop.sleep))
         service = Service(behaviour, Player(loop, loop.now_ns), loop.now_ns)
-        serving = loop.create_unix_server(lambda: HttpConnection(service), loop.address, backlog=1024)
+        serving = loop.create_unix_server(
+            lambda: HttpConnection(service), loop.address, backlog=1024
+        )
         loop.server = loop.run_until_complete(serving)
         seen = run_round(plan, base_url="http://127.0.0.1:1", model_name="mock", clock=loop.now_ns)
         return seen, service.truth.as_json()["requests"]

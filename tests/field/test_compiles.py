@@ -1,5 +1,5 @@
-"""Every entry of ``compiles.yaml``: lines that show a compile, compiles that no line shows, and
-engines without a monitor.
+"""Every entry of ``compiles.yaml``: lines that show a compile, compiles that no line
+shows, and engines without a monitor.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from k3perf.engine.render import measured_launch
 from k3perf.errors import ConfigFileError, raise_all
 from k3perf.metrics.resolved import resolved_config
 from k3perf.metrics.validity import ValidityRules, judge_round
-from k3perf.run.compile_watch import CompileWatch, Seen, compile_reading
 from k3perf.records.samples import RoundKind, RoundRecord
+from k3perf.run.compile_watch import CompileWatch, Seen, compile_reading
 
 FIELD = yaml.safe_load(Path(__file__).with_name("compiles.yaml").read_text())
 RULE = "compile_in_window"
@@ -66,7 +66,12 @@ def broken(reading: Any) -> bool:
 
 @pytest.mark.parametrize("entry", each("silent"))
 def test_no_line_is_no_proof_of_no_compile(entry: dict[str, Any]) -> None:
-    seen = Seen(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry["seen"].items()})
+    seen = Seen(
+        **{
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in entry["seen"].items()
+        }
+    )
     reading = compile_reading(seen, JitMonitor(**entry["monitor"]))
     assert reading.value == entry["value"]
     assert re.search(entry["source"], reading.source), reading.source
@@ -79,16 +84,58 @@ def test_which_engines_have_a_monitor(entry: dict[str, Any]) -> None:
 
 
 def test_the_greeting_counts_whatever_stands_before_it() -> None:
-    assert is_monitor_greeting("\x1b[36m(Worker_TP0 pid=1)\x1b[0m INFO [x.py:1] Kernel JIT monitor activated; mode=warn.")
+    assert is_monitor_greeting(
+        "\x1b[36m(Worker_TP0 pid=1)\x1b[0m INFO [x.py:1] Kernel JIT monitor activated; mode=warn."
+    )
     assert not is_monitor_greeting("Kernel JIT monitor is disabled")
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *((name, True) for name in ("ninja", "nvcc", "cicc", "ptxas", "ptxas-blackwell", "cc1plus", "ld", "ld.lld", "g++-12", "clang-18")),
-        *((name, True) for name in ("x86_64-linux-gnu-g++"[:15], "gnu-ld", "cudafe++", "hipcc.bin", "as", "collect2", "fatbinary", "make")),
-        *((name, False) for name in ("VLLM::Worker", "python", "python3.11", "pt_main_thread", "ray::IDLE", "ssh", "sh", "", "cat", "asd")),
+        *(
+            (name, True)
+            for name in (
+                "ninja",
+                "nvcc",
+                "cicc",
+                "ptxas",
+                "ptxas-blackwell",
+                "cc1plus",
+                "ld",
+                "ld.lld",
+                "g++-12",
+                "clang-18",
+            )
+        ),
+        *(
+            (name, True)
+            for name in (
+                "x86_64-linux-gnu-g++"[:15],
+                "gnu-ld",
+                "cudafe++",
+                "hipcc.bin",
+                "as",
+                "collect2",
+                "fatbinary",
+                "make",
+            )
+        ),
+        *(
+            (name, False)
+            for name in (
+                "VLLM::Worker",
+                "python",
+                "python3.11",
+                "pt_main_thread",
+                "ray::IDLE",
+                "ssh",
+                "sh",
+                "",
+                "cat",
+                "asd",
+            )
+        ),
     ],
 )
 def test_which_programs_compile(name: str, expected: bool) -> None:
@@ -110,11 +157,15 @@ class Probe:
 
 def spawn(code: str, engine_id: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "K3PERF_ENGINE_ID": engine_id}, stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "K3PERF_ENGINE_ID": engine_id},
+        stdin=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
-# runs a child at every line it gets; a real worker waits for its compiler in the same way
+# runs a child at every line it gets; a real worker waits for its compiler in the same
+# way
 PARENT = """
 import subprocess, sys
 for line in sys.stdin:
@@ -126,8 +177,8 @@ for line in sys.stdin:
 
 @pytest.fixture
 def engines(tmp_path: Path) -> Any:
-    """Two engines of one process each; ``run(position, program)`` makes one run a program to its
-    end.
+    """Two engines of one process each; ``run(position, program)`` makes one run a
+    program to its end.
     """
     names = [f"{process_identity(os.getpid())}-watch-{position}" for position in range(2)]
     processes = [spawn(PARENT, name) for name in names]
@@ -156,7 +207,9 @@ def engines(tmp_path: Path) -> Any:
 def busy_program(folder: Path, name: str, seconds: float) -> Path:
     """A program of this name that uses the processor, as a compiler does."""
     path = folder / name
-    path.write_text(f"#!{sys.executable} -S\nimport time\nwhile time.process_time() < {seconds}: pass\n")
+    path.write_text(
+        f"#!{sys.executable} -S\nimport time\nwhile time.process_time() < {seconds}: pass\n"
+    )
     path.chmod(0o755)
     return path
 
@@ -188,7 +241,9 @@ def test_a_compiler_that_a_look_meets_is_named(engines: Any, tmp_path: Path) -> 
     assert re.fullmatch(r"cicc \(pid \d+\)", text)
 
 
-def test_a_program_before_the_window_or_too_small_to_compile_does_not_count(engines: Any, tmp_path: Path) -> None:
+def test_a_program_before_the_window_or_too_small_to_compile_does_not_count(
+    engines: Any, tmp_path: Path
+) -> None:
     engines.run(0, str(busy_program(tmp_path, "ptxas", 0.3)))
     watch = CompileWatch(engines.engine(0))
     start_ns = time.monotonic_ns()
@@ -208,7 +263,9 @@ sys.stdin.readline()
 """
 
 
-def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Inductor ends its pool of compile workers after a minute without work."""
     marker = tmp_path / "marker"
     name = f"{process_identity(os.getpid())}-idle"
@@ -234,7 +291,10 @@ def test_a_worker_that_ends_idle_in_the_window_has_compiled_nothing_in_it(tmp_pa
 
 
 def test_the_ranks_are_asked_for_the_windows_time_on_the_wall_clock(engines: Any) -> None:
-    watch, probe = CompileWatch(engines.engine(0)), Probe(new_folders=["/x/deep_gemm/1"], new_count=3)
+    watch, probe = (
+        CompileWatch(engines.engine(0)),
+        Probe(new_folders=["/x/deep_gemm/1"], new_count=3),
+    )
     before_ns = time.time_ns()
     start_ns = time.monotonic_ns()
     seen = watch.seen(start_ns, start_ns, probe=probe, ranks_count=1)
@@ -273,14 +333,20 @@ def launch(repository: Path, **changes: Any) -> Any:
     suite = load_suite(repository / "perf_tests")
     target = suite.target("cpu-hybrid")
     arguments = suite.engine_arguments(target, suite.config("default"))
-    places = {"engine_python": Path("/e/python"), "python_path": "/probe", "cache_directory": Path("/cache")}
+    places = {
+        "engine_python": Path("/e/python"),
+        "python_path": "/probe",
+        "cache_directory": Path("/cache"),
+    }
     return measured_launch(target, arguments, model="m", **{**places, **changes})
 
 
 def test_the_monitor_is_verbose_where_the_release_can(repository: Path) -> None:
     assert "--jit-monitor-verbose" in launch(repository, verbose_monitor=True).argv
     assert "--jit-monitor-verbose" not in launch(repository).argv
-    assert "jit-monitor-verbose" not in launch(repository, verbose_monitor=True).config_file_text  # nothing that is deployed
+    assert (
+        "jit-monitor-verbose" not in launch(repository, verbose_monitor=True).config_file_text
+    )  # nothing that is deployed
 
 
 def test_the_form_of_the_log_is_the_harness_s_own(repository: Path) -> None:
@@ -296,17 +362,32 @@ def test_a_verbose_monitor_is_not_part_of_the_resolved_configuration() -> None:
 
     def info(*, verbose: bool, level: str) -> dict[str, Any]:
         observability = {"jit_monitor_mode": "warn", "jit_monitor_verbose": verbose}
-        # one that is removed has the release's own value, as where a baseline was recorded
-        environment = {name: level for name, value in FIXED.items() if name.startswith("VLLM_") and value is not None}
-        return {"vllm_config": {**sections, "observability_config": observability}, "vllm_env": environment, "system_env": {}}
+        # one that is removed has the release's own value, as where a baseline was
+        # recorded
+        environment = {
+            name: level
+            for name, value in FIXED.items()
+            if name.startswith("VLLM_") and value is not None
+        }
+        return {
+            "vllm_config": {**sections, "observability_config": observability},
+            "vllm_env": environment,
+            "system_env": {},
+        }
 
-    assert resolved_config(info(verbose=True, level="1")) == resolved_config(info(verbose=False, level="2"))
+    assert resolved_config(info(verbose=True, level="1")) == resolved_config(
+        info(verbose=False, level="2")
+    )
 
 
 @pytest.mark.parametrize("name", sorted(FIXED))
 def test_every_variable_of_the_log_is_refused_in_a_target(name: str) -> None:
     with pytest.raises(ConfigFileError, match=rf"environment\.{name}.*set by the harness"):
-        raise_all(environment_problems({"VLLM_USE_DEEP_GEMM": "0", name: "x"}, Path("t.yaml"), "environment"))
+        raise_all(
+            environment_problems(
+                {"VLLM_USE_DEEP_GEMM": "0", name: "x"}, Path("t.yaml"), "environment"
+            )
+        )
 
 
 def test_a_target_that_sets_the_form_of_the_log_is_refused(suite_copy: Path) -> None:
@@ -314,7 +395,9 @@ def test_a_target_that_sets_the_form_of_the_log_is_refused(suite_copy: Path) -> 
     document = yaml.safe_load(path.read_text())
     document.setdefault("environment", {})["VLLM_LOGGING_LEVEL"] = "ERROR"
     path.write_text(yaml.safe_dump(document))
-    with pytest.raises(ConfigFileError, match=r"cpu-gqa\.yaml.*environment\.VLLM_LOGGING_LEVEL.*set by the harness"):
+    with pytest.raises(
+        ConfigFileError, match=r"cpu-gqa\.yaml.*environment\.VLLM_LOGGING_LEVEL.*set by the harness"
+    ):
         load_suite(suite_copy)
 
 
@@ -328,9 +411,12 @@ def test_a_config_that_sets_the_monitor_is_refused(suite_copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("jit_monitor_verbose: bool = False", True), ("jit_monitor_mode: str", False), (None, False)]
+    ("text", "expected"),
+    [("jit_monitor_verbose: bool = False", True), ("jit_monitor_mode: str", False), (None, False)],
 )
-def test_whether_a_release_can_be_verbose_is_read_from_its_source(text: str | None, expected: bool, tmp_path: Path) -> None:
+def test_whether_a_release_can_be_verbose_is_read_from_its_source(
+    text: str | None, expected: bool, tmp_path: Path
+) -> None:
     if text is not None:
         package = tmp_path / "vllm" / "config"
         package.mkdir(parents=True)

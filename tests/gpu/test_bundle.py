@@ -1,4 +1,6 @@
-"""The bundle: what is missing on a host, parts that check themselves, and the whole way from wheels to an unpacked import folder."""
+"""The bundle: what is missing on a host, parts that check themselves, and the whole way
+from wheels to an unpacked import folder.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,17 @@ from k3perf.engine.bundle.make import BundlePlan, make_bundle, read_recipe
 from k3perf.engine.bundle.wheels import DownloadError, PipFetcher, strip, unpack_wheel
 from k3perf.errors import ConfigFileError, UsageError
 
-MARKERS = {"python_version": f"{sys.version_info[0]}.{sys.version_info[1]}", "platform_machine": "x86_64", "sys_platform": "linux"}
+MARKERS = {
+    "python_version": f"{sys.version_info[0]}.{sys.version_info[1]}",
+    "platform_machine": "x86_64",
+    "sys_platform": "linux",
+}
 
 
 def host(**installed: str) -> HostInventory:
-    return HostInventory(schema_version=1, markers=MARKERS, libc=("glibc", "2.28"), installed=installed)
+    return HostInventory(
+        schema_version=1, markers=MARKERS, libc=("glibc", "2.28"), installed=installed
+    )
 
 
 class Index:
@@ -52,7 +60,9 @@ class Index:
 
 def test_only_what_the_host_lacks_is_carried() -> None:
     index = Index(
-        engine=("1.0", ["torch==9.9", "Fast_API>=1", "here"]), fast_api=("2.0", ["deep; sys_platform == 'linux'"]), deep=("1", [])
+        engine=("1.0", ["torch==9.9", "Fast_API>=1", "here"]),
+        fast_api=("2.0", ["deep; sys_platform == 'linux'"]),
+        deep=("1", []),
     )
     closure = missing_packages(["engine==1.0"], host(torch="2.11.0", here="1"), index)
     assert set(closure.carried) == {"engine", "fast-api", "deep"}
@@ -67,11 +77,21 @@ def test_markers_and_extras_decide_on_the_host_s_values() -> None:
         always=("1", []),
         loop=("1", []),
     )
-    assert set(missing_packages(["engine"], host(), index).carried) == {"engine", "server", "always", "loop"}
+    assert set(missing_packages(["engine"], host(), index).carried) == {
+        "engine",
+        "server",
+        "always",
+        "loop",
+    }
 
 
 def test_an_extra_asked_for_later_is_still_followed() -> None:
-    index = Index(engine=("1", ["server", "other"]), server=("1", ["loop; extra == 'fast'"]), other=("1", ["server[fast]"]), loop=("1", []))
+    index = Index(
+        engine=("1", ["server", "other"]),
+        server=("1", ["loop; extra == 'fast'"]),
+        other=("1", ["server[fast]"]),
+        loop=("1", []),
+    )
     assert "loop" in missing_packages(["engine"], host(), index).carried
 
 
@@ -83,7 +103,12 @@ def test_cycles_end_and_each_package_is_fetched_once() -> None:
 
 def test_left_out_is_named_with_its_reason_but_roots_are_always_carried() -> None:
     index = Index(engine=("1", ["nvidia-nccl"]))
-    closure = missing_packages(["engine"], host(engine="0.1"), index, (LeaveOut("nvidia-*", "with torch"), LeaveOut("engine", "no")))
+    closure = missing_packages(
+        ["engine"],
+        host(engine="0.1"),
+        index,
+        (LeaveOut("nvidia-*", "with torch"), LeaveOut("engine", "no")),
+    )
     assert closure.left_out == {"nvidia-nccl": "with torch"}
     assert set(closure.carried) == {"engine"}
 
@@ -95,10 +120,14 @@ def test_platform_tags_go_no_further_than_the_host_s_glibc() -> None:
     assert "manylinux_2_31_x86_64" not in tags
 
 
-def wheel_file(folder: Path, name: str, files: dict[str, str], requires: Sequence[str] = ()) -> Path:
+def wheel_file(
+    folder: Path, name: str, files: dict[str, str], requires: Sequence[str] = ()
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-1.0-py3-none-any.whl"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(f"Requires-Dist: {line}\n" for line in requires)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(
+        f"Requires-Dist: {line}\n" for line in requires
+    )
     info = f"{name}-1.0.dist-info"
     wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     content = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel}
@@ -110,7 +139,11 @@ def wheel_file(folder: Path, name: str, files: dict[str, str], requires: Sequenc
 
 
 def test_wheel_data_goes_where_imports_look(tmp_path: Path) -> None:
-    files = {"one/a.py": "A = 1", "one-1.0.data/purelib/two/b.py": "B = 2", "one-1.0.data/scripts/tool": "#!"}
+    files = {
+        "one/a.py": "A = 1",
+        "one-1.0.data/purelib/two/b.py": "B = 2",
+        "one-1.0.data/scripts/tool": "#!",
+    }
     unpack_wheel(wheel_file(tmp_path, "one", files), tmp_path / "site")
     assert (tmp_path / "site" / "two" / "b.py").read_text() == "B = 2"
     assert not list((tmp_path / "site").rglob("tool"))
@@ -141,7 +174,9 @@ def test_shipped_recipe_reads_and_a_mistyped_key_is_named(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("xz", [True, False])
 @pytest.mark.parametrize("part_bytes", [1, 97, 1 << 20])
-def test_parts_are_no_larger_than_asked_and_join_to_the_folder(xz: bool, part_bytes: int, tmp_path: Path, monkeypatch: Any) -> None:
+def test_parts_are_no_larger_than_asked_and_join_to_the_folder(
+    xz: bool, part_bytes: int, tmp_path: Path, monkeypatch: Any
+) -> None:
     if not xz:
         monkeypatch.setattr("shutil.which", lambda _name: None)
     site = tmp_path / "site"
@@ -159,7 +194,9 @@ def test_parts_are_no_larger_than_asked_and_join_to_the_folder(xz: bool, part_by
 def bundle(tmp_path: Path) -> Path:
     wheels = tmp_path / "wheels"
     one = wheel_file(wheels, "one", {"one/__init__.py": "VALUE = 41\n", "one/big.so": "x" * 4000})
-    two = wheel_file(wheels, "two", {"two.py": "import one\nANSWER = one.VALUE + 1\n"}, requires=["one"])
+    two = wheel_file(
+        wheels, "two", {"two.py": "import one\nANSWER = one.VALUE + 1\n"}, requires=["one"]
+    )
 
     def fetch(requirements: tuple[Requirement, ...]) -> tuple[Wheel, ...]:
         known = {"one": Wheel(one, "one", "1.0", ()), "two": Wheel(two, "two", "1.0", ("one",))}
@@ -175,7 +212,11 @@ def bundle(tmp_path: Path) -> Path:
 
 def unpack(bundle: Path, destination: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-I", str(bundle / "unpack.py"), str(destination)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        [sys.executable, "-I", str(bundle / "unpack.py"), str(destination)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
 
 
@@ -185,7 +226,13 @@ def test_bundle_unpacks_to_something_that_imports(bundle: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"export PYTHONPATH={tmp_path / 'there'}")
     code = "import two; print(two.ANSWER)"
-    seen = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "there", capture_output=True, text=True, check=True)
+    seen = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "there",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert seen.stdout == "42\n"
 
 
@@ -204,7 +251,10 @@ def flip(path: Path) -> None:
     [
         (lambda bundle: parts_of(bundle)[-1].unlink(), "missing"),
         (lambda bundle: flip(parts_of(bundle)[0]), "changed"),
-        (lambda bundle: parts_of(bundle)[0].write_bytes(parts_of(bundle)[0].read_bytes()[:-1]), "copied incompletely"),
+        (
+            lambda bundle: parts_of(bundle)[0].write_bytes(parts_of(bundle)[0].read_bytes()[:-1]),
+            "copied incompletely",
+        ),
         (lambda bundle: (bundle / "site.tar.xz.999").write_text("x"), "not listed"),
         (lambda bundle: (bundle / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
         (lambda bundle: (bundle / "SHA256SUMS").write_text("nonsense\n"), "no checksum"),
@@ -227,17 +277,28 @@ def leave_last_part_out(bundle: Path) -> None:
     ("damage", "words"),
     [
         (lambda bundle: flip(parts_of(bundle)[0]), "site.tar.xz.000 is damaged"),
-        (lambda bundle: parts_of(bundle)[0].write_bytes(parts_of(bundle)[0].read_bytes()[:-1]), "site.tar.xz.000 is damaged"),
+        (
+            lambda bundle: parts_of(bundle)[0].write_bytes(parts_of(bundle)[0].read_bytes()[:-1]),
+            "site.tar.xz.000 is damaged",
+        ),
         (lambda bundle: parts_of(bundle)[-1].unlink(), "is missing; copy it again"),
         (lambda bundle: (bundle / "SHA256SUMS").unlink(), "SHA256SUMS is missing; copy it again"),
-        (lambda bundle: (bundle / "SHA256SUMS").write_text(""), "SHA256SUMS does not list manifest.json"),
+        (
+            lambda bundle: (bundle / "SHA256SUMS").write_text(""),
+            "SHA256SUMS does not list manifest.json",
+        ),
         (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json is missing"),
         (lambda bundle: (bundle / "manifest.json").write_text("{"), "manifest.json is damaged"),
-        (lambda bundle: (bundle / "site.tar.xz.999").write_text("x"), "site.tar.xz.999 is no part of this bundle"),
+        (
+            lambda bundle: (bundle / "site.tar.xz.999").write_text("x"),
+            "site.tar.xz.999 is no part of this bundle",
+        ),
         (leave_last_part_out, "SHA256SUMS does not list site.tar.xz."),
     ],
 )
-def test_unpack_refuses_damage_and_writes_nothing(damage: Any, words: str, bundle: Path, tmp_path: Path) -> None:
+def test_unpack_refuses_damage_and_writes_nothing(
+    damage: Any, words: str, bundle: Path, tmp_path: Path
+) -> None:
     damage(bundle)
     done = unpack(bundle, tmp_path / "there")
     assert done.returncode == 1
@@ -255,7 +316,9 @@ def test_unpack_refuses_damage_and_writes_nothing(damage: Any, words: str, bundl
         ("host_must_have", {"no-such-thing": "1"}, "not installed"),
     ],
 )
-def test_unpack_refuses_another_host(key: str, value: Any, words: str, bundle: Path, tmp_path: Path) -> None:
+def test_unpack_refuses_another_host(
+    key: str, value: Any, words: str, bundle: Path, tmp_path: Path
+) -> None:
     manifest = json.loads((bundle / "manifest.json").read_text())
     (bundle / "manifest.json").write_text(json.dumps({**manifest, key: value}))
     archive.write_checksums(bundle)
@@ -266,7 +329,9 @@ def test_unpack_refuses_another_host(key: str, value: Any, words: str, bundle: P
 
 def test_output_must_be_empty(bundle: Path) -> None:
     with pytest.raises(UsageError, match="not empty"):
-        make_bundle(host(), BundlePlan(("two",), 1), bundle, download_folder=bundle, fetch=lambda _r: ())
+        make_bundle(
+            host(), BundlePlan(("two",), 1), bundle, download_folder=bundle, fetch=lambda _r: ()
+        )
 
 
 def command(*words: str) -> int:
@@ -289,7 +354,9 @@ def test_inventory_script_needs_the_standard_library_alone(capsys: Any, tmp_path
     assert command("inventory", "--show-script") == 0
     script = tmp_path / "inventory.py"
     script.write_text(capsys.readouterr().out)
-    done = subprocess.run([sys.executable, "-I", "-S", str(script)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(script)], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout)["markers"]["python_version"] == MARKERS["python_version"]
 
 
@@ -322,7 +389,14 @@ def test_real_bundle_of_a_tiny_wheel_through_pip(tmp_path: Path, capsys: Any) ->
     inventory["installed"].pop("iniconfig", None)
     (tmp_path / "host.json").write_text(json.dumps(inventory))
     bundle = tmp_path / "bundle"
-    words = ["--inventory", str(tmp_path / "host.json"), "--output", str(bundle), "--part-size", "4000"]
+    words = [
+        "--inventory",
+        str(tmp_path / "host.json"),
+        "--output",
+        str(bundle),
+        "--part-size",
+        "4000",
+    ]
     assert command("make", *words, "--requirement", "pytest") == 0
     carried = json.loads((bundle / "manifest.json").read_text())["carried"]
     assert set(carried) == {"pytest", "pluggy", "iniconfig"}
@@ -336,19 +410,31 @@ def test_real_bundle_of_a_tiny_wheel_through_pip(tmp_path: Path, capsys: Any) ->
 def test_of_wheels_kept_from_other_hosts_the_one_that_fits_is_taken(
     python_version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A download folder that served a host with another Python must not hand its extensions on."""
-    tags = [f"cp{minor}-cp{minor}-manylinux_2_17_x86_64" for minor in (311, 312, 313)] + ["cp38-abi3-musllinux_1_2_x86_64"]
+    """A download folder that served a host with another Python must not hand its
+    extensions on.
+    """
+    tags = [f"cp{minor}-cp{minor}-manylinux_2_17_x86_64" for minor in (311, 312, 313)] + [
+        "cp38-abi3-musllinux_1_2_x86_64"
+    ]
     for tag in tags:
         wheel_file(tmp_path, "one", {"one.py": ""}).rename(tmp_path / f"one-1.0-{tag}.whl")
-    monkeypatch.setattr(subprocess, "run", lambda *_words, **_more: subprocess.CompletedProcess([], 0, "", ""))
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_words, **_more: subprocess.CompletedProcess([], 0, "", "")
+    )
     inventory = host().model_copy(update={"markers": {**MARKERS, "python_version": python_version}})
     (wheel,) = PipFetcher(tmp_path, inventory)((Requirement("one==1.0"),))
     assert f"cp{python_version.replace('.', '')}-" in wheel.path.name
 
 
-def test_no_wheel_of_another_host_is_better_than_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel_file(tmp_path, "one", {"one.py": ""}).rename(tmp_path / "one-1.0-cp310-cp310-manylinux_2_17_x86_64.whl")
-    monkeypatch.setattr(subprocess, "run", lambda *_words, **_more: subprocess.CompletedProcess([], 0, "", ""))
+def test_no_wheel_of_another_host_is_better_than_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel_file(tmp_path, "one", {"one.py": ""}).rename(
+        tmp_path / "one-1.0-cp310-cp310-manylinux_2_17_x86_64.whl"
+    )
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_words, **_more: subprocess.CompletedProcess([], 0, "", "")
+    )
     with pytest.raises(DownloadError, match=r"no wheel for one==1\.0 that the host takes"):
         PipFetcher(tmp_path, host())((Requirement("one==1.0"),))
 

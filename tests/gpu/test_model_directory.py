@@ -1,4 +1,6 @@
-"""``materialise``: a committed config.json becomes a directory that vLLM's tokenizer loader takes, once per content."""
+"""``materialise``: a committed config.json becomes a directory that vLLM's tokenizer
+loader takes, once per content.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ SERVED = sorted(path.parent for path in MODELS.glob("*/config.json"))
 
 def source(folder: Path, **config: object) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"vocab_size": 64, "max_position_embeddings": 512, **config}))
+    (folder / "config.json").write_text(
+        json.dumps({"vocab_size": 64, "max_position_embeddings": 512, **config})
+    )
     return folder
 
 
 @pytest.mark.parametrize("model", SERVED, ids=[path.name for path in SERVED])
-def test_every_committed_model_gets_a_tokenizer_of_its_vocabulary(model: Path, tmp_path: Path) -> None:
+def test_every_committed_model_gets_a_tokenizer_of_its_vocabulary(
+    model: Path, tmp_path: Path
+) -> None:
     made = materialise(model, tmp_path)
     config = json.loads((made / "config.json").read_text())
     size = config.get("vocab_size") or config["text_config"]["vocab_size"]
@@ -58,7 +64,9 @@ def test_same_content_is_made_once_and_changed_content_elsewhere(tmp_path: Path)
 def test_shipped_tokenizer_wins(tmp_path: Path) -> None:
     model = source(tmp_path / "model")
     (model / "tokenizer.json").write_text('{"own": true}')
-    assert json.loads((materialise(model, tmp_path / "cache") / "tokenizer.json").read_text()) == {"own": True}
+    assert json.loads((materialise(model, tmp_path / "cache") / "tokenizer.json").read_text()) == {
+        "own": True
+    }
 
 
 def test_two_at_once_agree_and_leave_no_scratch(tmp_path: Path) -> None:
@@ -83,7 +91,12 @@ def test_two_at_once_agree_and_leave_no_scratch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "needle"),
-    [(None, "no such file"), ("{", "is not valid JSON"), ("[1]", "must be a JSON object"), ('{"vocab_size": "many"}', "vocab_size")],
+    [
+        (None, "no such file"),
+        ("{", "is not valid JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"vocab_size": "many"}', "vocab_size"),
+    ],
 )
 def test_bad_source_is_one_clear_error(content: str | None, needle: str, tmp_path: Path) -> None:
     model = tmp_path / "model"

@@ -1,4 +1,6 @@
-"""The memory plan of every cell that was recorded on a GPU, against what its workers read there."""
+"""The memory plan of every cell that was recorded on a GPU, against what its workers
+read there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from k3perf.errors import UsageError
 REPOSITORY = Path(__file__).parents[2]
 SUITE = load_suite(REPOSITORY / "perf_tests")
 NEEDED = {"h200-k3", "h200-k3-small", "h200-k2"}
-"""The proxies that the promise was made for; whatever else was recorded is held to the same bounds."""
+"""The proxies that the promise was made for; whatever else was recorded is held to the
+same bounds.
+"""
 
 NOT_PLANNED = {"fp8_weights"}
 
@@ -33,7 +37,9 @@ RECORDED_MODELS = {
     "h200-k3-mxfp4": "8c9ea652b5e99a0e978488c2858deafa9451bc3f456c6f4af6440a39bf0148b5",
     "h200-k3-small": "69daa51d8fc17ea2a1a0752109bb2a72d7656118ae5d020305ecd62352f2c4a9",
 }
-"""SHA-256 of each model's config.json on the commits of its recordings. Neither these nor a baseline say which model was served."""
+"""SHA-256 of each model's config.json on the commits of its recordings. Neither these
+nor a baseline say which model was served.
+"""
 
 
 def target_now(recorded: str, folder: str) -> str:
@@ -42,7 +48,9 @@ def target_now(recorded: str, folder: str) -> str:
 
 @cache
 def readings() -> dict[tuple[str, str], list[tuple[float, float, float, int]]]:
-    """By target and config, of every session: bytes of weights and of KV cache a rank, KV tokens, and the block that vLLM settled on."""
+    """By target and config, of every session: bytes of weights and of KV cache a rank,
+    KV tokens, and the block that vLLM settled on.
+    """
     found: dict[tuple[str, str], list[tuple[float, float, float, int]]] = {}
     for path in sorted((REPOSITORY / "perf_tests" / "recordings").rglob("h200-*.json")):
         document = json.loads(path.read_text())
@@ -51,7 +59,12 @@ def readings() -> dict[tuple[str, str], list[tuple[float, float, float, int]]]:
             for session in cell["sessions"]:
                 values = {name: entry["value"] for name, entry in session["values"].items()}
                 block = session["resolved_config"]["cache_config.effective_attention_block_size"]
-                reading = (values["weights_bytes"], values["kv_cache_bytes"], values["kv_capacity_tokens"], block)
+                reading = (
+                    values["weights_bytes"],
+                    values["kv_cache_bytes"],
+                    values["kv_capacity_tokens"],
+                    block,
+                )
                 found.setdefault((target, cell["config"]), []).append(reading)
     return found
 
@@ -62,7 +75,9 @@ def plan_of(target_name: str, config_name: str) -> MemoryPlan:
     return plan_memory(
         json.loads((SUITE.root / str(target.model.directory) / "config.json").read_text()),
         SUITE.engine_arguments(target, SUITE.config(config_name)),
-        parallelism=Ranks(tensor=split.tensor, pipeline=split.pipeline, data=split.data, expert=split.expert),
+        parallelism=Ranks(
+            tensor=split.tensor, pipeline=split.pipeline, data=split.data, expert=split.expert
+        ),
         device_memory_bytes=target.hardware.device_memory_bytes,
         rules=platform_rules(target.hardware.kind),
         environment=target.environment,
@@ -71,10 +86,13 @@ def plan_of(target_name: str, config_name: str) -> MemoryPlan:
 
 @pytest.mark.parametrize(("model", "digest"), RECORDED_MODELS.items())
 def test_the_models_are_those_that_were_recorded(model: str, digest: str) -> None:
-    """A smaller model under the same target's name would pass every gate as an improvement."""
+    """A smaller model under the same target's name would pass every gate as an
+    improvement.
+    """
     text = (SUITE.root / "models" / model / "config.json").read_bytes()
     assert hashlib.sha256(text).hexdigest() == digest, (
-        f"{model} is another model now: its baselines are void. Record it anew, or give it a new name."
+        f"{model} is another model now: its baselines are void. Record it anew, or give it a new"
+        " name."
     )
 
 
@@ -82,7 +100,9 @@ def test_all_three_proxies_were_recorded() -> None:
     assert {target for target, _ in readings()} >= NEEDED
 
 
-@pytest.mark.parametrize(("target", "config"), [key for key in readings() if key[1] not in NOT_PLANNED])
+@pytest.mark.parametrize(
+    ("target", "config"), [key for key in readings() if key[1] not in NOT_PLANNED]
+)
 def test_the_plan_is_what_the_engine_took(target: str, config: str) -> None:
     plan = plan_of(target, config)
     for weights_bytes, kv_bytes, kv_tokens, block_tokens in readings()[target, config]:

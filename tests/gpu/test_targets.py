@@ -1,4 +1,6 @@
-"""The declared GPU targets hang together: contexts hold the workloads, ranks fill the devices, forced blocks and weights are the planned ones."""
+"""The declared GPU targets hang together: contexts hold the workloads, ranks fill the
+devices, forced blocks and weights are the planned ones.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ SEEN_WEIGHTS_BYTES = {
     "h200-k2-small": 11_072_456_192,
     "h200-k3-small-tp2": 6_627_575_952,
 }
-SEEN_BLOCK_TOKENS = {"h200-k3": 768, "h200-k3-small": 768, "h200-k2-small": 16, "h200-k3-small-tp2": 384}
+SEEN_BLOCK_TOKENS = {
+    "h200-k3": 768,
+    "h200-k3-small": 768,
+    "h200-k2-small": 16,
+    "h200-k3-small-tp2": 384,
+}
 
 
 def planned(target: TargetSpec, arguments: dict[str, Any]) -> MemoryPlan:
@@ -37,7 +44,12 @@ def planned(target: TargetSpec, arguments: dict[str, Any]) -> MemoryPlan:
     return plan_memory(
         json.loads((SUITE.root / directory / "config.json").read_text()),
         arguments,
-        parallelism=Ranks(tensor=parallelism.tensor, pipeline=parallelism.pipeline, data=parallelism.data, expert=parallelism.expert),
+        parallelism=Ranks(
+            tensor=parallelism.tensor,
+            pipeline=parallelism.pipeline,
+            data=parallelism.data,
+            expert=parallelism.expert,
+        ),
         device_memory_bytes=target.hardware.device_memory_bytes,
         rules=platform_rules(target.hardware.kind),
         environment=target.environment,
@@ -50,7 +62,11 @@ def arguments_of(suite: Suite, target: str, config: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.cell_id)
 def test_the_context_holds_the_workload(cell: Cell) -> None:
-    prompt, output, arrival = cell.workload.prompt_tokens, cell.workload.output_tokens, cell.workload.arrival
+    prompt, output, arrival = (
+        cell.workload.prompt_tokens,
+        cell.workload.output_tokens,
+        cell.workload.arrival,
+    )
     if isinstance(arrival, TraceReplay):
         assert arrival.longest_request_tokens is not None
         assert arrival.longest_request_tokens <= cell.engine_arguments["max_model_len"]
@@ -75,14 +91,21 @@ def test_every_reference_config_fits_the_device(name: str) -> None:
     assert plan.fits, plan.notes
 
 
-@pytest.mark.parametrize(("name", "config"), [(name, group.configs) for name in GPU for group in SUITE.target(name).equivalences])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [(name, group.configs) for name in GPU for group in SUITE.target(name).equivalences],
+)
 def test_configs_called_equal_plan_the_same_engine(name: str, config: tuple[str, ...]) -> None:
     target = SUITE.target(name)
     plans = [planned(target, arguments_of(SUITE, name, member)) for member in config]
     first = plans[0]
     for plan in plans[1:]:
         assert plan.block_size_tokens == first.block_size_tokens
-        assert (plan.weights_bytes, plan.kv_tokens, plan.page_bytes) == (first.weights_bytes, first.kv_tokens, first.page_bytes)
+        assert (plan.weights_bytes, plan.kv_tokens, plan.page_bytes) == (
+            first.weights_bytes,
+            first.kv_tokens,
+            first.page_bytes,
+        )
 
 
 @pytest.mark.parametrize(("name", "weights_bytes"), SEEN_WEIGHTS_BYTES.items())
@@ -99,7 +122,12 @@ def test_a_block_size_that_equivalence_names_is_the_planned_one() -> None:
             words = group.reason.split()
             if "blocks" in words:
                 tokens = int(words[words.index("blocks") + 2])
-                assert planned(SUITE.target(name), arguments_of(SUITE, name, "default")).block_size_tokens == tokens
+                assert (
+                    planned(
+                        SUITE.target(name), arguments_of(SUITE, name, "default")
+                    ).block_size_tokens
+                    == tokens
+                )
                 checked += 1
     assert checked >= 4
 
@@ -109,7 +137,11 @@ def test_fp8_kv_is_refused_for_k3_on_hopper_and_taken_by_k2() -> None:
     assert "FP8 prefill queries" in reasons["fp8_kv"]
     assert "same engine as default" in reasons["block_size_64"]
     assert any(cell.config.name == "fp8_kv" for cell in SUITE.cells(("h200-k2",)))
-    hopper_k3 = [name for name in GPU if name.startswith("h200-k3") and "fp8_kv" in SUITE.target(name).configs]
+    hopper_k3 = [
+        name
+        for name in GPU
+        if name.startswith("h200-k3") and "fp8_kv" in SUITE.target(name).configs
+    ]
     assert "h200-k3-whole" in hopper_k3
     for name in hopper_k3:
         assert not any(cell.config.name == "fp8_kv" for cell in SUITE.cells((name,)))
@@ -122,7 +154,11 @@ def test_document_holds_the_table_of_the_declared_targets() -> None:
 
 
 def test_transfer_record_names_declared_targets_only() -> None:
-    rows = [line for line in (REPOSITORY / "docs" / "proxy-transfer.md").read_text().splitlines() if line.startswith("| `")]
+    rows = [
+        line
+        for line in (REPOSITORY / "docs" / "proxy-transfer.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
     for row in rows:
         proxy, whole = (cell.strip().strip("`") for cell in row.split("|")[1:3])
         assert proxy in SUITE.targets

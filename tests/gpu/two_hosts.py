@@ -1,4 +1,5 @@
-"""Run inside the first of two network namespaces: a real engine over both, the link cut and healed, then the second host killed.
+"""Run inside the first of two network namespaces: a real engine over both, the link cut
+and healed, then the second host killed.
 
     ip netns exec A python two_hosts.py ENGINE_PYTHON MODEL WORK B OWN_ADDRESS OTHER_ADDRESS OWN_LINK OTHER_LINK
 
@@ -43,8 +44,17 @@ class Stream(threading.Thread):
     def run(self) -> None:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.group.head.port, timeout=60)
-            body = {"model": "m", "prompt": [5, 6, 7], "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True}
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            body = {
+                "model": "m",
+                "prompt": [5, 6, 7],
+                "max_tokens": TOKENS,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+            }
+            connection.request(
+                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+            )
             for line in connection.getresponse():
                 if line.startswith(b"data: {"):
                     self.arrivals.append(time.monotonic())
@@ -63,11 +73,18 @@ def wait(condition: Any, seconds: float) -> bool:
 
 
 def running(pids: tuple[int, ...]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()]
+    return [
+        pid
+        for pid in pids
+        if Path(f"/proc/{pid}/stat").exists()
+        and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    ]
 
 
 def main() -> None:
-    engine_python, model, work, other, own_address, other_address, own_link, other_link = sys.argv[1:]
+    engine_python, model, work, other, own_address, other_address, own_link, other_link = sys.argv[
+        1:
+    ]
     words = [
         engine_python,
         "-m",
@@ -79,7 +96,17 @@ def main() -> None:
         "--load-format",
         "dummy",
     ]
-    words += ["--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "4", "--dtype", "bfloat16", "--tensor-parallel-size", "2"]
+    words += [
+        "--enforce-eager",
+        "--max-model-len",
+        "1024",
+        "--max-num-seqs",
+        "4",
+        "--dtype",
+        "bfloat16",
+        "--tensor-parallel-size",
+        "2",
+    ]
     words += ["--host", "127.0.0.1", "--port", "{port}"]
     environment: dict[str, str | None] = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -88,12 +115,22 @@ def main() -> None:
         "PYTHONPATH": SOURCE,
     }
     launch = EngineLaunch(
-        argv=tuple(words), model_name="m", environment=environment, deadlines=StageDeadlines(import_s=180, load_s=180, stop_s=10)
+        argv=tuple(words),
+        model_name="m",
+        environment=environment,
+        deadlines=StageDeadlines(import_s=180, load_s=180, stop_s=10),
     )
     places = [(own_address, own_link, "0"), (other_address, other_link, "1")]
-    ranks = tuple({"VLLM_HOST_IP": ip, "GLOO_SOCKET_IFNAME": link, "VLLM_CPU_OMP_THREADS_BIND": core} for ip, link, core in places)
+    ranks = tuple(
+        {"VLLM_HOST_IP": ip, "GLOO_SOCKET_IFNAME": link, "VLLM_CPU_OMP_THREADS_BIND": core}
+        for ip, link, core in places
+    )
     group_launch = multi_node_launch(
-        launch, hosts=2, master_host=own_address, prefixes=((), ("ip", "netns", "exec", other)), environments=ranks
+        launch,
+        hosts=2,
+        master_host=own_address,
+        prefixes=((), ("ip", "netns", "exec", other)),
+        environments=ranks,
     )
     seen: dict[str, Any] = {}
     with start_group(group_launch, work_directory=Path(work)) as group:
@@ -117,8 +154,14 @@ def cut_and_heal(group: EngineGroup, other: str, other_link: str, seen: dict[str
     seen["alive_in_cut"] = group.alive()
     link(other, other_link, "up")
     stream.join(90)
-    seen["after_heal"], seen["finished_after_heal"], seen["error_after_heal"] = len(stream.arrivals), stream.finished, stream.error
-    seen["longest_gap_s"] = max(later - earlier for earlier, later in itertools.pairwise(stream.arrivals))
+    seen["after_heal"], seen["finished_after_heal"], seen["error_after_heal"] = (
+        len(stream.arrivals),
+        stream.finished,
+        stream.error,
+    )
+    seen["longest_gap_s"] = max(
+        later - earlier for earlier, later in itertools.pairwise(stream.arrivals)
+    )
     seen["alive_after_heal"] = group.alive()
 
 

@@ -1,9 +1,10 @@
-"""A host of NVIDIA devices that behaves as a test says: a stand-in for the module ``pynvml``.
+"""A host of NVIDIA devices that behaves as a test says: a stand-in for the module
+``pynvml``.
 
-``calls`` gives, by NVML's name of a call, what it answers: a value, ``raises NAME`` (a pynvml
-error without its ``NVMLError_``), ``missing`` (an older pynvml without the call), or a mapping of
-device numbers to one of these. What is not named answers as on a healthy host of eight ``NVIDIA
-H200``.
+``calls`` gives, by NVML's name of a call, what it answers: a value, ``raises NAME`` (a
+pynvml error without its ``NVMLError_``), ``missing`` (an older pynvml without the
+call), or a mapping of device numbers to one of these. What is not named answers as on a
+healthy host of eight ``NVIDIA H200``.
 """
 
 from __future__ import annotations

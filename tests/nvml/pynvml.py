@@ -1,5 +1,5 @@
-"""What a process imports as ``pynvml`` with this folder first on its path. K3PERF_TEST_NVML holds
-the calls of ``host`` as JSON.
+"""What a process imports as ``pynvml`` with this folder first on its path.
+K3PERF_TEST_NVML holds the calls of ``host`` as JSON.
 """
 
 import importlib.util
@@ -7,7 +7,9 @@ import json
 import os
 from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location("k3perf_test_nvml_host", Path(__file__).with_name("host.py"))
+_spec = importlib.util.spec_from_file_location(
+    "k3perf_test_nvml_host", Path(__file__).with_name("host.py")
+)
 assert _spec is not None
 assert _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)

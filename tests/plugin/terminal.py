@@ -1,4 +1,6 @@
-"""A real terminal for a command: a pty, what the command wrote to it and when, and what a person would see."""
+"""A real terminal for a command: a pty, what the command wrote to it and when, and what
+a person would see.
+"""
 
 import fcntl
 import os
@@ -16,7 +18,9 @@ _CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|[^\x1b]|\x1b")
 
 
 class TerminalRun:
-    """A command on a pty of its own, which is also its controlling terminal: Ctrl-C reaches it as from a keyboard."""
+    """A command on a pty of its own, which is also its controlling terminal: Ctrl-C
+    reaches it as from a keyboard.
+    """
 
     def __init__(self, command: list[str], *, cwd: Path, environment: dict[str, str]) -> None:
         self.pid, self._descriptor = pty.fork()
@@ -38,7 +42,9 @@ class TerminalRun:
             self.output += data
 
     def wait_for(self, text: str, seconds: float = 60) -> None:
-        """Return when ``text`` was written; AssertionError when the command ends or time passes without it."""
+        """Return when ``text`` was written; AssertionError when the command ends or
+        time passes without it.
+        """
         deadline = time.monotonic() + seconds
         while text.encode() not in self.output:
             assert not self._ended, self.output.decode(errors="replace")
@@ -63,7 +69,9 @@ class TerminalRun:
 
 
 def drawn(text: str) -> list[str]:
-    """What a terminal shows after ``text``: the controls that rich and pytest use, on a screen without an end."""
+    """What a terminal shows after ``text``: the controls that rich and pytest use, on a
+    screen without an end.
+    """
     rows: list[list[str]] = [[]]
     row = column = 0
     for match in _CONTROL.finditer(text):
@@ -76,7 +84,8 @@ def drawn(text: str) -> list[str]:
         elif match[2] == "K":
             rows[row] = []
         elif match[2]:
-            assert match[2] in "mhl", match[0]  # colours, and showing or hiding the cursor
+            # colours, and showing or hiding the cursor
+            assert match[2] in "mhl", match[0]
         elif character == "\r":
             column = 0
         elif character == "\n":

@@ -1,4 +1,6 @@
-"""Whole runs where no round becomes valid: families that need no quiet machine are judged, and a recording ends early and says why."""
+"""Whole runs where no round becomes valid: families that need no quiet machine are
+judged, and a recording ends early and says why.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,31 @@ from k3perf.errors import ExitStatus
 
 __all__ = ["recorded", "site"]
 
-NEVER_VALID = {**TARGET["validity"], "clock_jump_ms": 1e-9}  # two clocks never agree to a picosecond
+NEVER_VALID = {
+    **TARGET["validity"],
+    "clock_jump_ms": 1e-9,
+}  # two clocks never agree to a picosecond
 
 
 def limit(site: Site, validity: dict[str, float]) -> None:
-    (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "validity": validity}))
+    (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(
+        yaml.safe_dump({**TARGET, "validity": validity})
+    )
 
 
 def failed_tests(run: subprocess.CompletedProcess[str]) -> set[str]:
-    return {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
+    return {
+        line.split("::")[1].split("[")[0]
+        for line in run.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
 
 
 def measured_rounds(results: Path) -> int:
     lines = [json.loads(line) for line in (results / "results.jsonl").read_text().splitlines()]
-    return sum(line["kind"] == "round" and line["content"]["round"]["kind"] == "measured" for line in lines)
+    return sum(
+        line["kind"] == "round" and line["content"]["round"]["kind"] == "measured" for line in lines
+    )
 
 
 def test_noise_fails_throughput_and_latency_alone(site: Site) -> None:
@@ -38,7 +51,9 @@ def test_noise_fails_throughput_and_latency_alone(site: Site) -> None:
     run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
     assert failed_tests(run) == {"test_throughput", "test_latency"}
-    assert "2 failed, 2 passed, 1 skipped" in run.stdout  # memory and configuration; start-up has no tolerance
+    assert (
+        "2 failed, 2 passed, 1 skipped" in run.stdout
+    )  # memory and configuration; start-up has no tolerance
     assert "the clock jumped" in run.stdout
     verdict = json.loads((site.root / "out" / "verdict.json").read_text())
     assert verdict["outcome"] == "INVALID"
@@ -62,10 +77,14 @@ def test_a_changed_configuration_is_seen_all_the_same(site: Site) -> None:
 
 def test_a_recording_in_which_nothing_can_become_valid_stops_early(site: Site) -> None:
     limit(site, NEVER_VALID)
-    run = site.pytest("--k3-record", "--k3-results", "rec")  # two configs of three sessions each
+    # two configs of three sessions each
+    run = site.pytest("--k3-record", "--k3-results", "rec")
     assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
     assert measured_rounds(site.root / "rec") == 6
-    assert "stopped after 6 rounds that all broke clock_jump_ms; no round can become valid" in run.stdout
+    assert (
+        "stopped after 6 rounds that all broke clock_jump_ms; no round can become valid"
+        in run.stdout
+    )
     assert "the clock jumped" in run.stdout
     assert site.engines_left() == []
 
@@ -87,7 +106,10 @@ def test_a_recording_waits_for_a_quiet_machine_within_its_limit(site: Site) -> N
     assert time.monotonic() - begin_s < 60
     assert "waiting for a quiet machine, " in run.stderr
     assert "at most 0.001 allowed [foreign_cpu_ratio]" in run.stderr
-    assert "the machine did not become quiet within 3 s (--k3-quiet-wait): other processes used the processors" in run.stdout
+    assert (
+        "the machine did not become quiet within 3 s (--k3-quiet-wait): other processes used the"
+        " processors" in run.stdout
+    )
     assert not (site.root / "rec" / "engines").exists()  # nothing was started
 
 

@@ -1,4 +1,6 @@
-"""What a user sees when pytest collects the suite: stable ids, targets by hardware, one message for bad input. No engine starts."""
+"""What a user sees when pytest collects the suite: stable ids, targets by hardware, one
+message for bad input. No engine starts.
+"""
 
 import itertools
 import os
@@ -14,9 +16,20 @@ from k3perf.errors import ExitStatus
 
 
 def collect(repository, *arguments, **environment):
-    """`pytest perf_tests --collect-only` as a user types it, without vLLM in this environment."""
+    """`pytest perf_tests --collect-only` as a user types it, without vLLM in this
+    environment.
+    """
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", *WITHOUT, *arguments],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "perf_tests",
+            "--collect-only",
+            "-q",
+            *WITHOUT,
+            *arguments,
+        ],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -43,7 +56,11 @@ def test_m_selects_a_family(repository):
 
 def test_tests_of_one_engine_stand_together(repository):
     run = collect(repository, "--k3-target", "cpu-hybrid", "--k3-target", "cpu-gqa", "-k", "chat")
-    engines = [line.split("[")[1].rsplit("-chat", 1)[0] for line in run.stdout.splitlines() if "-chat]" in line]
+    engines = [
+        line.split("[")[1].rsplit("-chat", 1)[0]
+        for line in run.stdout.splitlines()
+        if "-chat]" in line
+    ]
     changes = sum(1 for before, after in itertools.pairwise(engines) if before != after)
     assert changes == len(set(engines)) - 1
 
@@ -100,11 +117,16 @@ def test_broken_suite_is_one_message(repository, suite_copy):
 
 def test_a_tolerance_of_no_metric_is_found_when_collecting(repository, suite_copy):
     tolerances = suite_copy / "tolerances.yaml"
-    tolerances.write_text(tolerances.read_text().replace("defaults:\n", "defaults:\n  tpot_meen_ms: {loss_ratio: 0.05}\n"))
+    tolerances.write_text(
+        tolerances.read_text().replace(
+            "defaults:\n", "defaults:\n  tpot_meen_ms: {loss_ratio: 0.05}\n"
+        )
+    )
     run = collect(repository, "--k3-suite", str(suite_copy))
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     told = (
-        "tolerances.yaml at 'defaults.tpot_meen_ms': no metric has this name (value: {'loss_ratio': 0.05}). Use a name of docs/metrics.md"
+        "tolerances.yaml at 'defaults.tpot_meen_ms': no metric has this name (value: {'loss_ratio':"
+        " 0.05}). Use a name of docs/metrics.md"
     )
     assert f"{told}, such as tpot_mean_ms." in run.stderr
     assert "Traceback" not in run.stderr + run.stdout
@@ -147,7 +169,14 @@ def test_k_names_a_workload_on_request(repository, expression, workloads):
 
 
 def test_a_test_id_names_a_workload_on_request(repository):
-    command = [sys.executable, "-m", "pytest", "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]", "--collect-only", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]",
+        "--collect-only",
+        "-q",
+    ]
     run = subprocess.run(
         [*command, *WITHOUT, "--k3-target", "cpu-gqa"],
         cwd=repository,
@@ -160,11 +189,26 @@ def test_a_test_id_names_a_workload_on_request(repository):
     assert collected_workloads(run) == {"burst"}, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize(("module", "workload"), [("test_trace.py", "trace"), ("test_prefix_cache.py", "prefix")])
+@pytest.mark.parametrize(
+    ("module", "workload"), [("test_trace.py", "trace"), ("test_prefix_cache.py", "prefix")]
+)
 def test_a_module_of_its_own_kind_takes_its_workloads_on_request(repository, module, workload):
-    command = [sys.executable, "-m", "pytest", f"perf_tests/{module}", "--collect-only", "-q", *WITHOUT]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        f"perf_tests/{module}",
+        "--collect-only",
+        "-q",
+        *WITHOUT,
+    ]
     run = subprocess.run(
-        [*command, "--k3-target", "cpu-gqa"], cwd=repository, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [*command, "--k3-target", "cpu-gqa"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert collected_workloads(run) == {workload}, run.stdout + run.stderr
     assert "cpu-gqa-default-" in run.stdout
@@ -180,7 +224,9 @@ CPU = ("--k3-target", "cpu-hybrid")
 
 
 def test_inject_runs_the_suite_in_the_repository(repository):
-    """As the README has it: this repository makes warnings errors, and pytest warns of plugins that were imported before it."""
+    """As the README has it: this repository makes warnings errors, and pytest warns of
+    plugins that were imported before it.
+    """
     run = subprocess.run(
         [
             sys.executable,
@@ -210,12 +256,16 @@ def test_inject_runs_the_suite_in_the_repository(repository):
 def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, suite_copy, tmp_path):
     fork = Fork(tmp_path / "fork", "0.34.0+fork")
     path = suite_copy / "targets" / "cpu-gqa.yaml"
-    path.write_text(path.read_text().replace("engine_arguments:", "engine_arguments:\n  fork_speed: 3", 1))
+    path.write_text(
+        path.read_text().replace("engine_arguments:", "engine_arguments:\n  fork_speed: 3", 1)
+    )
     words = ("--k3-suite", str(suite_copy), "--k3-target", "cpu-gqa")
     environment = {"K3PERF_CACHE": str(tmp_path / "cache")}
     known = collect(repository, *words, "--k3-engine-python", str(fork.python), **environment)
     assert known.returncode == ExitStatus.OK, known.stdout + known.stderr
-    unknown = collect(repository, *words, "--k3-engine-python", str(tmp_path / "nowhere"), **environment)
+    unknown = collect(
+        repository, *words, "--k3-engine-python", str(tmp_path / "nowhere"), **environment
+    )
     assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
     told = unknown.stdout + unknown.stderr
     assert f"{path} at 'engine_arguments.fork_speed': unknown vLLM argument (value: 3)" in told
@@ -224,14 +274,35 @@ def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, sui
 
 
 def run_capped(repository, *arguments, **caps):
-    """`pytest perf_tests` under caps of the instruction sets; they are those of an x86 processor, so a test needs none."""
+    """`pytest perf_tests` under caps of the instruction sets; they are those of an x86
+    processor, so a test needs none.
+    """
     command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name not in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")}
-    return subprocess.run(command, cwd=repository, env=environment | caps, capture_output=True, text=True, timeout=60, check=False)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+    }
+    return subprocess.run(
+        command,
+        cwd=repository,
+        env=environment | caps,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_a_capped_machine_chooses_the_target_that_runs_under_the_cap(repository):
-    run = run_capped(repository, "--collect-only", "-k", "fp8_kv", ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2")
+    run = run_capped(
+        repository,
+        "--collect-only",
+        "-k",
+        "fp8_kv",
+        ONEDNN_MAX_CPU_ISA="AVX2",
+        ATEN_CPU_CAPABILITY="avx2",
+    )
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     assert "k3perf: targets cpu-gqa (suite perf_tests/)" in run.stdout
     assert "k3perf: cpu-gqa instead of cpu-hybrid: " in run.stdout

@@ -1,7 +1,9 @@
-"""Every documented option, and everything else that a suite's own code can do, with a run that passes, one that regresses and one that is
-INVALID: the exit status is the documented one, and nothing ends in a traceback.
+"""Every documented option, and everything else that a suite's own code can do, with a
+run that passes, one that regresses and one that is INVALID: the exit status is the
+documented one, and nothing ends in a traceback.
 
-Runs that pass and regress are judged from results that were made up (``--k3-resume``); only an INVALID run asks for an engine.
+Runs that pass and regress are judged from results that were made up (``--k3-resume``);
+only an INVALID run asks for an engine.
 """
 
 import json
@@ -22,13 +24,17 @@ from k3perf.pytest_plugin.options import FLAGS, REPEATED, VALUES
 OUTCOMES = ("PASS", "REGRESSED", "INVALID")
 JUDGED = (0, 1, 10)
 USAGE = (4, 4, 4)
-IMPORTED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")  # for the forks' sake
+IMPORTED = (
+    "-W",
+    "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
+)  # for the forks' sake
 
 
 @dataclass(frozen=True)
 class Row:
-    """Arguments, and the status for each outcome. ``files``: what lies in the suite's folder beside its own. ``base``: whether the run is
-    given the measured results."""
+    """Arguments, and the status for each outcome. ``files``: what lies in the suite's
+    folder beside its own. ``base``: whether the run is given the measured results.
+    """
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -39,7 +45,9 @@ class Row:
 
 
 def row(text: str, statuses: tuple[int, int, int] = JUDGED, **given) -> Row:
-    return Row(text, tuple(text.split("|")) if "|" in text else tuple(text.split()), statuses, **given)
+    return Row(
+        text, tuple(text.split("|")) if "|" in text else tuple(text.split()), statuses, **given
+    )
 
 
 OWN_OPTIONS = [
@@ -126,7 +134,12 @@ OF_PYTEST = [
     row(
         "-n 2",
         USAGE,
-        files={"../conftest.py": "def pytest_addoption(parser):\n    parser.getgroup('workers')._addoption('-n', dest='numprocesses')\n"},
+        files={
+            "../conftest.py": (
+                "def pytest_addoption(parser):\n    parser.getgroup('workers')._addoption('-n',"
+                " dest='numprocesses')\n"
+            )
+        },
     ),
     row("perf_tests/nosuch.py", USAGE),
     row("perf_tests/test_latency.py::nosuch", USAGE),
@@ -147,47 +160,111 @@ def conftest(text: str) -> dict[str, str]:
 
 SUITE_CODE = [
     Row("a test fails", statuses=(3, 1, 3), files=own_test("assert cell is None")),
-    Row("a test fails before any cell", statuses=(3, 1, 3), files={"test_own.py": "def test_own():\n    assert 1 == 2\n"}),
+    Row(
+        "a test fails before any cell",
+        statuses=(3, 1, 3),
+        files={"test_own.py": "def test_own():\n    assert 1 == 2\n"},
+    ),
     Row("a test exits", statuses=(3, 1, 3), files=own_test("raise SystemExit(1)")),
-    Row("a test ends pytest with 1", statuses=(3, 1, 10), files=own_test("pytest.exit('enough', returncode=1)")),
+    Row(
+        "a test ends pytest with 1",
+        statuses=(3, 1, 10),
+        files=own_test("pytest.exit('enough', returncode=1)"),
+    ),
     Row("a test ends pytest", statuses=(2, 1, 2), files=own_test("pytest.exit('enough')")),
-    Row("a test is interrupted", statuses=(2, 1, 2), files=own_test("import os, signal; os.kill(os.getpid(), signal.SIGINT)")),
-    Row("a test is terminated", statuses=(2, 1, 2), files=own_test("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")),
+    Row(
+        "a test is interrupted",
+        statuses=(2, 1, 2),
+        files=own_test("import os, signal; os.kill(os.getpid(), signal.SIGINT)"),
+    ),
+    Row(
+        "a test is terminated",
+        statuses=(2, 1, 2),
+        files=own_test("import os, signal; os.kill(os.getpid(), signal.SIGTERM)"),
+    ),
     Row(
         "a test passes that must not",
         statuses=(3, 1, 3),
-        files={"test_zz.py": "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_own(cell):\n    pass\n"},
+        files={
+            "test_zz.py": (
+                "import pytest\n@pytest.mark.xfail(strict=True)\ndef test_own(cell):\n    pass\n"
+            )
+        },
     ),
-    Row("a test fails as expected", files={"test_zz.py": "import pytest\n@pytest.mark.xfail\ndef test_own(cell):\n    assert 1 == 2\n"}),
-    Row("wrong use in a test", statuses=(4, 1, 4), files=own_test("raise UsageError('no such thing')")),
-    Row("an unfit machine in a test", statuses=(10, 1, 10), files=own_test("raise PreflightError('no such thing')")),
-    Row("drift in a test", statuses=(12, 1, 12), files=own_test("raise ConfigDrift('no such thing')")),
+    Row(
+        "a test fails as expected",
+        files={
+            "test_zz.py": (
+                "import pytest\n@pytest.mark.xfail\ndef test_own(cell):\n    assert 1 == 2\n"
+            )
+        },
+    ),
+    Row(
+        "wrong use in a test",
+        statuses=(4, 1, 4),
+        files=own_test("raise UsageError('no such thing')"),
+    ),
+    Row(
+        "an unfit machine in a test",
+        statuses=(10, 1, 10),
+        files=own_test("raise PreflightError('no such thing')"),
+    ),
+    Row(
+        "drift in a test",
+        statuses=(12, 1, 12),
+        files=own_test("raise ConfigDrift('no such thing')"),
+    ),
     Row(
         "an error that claims a regression",
         statuses=(3, 1, 3),
-        files=own_test("raise Own('x')", RAISED + "class Own(K3PerfError):\n    exit_status = ExitStatus.REGRESSED\n"),
+        files=own_test(
+            "raise Own('x')",
+            RAISED + "class Own(K3PerfError):\n    exit_status = ExitStatus.REGRESSED\n",
+        ),
     ),
-    Row("the root of all errors", statuses=(3, 1, 3), files=own_test("raise K3PerfError('no such thing')")),
+    Row(
+        "the root of all errors",
+        statuses=(3, 1, 3),
+        files=own_test("raise K3PerfError('no such thing')"),
+    ),
     Row(
         "an error in a fixture",
         statuses=(10, 1, 10),
-        files={"test_zz.py": f"{RAISED}\n@pytest.fixture\ndef own():\n    raise EngineError('gone')\ndef test_own(cell, own):\n    pass\n"},
+        files={
+            "test_zz.py": (
+                f"{RAISED}\n@pytest.fixture\ndef own():\n    raise EngineError('gone')\ndef"
+                " test_own(cell, own):\n    pass\n"
+            )
+        },
     ),
     Row(
         "an error in a fixture's end",
         statuses=(10, 1, 10),
         files={
-            "test_zz.py": f"{RAISED}\n@pytest.fixture\ndef own():\n    yield\n    raise EngineError('gone')\ndef test_own(cell, own):\n    pass\n"
+            "test_zz.py": (
+                f"{RAISED}\n@pytest.fixture\ndef own():\n    yield\n    raise"
+                " EngineError('gone')\ndef test_own(cell, own):\n    pass\n"
+            )
         },
     ),
     Row(
         "an error in the session's end",
         statuses=(3, 1, 3),
-        files=conftest("@pytest.fixture(scope='session', autouse=True)\ndef own():\n    yield\n    assert 1 == 2"),
+        files=conftest(
+            "@pytest.fixture(scope='session', autouse=True)\ndef own():\n    yield\n    assert 1"
+            " == 2"
+        ),
     ),
-    Row("a module that cannot be imported", statuses=USAGE, files={"test_zz.py": "import nosuchmodule\n"}, traceback=True),
     Row(
-        "a module with an error of the suite", statuses=(10, 10, 10), files={"test_zz.py": f"{RAISED}\nraise PreflightError('not here')\n"}
+        "a module that cannot be imported",
+        statuses=USAGE,
+        files={"test_zz.py": "import nosuchmodule\n"},
+        traceback=True,
+    ),
+    Row(
+        "a module with an error of the suite",
+        statuses=(10, 10, 10),
+        files={"test_zz.py": f"{RAISED}\nraise PreflightError('not here')\n"},
     ),
     Row(
         "a broken module, the others collected",
@@ -198,7 +275,10 @@ SUITE_CODE = [
     ),
     Row("a broken conftest", statuses=USAGE, files=conftest("1 / 0")),
     Row(
-        "a broken hook at the start", statuses=(3, 3, 3), files=conftest("def pytest_collection_modifyitems():\n    1 / 0"), traceback=True
+        "a broken hook at the start",
+        statuses=(3, 3, 3),
+        files=conftest("def pytest_collection_modifyitems():\n    1 / 0"),
+        traceback=True,
     ),
     Row(
         "a hook that finds the machine unfit",
@@ -206,12 +286,37 @@ SUITE_CODE = [
         files=conftest("def pytest_collection_modifyitems():\n    raise PreflightError('x')"),
         traceback=True,
     ),
-    Row("a broken hook in a test", statuses=(3, 3, 3), files=conftest("def pytest_runtest_teardown(item):\n    1 / 0")),
-    Row("a broken hook between tests", statuses=(3, 3, 3), files=conftest("def pytest_runtest_protocol():\n    1 / 0"), traceback=True),
-    Row("a broken hook at the end", statuses=(3, 1, 3), files=conftest("def pytest_sessionfinish():\n    1 / 0")),
-    Row("a summary that cannot be written", statuses=(3, 1, 3), files=conftest("def pytest_terminal_summary():\n    1 / 0")),
-    Row("a broken hook after all", statuses=(3, 1, 3), files=conftest("def pytest_unconfigure():\n    1 / 0")),
-    Row("an interrupt at the end", statuses=(2, 1, 2), files=conftest("def pytest_sessionfinish():\n    raise KeyboardInterrupt")),
+    Row(
+        "a broken hook in a test",
+        statuses=(3, 3, 3),
+        files=conftest("def pytest_runtest_teardown(item):\n    1 / 0"),
+    ),
+    Row(
+        "a broken hook between tests",
+        statuses=(3, 3, 3),
+        files=conftest("def pytest_runtest_protocol():\n    1 / 0"),
+        traceback=True,
+    ),
+    Row(
+        "a broken hook at the end",
+        statuses=(3, 1, 3),
+        files=conftest("def pytest_sessionfinish():\n    1 / 0"),
+    ),
+    Row(
+        "a summary that cannot be written",
+        statuses=(3, 1, 3),
+        files=conftest("def pytest_terminal_summary():\n    1 / 0"),
+    ),
+    Row(
+        "a broken hook after all",
+        statuses=(3, 1, 3),
+        files=conftest("def pytest_unconfigure():\n    1 / 0"),
+    ),
+    Row(
+        "an interrupt at the end",
+        statuses=(2, 1, 2),
+        files=conftest("def pytest_sessionfinish():\n    raise KeyboardInterrupt"),
+    ),
     Row(
         "a plugin that counts failures",
         statuses=(3, 1, 10),
@@ -226,10 +331,19 @@ class Forks:
 
     def __init__(self) -> None:
         script = Path(__file__).with_name("forked_pytest.py")
-        self._process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
-    def run(self, cwd: Path, environment: dict[str, str], arguments: list[str], output: Path | None) -> int:
-        request = {"cwd": str(cwd), "environment": environment, "arguments": arguments, "output": str(output or "")}
+    def run(
+        self, cwd: Path, environment: dict[str, str], arguments: list[str], output: Path | None
+    ) -> int:
+        request = {
+            "cwd": str(cwd),
+            "environment": environment,
+            "arguments": arguments,
+            "output": str(output or ""),
+        }
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -247,24 +361,43 @@ def forks():
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory, repository) -> dict[str, Site]:
-    """A site for each outcome, with a baseline; ``measured`` in it holds the results to be judged, but for the INVALID one, which asks for
-    a processor that no machine has."""
+    """A site for each outcome, with a baseline; ``measured`` in it holds the results to
+    be judged, but for the INVALID one, which asks for a processor that no machine has.
+    """
     sites = {name: Site(tmp_path_factory.mktemp(name.lower()), repository) for name in OUTCOMES}
     for name, site in sites.items():
         asked = {"pinning": {"worker_cpus": [4095]}} if name == "INVALID" else {}
-        (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "configs": ["fp8_kv"], **asked}))
+        (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(
+            yaml.safe_dump({**TARGET, "configs": ["fp8_kv"], **asked})
+        )
     record_baseline(sites["PASS"])
     for site in list(sites.values())[1:]:
         shutil.copytree(sites["PASS"].root / "baselines", site.root / "baselines")
     for name, slower in (("PASS", 1.0), ("REGRESSED", 3.0)):
         site = sites[name]
-        experiment = {"commit": "unknown", "engine_python": str(site.python), "injected": "", "ab_base": ""}
-        write_results(site.root / "measured" / "results.jsonl", site.root / "perf_tests", sessions=2, slower=slower, experiment=experiment)
+        experiment = {
+            "commit": "unknown",
+            "engine_python": str(site.python),
+            "injected": "",
+            "ab_base": "",
+        }
+        write_results(
+            site.root / "measured" / "results.jsonl",
+            site.root / "perf_tests",
+            sessions=2,
+            slower=slower,
+            experiment=experiment,
+        )
     return sites
 
 
 def record_baseline(site: Site) -> None:
-    write_results(site.root / "recorded" / "results.jsonl", site.root / "perf_tests", sessions=3, experiment={"commit": "unknown"})
+    write_results(
+        site.root / "recorded" / "results.jsonl",
+        site.root / "perf_tests",
+        sessions=3,
+        experiment={"commit": "unknown"},
+    )
     for words in (
         ("recover", "recorded", "--commit", "abc"),
         ("baseline", "propose", "recorded"),
@@ -276,18 +409,33 @@ def record_baseline(site: Site) -> None:
 
 @pytest.fixture
 def run(measured, forks, tmp_path):
-    def run_one(of: str, arguments: tuple[str, ...], files: dict[str, str], *, base: bool, read: bool = True) -> tuple[int, str]:
+    def run_one(
+        of: str, arguments: tuple[str, ...], files: dict[str, str], *, base: bool, read: bool = True
+    ) -> tuple[int, str]:
         site = measured[of]
         place = tmp_path / "site"
-        shutil.copytree(site.root, place, ignore=shutil.ignore_patterns("tmp", ".k3perf", "recorded"))
+        shutil.copytree(
+            site.root, place, ignore=shutil.ignore_patterns("tmp", ".k3perf", "recorded")
+        )
         for name, text in files.items():
             (place / "perf_tests" / name).write_text(text)
         resumed = ["--k3-resume", "--k3-results", "measured"] if base and of != "INVALID" else []
         plain = ["-p", "no:cacheprovider"] if not {"--lf", "--ff", "--sw"} & set(arguments) else []
         asked = [] if arguments[:1] and arguments[0].startswith("perf_tests/") else ["perf_tests"]
-        every = [*asked, *plain, "-p", "no:hypothesispytest", "--k3-plain", *resumed, *arguments, *IMPORTED]
+        every = [
+            *asked,
+            *plain,
+            "-p",
+            "no:hypothesispytest",
+            "--k3-plain",
+            *resumed,
+            *arguments,
+            *IMPORTED,
+        ]
         output = tmp_path / "output"
-        status = forks.run(place, {**site.environment(), "COLUMNS": "200"}, every, output if read else None)
+        status = forks.run(
+            place, {**site.environment(), "COLUMNS": "200"}, every, output if read else None
+        )
         return status, output.read_text() if read else ""
 
     return run_one
@@ -299,7 +447,9 @@ def test_every_option_of_the_suite_has_a_row():
 
 
 def every_run():
-    """Each row with each outcome; once where the arguments are refused, or ask for nothing to be measured."""
+    """Each row with each outcome; once where the arguments are refused, or ask for
+    nothing to be measured.
+    """
     for entry in ROWS:
         name = entry.name.replace(" ", "_").replace("/", "-")
         measured = len(set(entry.statuses)) > 1 or entry.statuses[0] not in (0, 4, 5)

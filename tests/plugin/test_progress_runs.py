@@ -1,4 +1,6 @@
-"""What a person sees while `pytest perf_tests` runs: on a terminal, in a log, and after every way out."""
+"""What a person sees while `pytest perf_tests` runs: on a terminal, in a log, and after
+every way out.
+"""
 
 import os
 import re
@@ -13,14 +15,23 @@ from tests.plugin.test_whole_runs import TARGET, Site
 
 from k3perf.errors import ExitStatus
 
-FEW_ROUNDS = {**TARGET["measurement"], "minimum_rounds": 1, "maximum_rounds": 2, "maximum_sessions": 1}
+FEW_ROUNDS = {
+    **TARGET["measurement"],
+    "minimum_rounds": 1,
+    "maximum_rounds": 2,
+    "maximum_sessions": 1,
+}
 
 
 @pytest.fixture
 def site(tmp_path, repository) -> Site:
-    """A site without baselines whose cells take a few rounds; ``other`` is a second engine to compare with."""
+    """A site without baselines whose cells take a few rounds; ``other`` is a second
+    engine to compare with.
+    """
     fresh = Site(tmp_path, repository)
-    (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "measurement": FEW_ROUNDS}))
+    (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(
+        yaml.safe_dump({**TARGET, "measurement": FEW_ROUNDS})
+    )
     (tmp_path / "other" / "bin").mkdir(parents=True)
     shutil.copy(fresh.python, tmp_path / "other" / "bin" / "python")
     return fresh
@@ -28,8 +39,14 @@ def site(tmp_path, repository) -> Site:
 
 def on_terminal(site: Site, *arguments: str, **environment: str) -> TerminalRun:
     command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
-    inherited = {key: value for key, value in site.environment().items() if key not in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    return TerminalRun(command, cwd=site.root, environment={**inherited, "TERM": "xterm-256color", **environment})
+    inherited = {
+        key: value
+        for key, value in site.environment().items()
+        if key not in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
+    }
+    return TerminalRun(
+        command, cwd=site.root, environment={**inherited, "TERM": "xterm-256color", **environment}
+    )
 
 
 def judged(site: Site) -> tuple[str, str]:
@@ -37,24 +54,39 @@ def judged(site: Site) -> tuple[str, str]:
 
 
 def assert_cursor_is_shown(run: TerminalRun) -> None:
-    """It was never hidden, so that not even a killed process leaves it hidden, and the last word is to show it."""
+    """It was never hidden, so that not even a killed process leaves it hidden, and the
+    last word is to show it.
+    """
     assert HIDE_CURSOR not in run.output
     assert SHOW_CURSOR in run.output
 
 
 def test_a_terminal_shows_stages_rounds_and_outcomes_while_they_happen(site):
     run = on_terminal(site, *judged(site))
-    for text in ("1 of 2: tiny-default-quick", "(candidate): ready", "measuring candidate", "valid pairs of rounds"):
+    for text in (
+        "1 of 2: tiny-default-quick",
+        "(candidate): ready",
+        "measuring candidate",
+        "valid pairs of rounds",
+    ):
         run.wait_for(text)
-    assert b"= k3perf =" not in run.output  # it was drawn before the end, under pytest's own capture
+    assert (
+        b"= k3perf =" not in run.output
+    )  # it was drawn before the end, under pytest's own capture
     run.wait_for("2 of 2: tiny-fp8_kv-quick")
-    assert re.search(rb"2 of 2: tiny-fp8_kv-quick, about \d+ s left", run.output)  # from what the first cell took
+    assert re.search(
+        rb"2 of 2: tiny-fp8_kv-quick, about \d+ s left", run.output
+    )  # from what the first cell took
     assert re.search(rb"so far.{0,30}1 (PASS|INCONCLUSIVE|IMPROVED)", run.output)
     assert run.end() in (ExitStatus.OK, ExitStatus.REGRESSED), run.output.decode()
     assert_cursor_is_shown(run)
     lines = run.seen()
-    assert not [line for line in lines if line.startswith(("  engines", "  rounds", "  so far"))]  # taken away again
-    results = [line for line in lines if re.match(r"perf_tests/test_config_lock.py \.  +\[ [16]0%\]", line)]
+    assert not [
+        line for line in lines if line.startswith(("  engines", "  rounds", "  so far"))
+    ]  # taken away again
+    results = [
+        line for line in lines if re.match(r"perf_tests/test_config_lock.py \.  +\[ [16]0%\]", line)
+    ]
     assert len(results) == 2, "\n".join(lines)  # pytest's own lines are whole
     assert "Captured" not in "\n".join(lines)
 
@@ -66,7 +98,9 @@ def test_interrupting_on_a_terminal_leaves_it_as_it_was(site):
     assert run.end() == ExitStatus.INTERRUPTED, run.output.decode()
     assert_cursor_is_shown(run)
     lines = run.seen()
-    assert not [line for line in lines if line.startswith(("  engines", "  rounds"))], "\n".join(lines)
+    assert not [line for line in lines if line.startswith(("  engines", "  rounds"))], "\n".join(
+        lines
+    )
     assert any("KeyboardInterrupt" in line for line in lines)
     assert not site.engines_left()
 

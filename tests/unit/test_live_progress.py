@@ -1,4 +1,6 @@
-"""Progress of a run as it is written: lines of a log by verbosity, and nothing that can end the run."""
+"""Progress of a run as it is written: lines of a log by verbosity, and nothing that can
+end the run.
+"""
 
 import io
 import re
@@ -39,9 +41,16 @@ def tell_all(progress: LiveProgress) -> None:
         progress.finished("t-a-w", "PASS", measured=True)
 
 
-STARTED, STAGE, ROUND = "1 of 2: t-a-w, about 2 min left", "t-a (candidate): load", "t-a-w: candidate round 1"
+STARTED, STAGE, ROUND = (
+    "1 of 2: t-a-w, about 2 min left",
+    "t-a (candidate): load",
+    "t-a-w: candidate round 1",
+)
 BAD_ROUND = "t-a-w: candidate round 2 is invalid: CPUs are busy"
-BOUGHT = ["t-a-w: undecided, measuring up to 6 rounds", "t-a-w: undecided, measuring up to 2 sessions"]
+BOUGHT = [
+    "t-a-w: undecided, measuring up to 6 rounds",
+    "t-a-w: undecided, measuring up to 2 sessions",
+]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,9 @@ def test_a_log_gets_what_its_verbosity_asks_for(verbosity, expected):
 
 
 class Terminal(Log):
-    """Stands for a terminal; ``broken`` refuses every write, as one that was closed does."""
+    """Stands for a terminal; ``broken`` refuses every write, as one that was closed
+    does.
+    """
 
     def __init__(self, broken: bool = False) -> None:
         super().__init__(live=True)

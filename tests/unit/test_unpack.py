@@ -1,4 +1,6 @@
-"""Archives are unpacked below their destination and nowhere else, with Python's own filter and, before 3.11.4, without one."""
+"""Archives are unpacked below their destination and nowhere else, with Python's own
+filter and, before 3.11.4, without one.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,11 @@ import pytest
 
 from k3perf.unpack import extract
 
-# Python 3.12 and later warn where the filter is not used; the own check takes the place of Pythons that have none
-pytestmark = pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter:DeprecationWarning")
+# Python 3.12 and later warn where the filter is not used; the own check takes the place
+# of Pythons that have none
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Python 3.14 will, by default, filter:DeprecationWarning"
+)
 
 
 @pytest.fixture(params=["python's filter", "own check"], autouse=True)
@@ -24,7 +29,9 @@ def checker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("this Python has no extraction filter")
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644
+) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.mode = kind, link, mode
     entry.size = 4 if kind == tarfile.REGTYPE else 0
@@ -77,7 +84,9 @@ def test_files_folders_and_inner_links_arrive(tmp_path: Path, stream: bool) -> N
     ids=lambda members: f"{members[-1].name}-{members[0].linkname}",
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_would_land_elsewhere_is_refused(tmp_path: Path, members: list[tarfile.TarInfo], stream: bool) -> None:
+def test_what_would_land_elsewhere_is_refused(
+    tmp_path: Path, members: list[tarfile.TarInfo], stream: bool
+) -> None:
     with pytest.raises(tarfile.TarError):
         unpacked(tmp_path, *members, stream=stream)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]

@@ -1,7 +1,9 @@
-"""A pull request's changes of committed baselines to the findings that must stop it. Pure.
+"""A pull request's changes of committed baselines to the findings that must stop it.
+Pure.
 
-Stopped: a file that is no baseline, that ``accept`` did not write (its digest does not fit), that lies under another name than it
-declares, a loss or a vanished metric without a new reason, and a deleted baseline of a config that is still measured. Who may write a
+Stopped: a file that is no baseline, that ``accept`` did not write (its digest does not
+fit), that lies under another name than it declares, a loss or a vanished metric without
+a new reason, and a deleted baseline of a config that is still measured. Who may write a
 good digest is not decided here: that is what the reviewers in CODEOWNERS are for.
 """
 
@@ -41,7 +43,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One metric's median session value before and after; ``loss_ratio`` is positive when it became worse."""
+    """One metric's median session value before and after; ``loss_ratio`` is positive
+    when it became worse.
+    """
 
     workload: str
     metric: str
@@ -52,29 +56,54 @@ class Moved:
 
 
 def check(
-    changes: Iterable[BaselineChange], *, digest_of: Callable[[Baseline], str], collected: frozenset[tuple[str, str]]
+    changes: Iterable[BaselineChange],
+    *,
+    digest_of: Callable[[Baseline], str],
+    collected: frozenset[tuple[str, str]],
 ) -> tuple[Finding, ...]:
-    """All findings. ``collected`` holds the (target, config) pairs that the suite measures."""
+    """All findings. ``collected`` holds the (target, config) pairs that the suite
+    measures.
+    """
     found: list[Finding] = []
     for change in changes:
         found += _check_one(change, digest_of, collected)
     return tuple(found)
 
 
-def _check_one(change: BaselineChange, digest_of: Callable[[Baseline], str], collected: frozenset[tuple[str, str]]) -> list[Finding]:
+def _check_one(
+    change: BaselineChange,
+    digest_of: Callable[[Baseline], str],
+    collected: frozenset[tuple[str, str]],
+) -> list[Finding]:
     parts = PurePosixPath(change.path).parts
     if len(parts) != 3 or not parts[2].endswith(".json"):
-        return [Finding(change.path, "is not of the form baselines/TARGET/CONFIG.json", "Baselines hold nothing else; move it away.")]
+        return [
+            Finding(
+                change.path,
+                "is not of the form baselines/TARGET/CONFIG.json",
+                "Baselines hold nothing else; move it away.",
+            )
+        ]
     key = (parts[1], parts[2].removesuffix(".json"))
     if change.new is None:
         gone = f"was deleted, yet {key[0]} still measures {key[1]}"
-        return [Finding(change.path, gone, "Delete the config too, or bring the baseline back.")] if key in collected else []
+        return (
+            [Finding(change.path, gone, "Delete the config too, or bring the baseline back.")]
+            if key in collected
+            else []
+        )
     new = _parse(change.new)
     if isinstance(new, str):
         return [Finding(change.path, new, "Write it with k3perf baseline accept.")]
     found = []
     if (new.target, new.config) != key:
-        found.append(Finding(change.path, f"declares itself {new.target}/{new.config}", "Write it with k3perf baseline accept."))
+        found.append(
+            Finding(
+                change.path,
+                f"declares itself {new.target}/{new.config}",
+                "Write it with k3perf baseline accept.",
+            )
+        )
     if digest_of(new) != new.digest:
         by_hand = "its digest does not fit its content: it was edited by hand"
         found.append(Finding(change.path, by_hand, "Write it with k3perf baseline accept."))
@@ -86,7 +115,9 @@ def _check_one(change: BaselineChange, digest_of: Callable[[Baseline], str], col
 
 def _parse(content: bytes) -> Baseline | str:
     if len(content) > MAXIMUM_BASELINE_BYTES:
-        return f"has {len(content)} bytes, more than the {MAXIMUM_BASELINE_BYTES} a baseline may have"
+        return (
+            f"has {len(content)} bytes, more than the {MAXIMUM_BASELINE_BYTES} a baseline may have"
+        )
     try:
         return Baseline.model_validate(json_of(content))
     except DocumentProblem as problem:
@@ -98,10 +129,16 @@ def _parse(content: bytes) -> Baseline | str:
 
 
 def _check_reason(path: str, old: Baseline, new: Baseline) -> list[Finding]:
-    worse = [entry for entry in moved(old, new) if entry.new_value is None or (entry.loss_ratio is not None and entry.loss_ratio > 0)]
+    worse = [
+        entry
+        for entry in moved(old, new)
+        if entry.new_value is None or (entry.loss_ratio is not None and entry.loss_ratio > 0)
+    ]
     if not worse or new.acceptance.reason.strip() != old.acceptance.reason.strip():
         return []
-    told = ", ".join(_told(entry) for entry in worse[:5]) + (f" and {len(worse) - 5} more" if len(worse) > 5 else "")
+    told = ", ".join(_told(entry) for entry in worse[:5]) + (
+        f" and {len(worse) - 5} more" if len(worse) > 5 else ""
+    )
     step = "Accept it with a reason of its own: k3perf baseline accept --reason."
     return [Finding(path, f"takes losses without a new reason ({told})", step)]
 
@@ -112,7 +149,9 @@ def _told(entry: Moved) -> str:
 
 
 def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
-    """Every metric whose median session value differs, appeared or vanished, in the old file's order."""
+    """Every metric whose median session value differs, appeared or vanished, in the old
+    file's order.
+    """
     before, after = _values(old), _values(new)
     found = []
     for workload, metric in dict.fromkeys([*before, *after]):
@@ -121,13 +160,26 @@ def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
         if old_value == new_value:
             continue
         unit = next(side.unit for side in (now, was) if side is not None)
-        found.append(Moved(workload, metric, unit, old_value, new_value, _loss_ratio(metric, old_value, new_value)))
+        found.append(
+            Moved(
+                workload,
+                metric,
+                unit,
+                old_value,
+                new_value,
+                _loss_ratio(metric, old_value, new_value),
+            )
+        )
     return tuple(found)
 
 
 def _values(baseline: Baseline) -> dict[tuple[str, str], MetricBaseline]:
     values = {("", entry.metric): entry for entry in baseline.exact}
-    return values | {(part.workload, entry.metric): entry for part in baseline.workloads for entry in part.metrics}
+    return values | {
+        (part.workload, entry.metric): entry
+        for part in baseline.workloads
+        for entry in part.metrics
+    }
 
 
 def _median(entry: MetricBaseline | None) -> float | None:
@@ -139,4 +191,6 @@ def _loss_ratio(metric: str, old: float | None, new: float | None) -> float | No
         return None
     known = METRICS.get(metric)
     change = (new - old) / abs(old) if old else float(new > old) - float(new < old)
-    return -change if known is not None and known.direction is Direction.HIGHER_IS_BETTER else change
+    return (
+        -change if known is not None and known.direction is Direction.HIGHER_IS_BETTER else change
+    )

@@ -1,4 +1,5 @@
-"""Measured cells to a proposed baseline, with the table a reviewer reads and the reasons why it must not be accepted as it is. Pure.
+"""Measured cells to a proposed baseline, with the table a reviewer reads and the
+reasons why it must not be accepted as it is. Pure.
 
 Only ``accept`` makes a baseline of a proposal; nothing here writes a file.
 """
@@ -12,17 +13,24 @@ from typing import Final
 
 from k3perf.config.models import Tolerance
 from k3perf.errors import UsageError
-from k3perf.records.baseline import Acceptance, Baseline, MetricBaseline, SessionValue, WorkloadBaseline, digest_of
 from k3perf.gate.drift import config_differences
 from k3perf.gate.environments import joined, kept_environments, measured_environments
 from k3perf.gate.exact import ranks_text
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import read_cell, read_metric
 from k3perf.gate.scale import Scale, scale_for
-from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
 from k3perf.metrics.environment import without_environment
 from k3perf.metrics.session_values import RANK_METRICS, SERVING_METRICS
+from k3perf.records.baseline import (
+    Acceptance,
+    Baseline,
+    MetricBaseline,
+    SessionValue,
+    WorkloadBaseline,
+    digest_of,
+)
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
+from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
 from k3perf.stats.location import mean, median
 
 SIGNIFICANT_DIGITS: Final = 9
@@ -30,9 +38,11 @@ SIGNIFICANT_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the proposal's table: a metric's value before (None: new) and now, of which sessions, and the loss (positive is worse).
+    """One row of the proposal's table: a metric's value before (None: new) and now, of
+    which sessions, and the loss (positive is worse).
 
-    ``of_sessions``: how ``new_value`` comes of its sessions. Worst values of two metrics may be of different sessions, so it names theirs.
+    ``of_sessions``: how ``new_value`` comes of its sessions. Worst values of two
+    metrics may be of different sessions, so it names theirs.
     """
 
     workload: str
@@ -54,13 +64,16 @@ def propose(
     acceptance: Acceptance,
     new_anchor: bool = False,
 ) -> Baseline:
-    """The baseline of one (target, config) from everything measured of it; several measurements of one workload add their sessions up.
+    """The baseline of one (target, config) from everything measured of it; several
+    measurements of one workload add their sessions up.
 
-    Measurements are taken in the order of their first sessions where every session tells when it started, else as given; sessions of
-    measurements made side by side are not mixed. Workloads that were not measured stay as they were while hardware class and resolved
-    configuration stay the same. A metric's anchor stays unless it is new, ``new_anchor`` is given, or the new value is better: an
-    improvement lifts the anchor with it. Raises ``UsageError`` where the measurements do not belong together, hold too few valid
-    sessions, or a gated metric has a value that cannot be recorded.
+    Measurements are taken in the order of their first sessions where every session
+    tells when it started, else as given; sessions of measurements made side by side are
+    not mixed. Workloads that were not measured stay as they were while hardware class
+    and resolved configuration stay the same. A metric's anchor stays unless it is new,
+    ``new_anchor`` is given, or the new value is better: an improvement lifts the anchor
+    with it. Raises ``UsageError`` where the measurements do not belong together, hold
+    too few valid sessions, or a gated metric has a value that cannot be recorded.
     """
     measurements = _in_order_of_time(measurements)
     first, resolved = _agreeing(measurements, policy)
@@ -73,12 +86,20 @@ def propose(
     workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
     for name, entries in recorded.items():
         before = previous.workload(name) if previous is not None and not new_anchor else None
-        serving = tuple(_anchored(entry, before.metrics if before else ()) for entry in entries if not _at_start(entry))
-        workloads[name] = WorkloadBaseline(workload=name, plan_digest=by_workload[name][0].plan_digest, metrics=serving)
+        serving = tuple(
+            _anchored(entry, before.metrics if before else ())
+            for entry in entries
+            if not _at_start(entry)
+        )
+        workloads[name] = WorkloadBaseline(
+            workload=name, plan_digest=by_workload[name][0].plan_digest, metrics=serving
+        )
     exact = _merge_exact(recorded.values())
     anchors = previous.exact if previous is not None and not new_anchor else ()
     anchor_acceptance = acceptance if previous is None or new_anchor else previous.anchor_acceptance
-    untouched = [entry for name, part in workloads.items() if name not in recorded for entry in part.metrics]
+    untouched = [
+        entry for name, part in workloads.items() if name not in recorded for entry in part.metrics
+    ]
     baseline = Baseline(
         schema_version=1,
         target=first.target,
@@ -91,68 +112,110 @@ def propose(
         acceptance=acceptance,
         anchor_acceptance=anchor_acceptance,
         digest="",
-        environments=joined(kept_environments(kept, untouched) if kept else (), measured_environments(_units(measurements))),
+        environments=joined(
+            kept_environments(kept, untouched) if kept else (),
+            measured_environments(_units(measurements)),
+        ),
     )
     return baseline.model_copy(update={"digest": digest_of(baseline)})
 
 
-def changes(baseline: Baseline, previous: Baseline | None, tolerances: Mapping[str, Tolerance]) -> tuple[Change, ...]:
+def changes(
+    baseline: Baseline, previous: Baseline | None, tolerances: Mapping[str, Tolerance]
+) -> tuple[Change, ...]:
     """The reviewer's table, every metric of the proposal."""
-    rows = [_change("", entry, previous.exact if previous else (), tolerances) for entry in baseline.exact]
+    rows = [
+        _change("", entry, previous.exact if previous else (), tolerances)
+        for entry in baseline.exact
+    ]
     for workload in baseline.workloads:
         before = previous.workload(workload.workload) if previous else None
-        rows += [_change(workload.workload, entry, before.metrics if before else (), tolerances) for entry in workload.metrics]
+        rows += [
+            _change(workload.workload, entry, before.metrics if before else (), tolerances)
+            for entry in workload.metrics
+        ]
     return tuple(rows)
 
 
 def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
-    """Rows whose loss against the anchor exceeds the cumulative cap: only a reasoned new anchor can accept them."""
-    over = [row for row in rows if row.cumulative_loss_ratio is not None and row.cumulative_loss_ratio > cap_ratio]
+    """Rows whose loss against the anchor exceeds the cumulative cap: only a reasoned
+    new anchor can accept them.
+    """
+    over = [
+        row
+        for row in rows
+        if row.cumulative_loss_ratio is not None and row.cumulative_loss_ratio > cap_ratio
+    ]
     return tuple(
-        f"{row.metric}{f' of {row.workload}' if row.workload else ''} has lost {row.cumulative_loss_ratio:.1%} since its anchor, "
-        f"the cap is {cap_ratio:.1%}"
+        f"{row.metric}{f' of {row.workload}' if row.workload else ''} has lost"
+        f" {row.cumulative_loss_ratio:.1%} since its anchor, the cap is {cap_ratio:.1%}"
         for row in over
     )
 
 
 def other_class(baseline: Baseline, previous: Baseline | None) -> tuple[str, ...]:
-    """What stands against putting a baseline of one hardware class in the place of another's, as a night on another processor would."""
+    """What stands against putting a baseline of one hardware class in the place of
+    another's, as a night on another processor would.
+    """
     if previous is None or previous.hardware_class == baseline.hardware_class:
         return ()
-    return (f"the committed baseline is of hardware class {previous.hardware_class}, this one of {baseline.hardware_class}",)
+    return (
+        (
+            f"the committed baseline is of hardware class {previous.hardware_class}, this one of"
+            f" {baseline.hardware_class}"
+        ),
+    )
 
 
 def _in_order_of_time(measurements: Sequence[CellMeasurement]) -> Sequence[CellMeasurement]:
-    """Sessions drift with time, so two orders of the same files are two baselines. A cell's own sessions are in order already; those of two
-    cells that were measured at one time stay apart."""
+    """Sessions drift with time, so two orders of the same files are two baselines. A
+    cell's own sessions are in order already; those of two cells that were measured at
+    one time stay apart.
+    """
     starts = [[session.started_at_utc for session in cell.sessions] for cell in measurements]
     if not all(all(times) for times in starts):
         return measurements
-    return [cell for _, cell in sorted(zip(starts, measurements, strict=True), key=lambda pair: pair[0][:1])]
+    return [
+        cell
+        for _, cell in sorted(zip(starts, measurements, strict=True), key=lambda pair: pair[0][:1])
+    ]
 
 
-def _still_holds(previous: Baseline, first: CellMeasurement, resolved: Mapping[str, object]) -> bool:
-    return previous.hardware_class == first.hardware_class and not config_differences(previous.resolved_config, resolved)
+def _still_holds(
+    previous: Baseline, first: CellMeasurement, resolved: Mapping[str, object]
+) -> bool:
+    return previous.hardware_class == first.hardware_class and not config_differences(
+        previous.resolved_config, resolved
+    )
 
 
-def _agreeing(measurements: Sequence[CellMeasurement], policy: Policy) -> tuple[CellMeasurement, dict[str, object]]:
+def _agreeing(
+    measurements: Sequence[CellMeasurement], policy: Policy
+) -> tuple[CellMeasurement, dict[str, object]]:
     if not measurements:
         raise UsageError("nothing to propose: no measurement was given.")
     first = measurements[0]
     keys = {(cell.target, cell.config, cell.hardware_class, cell.mode) for cell in measurements}
     if len(keys) > 1:
         listed = ", ".join("/".join(key) for key in sorted(keys))
-        raise UsageError(f"one baseline is of one target, config, hardware class and mode; these measurements are of {listed}.")
+        raise UsageError(
+            "one baseline is of one target, config, hardware class and mode; these measurements"
+            f" are of {listed}."
+        )
     if first.mode == "ab":
-        raise UsageError("an ab run compares two environments and makes no baseline; run in the target's own mode.")
+        raise UsageError(
+            "an ab run compares two environments and makes no baseline; run in the target's own"
+            " mode."
+        )
     sessions = _units(measurements)
     for session in sessions[1:]:
         differing = config_differences(sessions[0].resolved_config, session.resolved_config)
         if differing:
             names = ", ".join(difference.key for difference in differing[:5])
             raise UsageError(
-                f"sessions {sessions[0].session_id} and {session.session_id} of {first.target}/{first.config} resolved different "
-                f"configurations ({names}); propose from runs of one engine version."
+                f"sessions {sessions[0].session_id} and {session.session_id} of"
+                f" {first.target}/{first.config} resolved different configurations ({names});"
+                " propose from runs of one engine version."
             )
     _enough(measurements, policy)
     return first, sessions[0].resolved_config
@@ -169,20 +232,28 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
     digests: dict[str, str] = {}
     known: set[tuple[str, str]] = set()
     for cell in measurements:
-        counts[cell.workload] = counts.get(cell.workload, 0) + (0 if cell.invalid_reasons else len(read_cell(cell).units))
+        counts[cell.workload] = counts.get(cell.workload, 0) + (
+            0 if cell.invalid_reasons else len(read_cell(cell).units)
+        )
         if digests.setdefault(cell.workload, cell.plan_digest) != cell.plan_digest:
-            raise UsageError(f"the runs measured different plans of workload {cell.workload!r}; propose from runs of one plan.")
+            raise UsageError(
+                f"the runs measured different plans of workload {cell.workload!r}; propose from"
+                " runs of one plan."
+            )
         for session in cell.sessions:
             if (cell.workload, session.session_id) in known:
                 given = f"session {session.session_id} of workload {cell.workload!r} is given twice"
-                raise UsageError(f"{given}, as by a run and what was recovered or resumed of it; its numbers would count twice. Name one.")
+                raise UsageError(
+                    f"{given}, as by a run and what was recovered or resumed of it; its numbers"
+                    " would count twice. Name one."
+                )
             known.add((cell.workload, session.session_id))
     for workload, count in counts.items():
         if count < needed:
             raise UsageError(
-                f"{measurements[0].target}/{measurements[0].config}, workload {workload!r}: {count} valid sessions, "
-                f"a baseline needs {needed} "
-                "(baseline_sessions of the target); run more and give all their measurements.json."
+                f"{measurements[0].target}/{measurements[0].config}, workload {workload!r}: {count}"
+                f" valid sessions, a baseline needs {needed} (baseline_sessions of the target); run"
+                " more and give all their measurements.json."
             )
 
 
@@ -193,24 +264,44 @@ def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBase
         metric = METRICS[name]
         scale = scale_for(metric, tolerance)
         exact = metric.comparison is Comparison.EXACT
-        sessions = [session for cell in cells for session in (_exact_sessions(cell, name) if exact else _sessions(cell, metric, scale))]
+        sessions = [
+            session
+            for cell in cells
+            for session in (
+                _exact_sessions(cell, name) if exact else _sessions(cell, metric, scale)
+            )
+        ]
         if sessions:
             basis = "absolute" if exact else scale.basis(cells[0].mode)
             entries.append(_entry(metric, basis, scale, sessions))
     return entries
 
 
-def _entry(metric: MetricDef, basis: str, scale: Scale, sessions: list[SessionValue]) -> MetricBaseline:
+def _entry(
+    metric: MetricDef, basis: str, scale: Scale, sessions: list[SessionValue]
+) -> MetricBaseline:
     exact = metric.comparison is Comparison.EXACT
-    value = worst_value(metric, [session.value for session in sessions]) if exact else typical_value(scale, sessions)
+    value = (
+        worst_value(metric, [session.value for session in sessions])
+        if exact
+        else typical_value(scale, sessions)
+    )
     unit = "ratio" if basis == "ratio" else metric.unit
     return MetricBaseline.model_validate(
-        {"metric": metric.name, "unit": unit, "basis": basis, "sessions": tuple(sessions), "anchor_value": value}
+        {
+            "metric": metric.name,
+            "unit": unit,
+            "basis": basis,
+            "sessions": tuple(sessions),
+            "anchor_value": value,
+        }
     )
 
 
 def typical_value(scale: Scale, sessions: Sequence[SessionValue]) -> float:
-    """What a candidate is compared with: the mean on the loss scale, a geometric mean for relative tolerances."""
+    """What a candidate is compared with: the mean on the loss scale, a geometric mean
+    for relative tolerances.
+    """
     return scale.value(mean([scale.loss(session.value) for session in sessions]))
 
 
@@ -220,9 +311,17 @@ def worst_value(metric: MetricDef, values: Sequence[float]) -> float:
 
 
 def _exact_sessions(cell: CellMeasurement, name: str) -> list[SessionValue]:
-    found = [(unit.session.session_id, unit.session.values[name]) for unit in read_cell(cell).units if name in unit.session.values]
+    found = [
+        (unit.session.session_id, unit.session.values[name])
+        for unit in read_cell(cell).units
+        if name in unit.session.values
+    ]
     return [
-        SessionValue(session_id=session_id, value=value.value, rank_count=(value.n or None) if name in RANK_METRICS else None)
+        SessionValue(
+            session_id=session_id,
+            value=value.value,
+            rank_count=(value.n or None) if name in RANK_METRICS else None,
+        )
         for session_id, value in found
         if value.value is not None
     ]
@@ -236,15 +335,19 @@ def _require_equal_ranks(first: CellMeasurement, recorded: Iterable[list[MetricB
     for name, found in counts.items():
         if len(found) > 1:
             raise UsageError(
-                f"{first.target}/{first.config}: {name} was read of {' and of '.join(map(str, sorted(found)))} ranks in different sessions; "
-                "propose from runs in which every rank was read (docs/multi-host.md)."
+                f"{first.target}/{first.config}: {name} was read of"
+                f" {' and of '.join(map(str, sorted(found)))} ranks in different sessions; propose"
+                " from runs in which every rank was read (docs/multi-host.md)."
             )
 
 
 def _sessions(cell: CellMeasurement, metric: MetricDef, scale: Scale) -> list[SessionValue]:
     series = read_metric(read_cell(cell), metric, scale)
     if series.defect:
-        raise UsageError(f"{cell.target}/{cell.config}, {metric.name}: {series.defect}; only sound values enter a baseline.")
+        raise UsageError(
+            f"{cell.target}/{cell.config}, {metric.name}: {series.defect}; only sound values enter"
+            " a baseline."
+        )
     rounds = series.round_indices
     return [
         SessionValue(
@@ -252,7 +355,9 @@ def _sessions(cell: CellMeasurement, metric: MetricDef, scale: Scale) -> list[Se
             value=_digits(scale.value(median(losses))),
             round_values=tuple(_digits(scale.value(loss)) for loss in losses) if indices else (),
         )
-        for session_id, losses, indices in zip(series.session_ids, series.sessions, rounds, strict=True)
+        for session_id, losses, indices in zip(
+            series.session_ids, series.sessions, rounds, strict=True
+        )
     ]
 
 
@@ -261,7 +366,9 @@ def _digits(value: float) -> float:
 
 
 def _at_start(entry: MetricBaseline) -> bool:
-    return METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_METRICS
+    return (
+        METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_METRICS
+    )
 
 
 def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaseline]:
@@ -272,26 +379,41 @@ def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaselin
             before = merged.get(entry.metric)
             sessions = entry.sessions if before is None else before.sessions + entry.sessions
             worst = worst_value(METRICS[entry.metric], [session.value for session in sessions])
-            merged[entry.metric] = entry.model_copy(update={"sessions": sessions, "anchor_value": worst})
+            merged[entry.metric] = entry.model_copy(
+                update={"sessions": sessions, "anchor_value": worst}
+            )
     return list(merged.values())
 
 
 def _anchored(entry: MetricBaseline, before: Iterable[MetricBaseline]) -> MetricBaseline:
     """The old anchor, unless the new value is better."""
-    old = next((item for item in before if item.metric == entry.metric and item.basis == entry.basis), None)
+    old = next(
+        (item for item in before if item.metric == entry.metric and item.basis == entry.basis), None
+    )
     if old is None:
         return entry
-    return entry.model_copy(update={"anchor_value": _better(METRICS[entry.metric], old.anchor_value, entry.anchor_value)})
+    return entry.model_copy(
+        update={
+            "anchor_value": _better(METRICS[entry.metric], old.anchor_value, entry.anchor_value)
+        }
+    )
 
 
 def _better(metric: MetricDef, one: float, other: float) -> float:
     return min(one, other) if metric.direction.value == "lower_is_better" else max(one, other)
 
 
-def _change(workload: str, entry: MetricBaseline, before: Iterable[MetricBaseline], tolerances: Mapping[str, Tolerance]) -> Change:
+def _change(
+    workload: str,
+    entry: MetricBaseline,
+    before: Iterable[MetricBaseline],
+    tolerances: Mapping[str, Tolerance],
+) -> Change:
     metric = METRICS[entry.metric]
     tolerance = tolerances.get(entry.metric) or Tolerance(loss_ratio=0.0)
-    old = next((item for item in before if item.metric == entry.metric and item.basis == entry.basis), None)
+    old = next(
+        (item for item in before if item.metric == entry.metric and item.basis == entry.basis), None
+    )
     now = _value_of(metric, tolerance, entry)
     was = None if old is None else _value_of(metric, tolerance, old)
     return Change(
@@ -314,7 +436,10 @@ def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
     ranks = f"; {told}" if metric.name in RANK_METRICS else ""
     if entry.constant:
         return f"equal in {count}{ranks}"
-    return f"worst of {count}, {next(session.session_id for session in entry.sessions if session.value == value)}{ranks}"
+    return (
+        f"worst of {count},"
+        f" {next(session.session_id for session in entry.sessions if session.value == value)}{ranks}"
+    )
 
 
 def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:

@@ -1,7 +1,9 @@
-"""Can the recorded noise test a tolerance within the planned budget? If not, what would do. Pure.
+"""Can the recorded noise test a tolerance within the planned budget? If not, what would
+do. Pure.
 
-A tolerance counts as testable when the plan's last look calls a true loss of one and a half tolerances REGRESSED with probability 97 %:
-95 % are promised, and at most 3 % may stay INCONCLUSIVE.
+A tolerance counts as testable when the plan's last look calls a true loss of one and a
+half tolerances REGRESSED with probability 97 %: 95 % are promised, and at most 3 % may
+stay INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from k3perf.config.models import Tolerance
-from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.gate.decision import smallest_detectable
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import pool_own_noise
@@ -21,6 +22,7 @@ from k3perf.gate.reference import Reference, Subject, recorded_reference, with_l
 from k3perf.gate.scale import scale_for
 from k3perf.gate.session_values import Limits
 from k3perf.gate.statistical import limits_of, looks_of
+from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison
 
 CATCH_FACTOR: Final = 1.5
@@ -37,11 +39,14 @@ LARGEST_RATIO: Final = Tolerance(loss_ratio=0.99)
 
 @dataclass(frozen=True, slots=True)
 class Untestable:
-    """A tolerance that the noise cannot test, with the smallest remedies found (None: none within 30 sessions).
+    """A tolerance that the noise cannot test, with the smallest remedies found (None:
+    none within 30 sessions).
 
-    ``detectable_ratio`` is the smallest loss that the plan sees (None: none at all), ``needed_ratio`` the one that it would have to see.
-    ``own``: the config has its own tolerance and pools its noise apart. Where it does not, ``own_tolerance_that_does`` is the one that it
-    would need for that in all its workloads, judged by its own recorded sessions pooled as the gate would pool them.
+    ``detectable_ratio`` is the smallest loss that the plan sees (None: none at all),
+    ``needed_ratio`` the one that it would have to see. ``own``: the config has its own
+    tolerance and pools its noise apart. Where it does not, ``own_tolerance_that_does``
+    is the one that it would need for that in all its workloads, judged by its own
+    recorded sessions pooled as the gate would pool them.
     """
 
     workload: str
@@ -62,24 +67,43 @@ class Untestable:
             remedies.append(f"maximum_sessions: {self.sessions_that_do} in the target's plan")
         if self.baseline_sessions_that_do is not None:
             whose = "of the same tolerance" if self.own else "of the target"
-            remedies.append(f"baseline_sessions: {self.baseline_sessions_that_do} recorded in every cell {whose}")
+            remedies.append(
+                f"baseline_sessions: {self.baseline_sessions_that_do} recorded in every cell"
+                f" {whose}"
+            )
         if self.tolerance_that_does is not None:
-            remedies.append(f"a tolerance of {self.tolerance_that_does:.3g}{'' if self.own else ' for the target'}")
+            remedies.append(
+                "a tolerance of"
+                f" {self.tolerance_that_does:.3g}{'' if self.own else ' for the target'}"
+            )
         if self.own_tolerance_that_does is not None:
-            remedies.append(f"one of {self.own_tolerance_that_does:.3g} for this config alone (configs in tolerances.yaml)")
-        could = "no loss at all" if self.detectable_ratio is None else f"a loss of {self.detectable_ratio:.1%} at best"
-        tolerance = "its tolerance" if self.tolerance_ratio is None else f"a tolerance of {self.tolerance_ratio:.1%}"
+            remedies.append(
+                f"one of {self.own_tolerance_that_does:.3g} for this config alone (configs in"
+                " tolerances.yaml)"
+            )
+        could = (
+            "no loss at all"
+            if self.detectable_ratio is None
+            else f"a loss of {self.detectable_ratio:.1%} at best"
+        )
+        tolerance = (
+            "its tolerance"
+            if self.tolerance_ratio is None
+            else f"a tolerance of {self.tolerance_ratio:.1%}"
+        )
         if self.needed_ratio is not None:
             tolerance += f", for which {self.needed_ratio:.1%} must be seen"
         advice = " or ".join(remedies) or "quieter measuring (more rounds, pinning, reference mode)"
         return (
-            f"{self.metric} of {self.workload}: the planned sessions see {could}, too little to test {tolerance}; what would do: {advice}."
+            f"{self.metric} of {self.workload}: the planned sessions see {could}, too little to"
+            f" test {tolerance}; what would do: {advice}."
         )
 
 
 def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
-    """The statistical metrics of a proposed baseline whose tolerance cannot be tested. ``policy.noise`` must include the proposal
-    itself."""
+    """The statistical metrics of a proposed baseline whose tolerance cannot be tested.
+    ``policy.noise`` must include the proposal itself.
+    """
     found = []
     for workload in baseline.workloads:
         own = policy.for_cell(baseline.config, workload.workload)
@@ -97,8 +121,16 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
 testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
 
 
-def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: Policy, unsplit: Baseline | None) -> Untestable | None:
-    """``unsplit``: the whole baseline where the config has no tolerance of its own for the metric yet."""
+def _judge(
+    workload: str,
+    entry: MetricBaseline,
+    tolerance: Tolerance,
+    policy: Policy,
+    unsplit: Baseline | None,
+) -> Untestable | None:
+    """``unsplit``: the whole baseline where the config has no tolerance of its own for
+    the metric yet.
+    """
     metric = METRICS[entry.metric]
     scale = scale_for(metric, tolerance)
     subject = Subject(metric, tolerance, scale, entry.basis)
@@ -115,26 +147,46 @@ def _judge(workload: str, entry: MetricBaseline, tolerance: Tolerance, policy: P
         workload=workload,
         metric=entry.metric,
         tolerance_ratio=tolerance.loss_ratio,
-        detectable_ratio=None if detectable is None else scale.loss_ratio(detectable, scale.value(level.mean)),
+        detectable_ratio=(
+            None if detectable is None else scale.loss_ratio(detectable, scale.value(level.mean))
+        ),
         needed_ratio=scale.loss_ratio(CATCH_FACTOR * limits.tolerance, scale.value(level.mean)),
-        sessions_that_do=_first(lambda count: _with_sessions(subject, reference, limits, policy, count), policy.plan.maximum_sessions + 1),
+        sessions_that_do=_first(
+            lambda count: _with_sessions(subject, reference, limits, policy, count),
+            policy.plan.maximum_sessions + 1,
+        ),
         baseline_sessions_that_do=_first(
-            lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]), len(entry.sessions) + 1
+            lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]),
+            len(entry.sessions) + 1,
         ),
         tolerance_that_does=smallest_tolerance(subject, reference, limits, looks[-1]),
         own=unsplit is None,
-        own_tolerance_that_does=None if unsplit is None else _own_tolerance(subject, unsplit, limits, policy),
+        own_tolerance_that_does=(
+            None if unsplit is None else _own_tolerance(subject, unsplit, limits, policy)
+        ),
     )
 
 
-def _own_tolerance(subject: Subject, baseline: Baseline, limits: Limits, policy: Policy) -> float | None:
-    """What would do in every workload of the config if their noise were pooled with nobody else's. It holds for all of them, so the one that
-    needs most decides."""
+def _own_tolerance(
+    subject: Subject, baseline: Baseline, limits: Limits, policy: Policy
+) -> float | None:
+    """What would do in every workload of the config if their noise were pooled with
+    nobody else's. It holds for all of them, so the one that needs most decides.
+    """
     name = subject.metric.name
-    noise = pool_own_noise((baseline,), {baseline.config: {name: subject.tolerance}}).get(baseline.config, {})
+    noise = pool_own_noise((baseline,), {baseline.config: {name: subject.tolerance}}).get(
+        baseline.config, {}
+    )
     alone = replace(policy, noise=noise)
-    needed = [subject.tolerance.loss_ratio or subject.tolerance.loss_absolute or 0.0]  # no smaller one is looked for
-    for entry in (entry for workload in baseline.workloads for entry in workload.metrics if entry.metric == name):
+    needed = [
+        subject.tolerance.loss_ratio or subject.tolerance.loss_absolute or 0.0
+    ]  # no smaller one is looked for
+    for entry in (
+        entry
+        for workload in baseline.workloads
+        for entry in workload.metrics
+        if entry.metric == name
+    ):
         own = replace(subject, basis=entry.basis)
         reference = recorded_reference(own, entry, alone, alternating=True)
         look = looks_of(own, reference, policy.plan)[-1]
@@ -156,25 +208,36 @@ def _sees(reference: Reference, limits: Limits, look: Look) -> bool:
     return detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance
 
 
-def _with_sessions(subject: Subject, reference: Reference, limits: Limits, policy: Policy, count: int) -> bool:
+def _with_sessions(
+    subject: Subject, reference: Reference, limits: Limits, policy: Policy, count: int
+) -> bool:
     plan = policy.plan.model_copy(update={"maximum_sessions": count})
     return _sees(reference, limits, looks_of(subject, reference, plan)[-1])
 
 
-def _recorded_more(reference: Reference, policy: Policy, entry: MetricBaseline, count: int) -> Reference:
-    """With more recorded sessions in every cell: less noise of the baseline's mean and more degrees of freedom."""
+def _recorded_more(
+    reference: Reference, policy: Policy, entry: MetricBaseline, count: int
+) -> Reference:
+    """With more recorded sessions in every cell: less noise of the baseline's mean and
+    more degrees of freedom.
+    """
     had = len(entry.sessions)
     pooled = policy.noise_of(entry.metric, entry.basis).session(reference.taken).pooled
     return with_level(
         reference,
         count,
-        lambda level: level._replace(df=round(level.df * (count - 1) / max(had - 1, 1)) if pooled else level.df + count - had),
+        lambda level: level._replace(
+            df=round(level.df * (count - 1) / max(had - 1, 1)) if pooled else level.df + count - had
+        ),
     )
 
 
-def smallest_tolerance(subject: Subject, reference: Reference, limits: Limits, look: Look) -> float | None:
-    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or amount like the one given. None: none does, or no
-    ratio that could be declared."""
+def smallest_tolerance(
+    subject: Subject, reference: Reference, limits: Limits, look: Look
+) -> float | None:
+    """The smallest tolerance that does, found by doubling and bisecting; as a ratio or
+    amount like the one given. None: none does, or no ratio that could be declared.
+    """
     if reference.at(look.rounds).df < 1:
         return None
     low, high = limits.tolerance, max(limits.tolerance, 1e-6)
@@ -185,7 +248,11 @@ def smallest_tolerance(subject: Subject, reference: Reference, limits: Limits, l
             return None
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if _sees(reference, limits._replace(tolerance=middle), look) else (middle, high)
+        low, high = (
+            (low, middle)
+            if _sees(reference, limits._replace(tolerance=middle), look)
+            else (middle, high)
+        )
     if not subject.scale.logarithmic:
         return high
     return subject.scale.loss_ratio(high, None)

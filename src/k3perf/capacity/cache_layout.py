@@ -1,7 +1,9 @@
-"""Model shape, arguments and parallelism -> how vLLM lays the KV cache out: forced block size, page, groups, tokens. Pure.
+"""Model shape, arguments and parallelism -> how vLLM lays the KV cache out: forced
+block size, page, groups, tokens. Pure.
 
-Follows vLLM's ``platforms/interface.py`` (``_align_hybrid_block_size``), ``v1/kv_cache_interface.py`` (page sizes),
-``v1/core/kv_cache_planning.py`` (groups, bytes a block) and ``v1/core/kv_cache_utils.py`` (capacity).
+Follows vLLM's ``platforms/interface.py`` (``_align_hybrid_block_size``),
+``v1/kv_cache_interface.py`` (page sizes), ``v1/core/kv_cache_planning.py`` (groups,
+bytes a block) and ``v1/core/kv_cache_utils.py`` (capacity).
 """
 
 from __future__ import annotations
@@ -12,13 +14,20 @@ from k3perf.capacity.ranks import Parallelism, kv_heads, split, stage_layers
 from k3perf.capacity.rules import BACKEND_BLOCK_TOKENS, PlatformRules, dtype_bytes
 from k3perf.capacity.shape import LINEAR, Attention, ModelShape
 
-_STATE_BYTES = 4  # the recurrent state is float32 unless mamba_ssm_cache_dtype says otherwise
-_FEW_MORE = 1.5  # vLLM takes the larger bucket as group size when it is less than half again as large
+# the recurrent state is float32 unless mamba_ssm_cache_dtype says otherwise
+_STATE_BYTES = 4
+_FEW_MORE = (
+    # vLLM takes the larger bucket as group size when it is less than half again as
+    # large
+    1.5
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRequest:
-    """The arguments that decide the cache, in vLLM's own words, already resolved to values."""
+    """The arguments that decide the cache, in vLLM's own words, already resolved to
+    values.
+    """
 
     cache_dtype: str = "auto"
     block_size_tokens: int | None = None
@@ -33,9 +42,11 @@ class CacheRequest:
 class CacheLayout:
     """The layout of one rank.
 
-    ``bytes_per_token`` counts every attending layer of the rank; ``state_bytes_per_sequence`` every linear layer's state, unpadded;
-    ``page_bytes`` is one layer's block; ``block_bytes`` what one block id costs in the fullest stage; ``blocks_per_request`` what one
-    request of the full context holds, ``state_blocks_per_request`` of them for its state.
+    ``bytes_per_token`` counts every attending layer of the rank;
+    ``state_bytes_per_sequence`` every linear layer's state, unpadded; ``page_bytes`` is
+    one layer's block; ``block_bytes`` what one block id costs in the fullest stage;
+    ``blocks_per_request`` what one request of the full context holds,
+    ``state_blocks_per_request`` of them for its state.
     """
 
     block_size_tokens: int
@@ -51,11 +62,15 @@ class CacheLayout:
     state_blocks_per_request: int
 
     def requests_held(self, block_count: int, context_tokens: int) -> int:
-        """Requests of ``context_tokens`` each, prompt and output together, that run at once before the first is preempted.
+        """Requests of ``context_tokens`` each, prompt and output together, that run at
+        once before the first is preempted.
 
-        One block id is the null block and is never given out (``v1/core/block_pool.py``).
+        One block id is the null block and is never given out
+        (``v1/core/block_pool.py``).
         """
-        attending = (self.blocks_per_request - self.state_blocks_per_request) // self._blocks_of(self.maximum_context_tokens)
+        attending = (self.blocks_per_request - self.state_blocks_per_request) // self._blocks_of(
+            self.maximum_context_tokens
+        )
         each = attending * self._blocks_of(context_tokens) + self.state_blocks_per_request
         return max(0, block_count - 1) // each
 
@@ -63,24 +78,34 @@ class CacheLayout:
         return -(-context_tokens // self.block_size_tokens)
 
     def tokens(self, block_count: int) -> tuple[int, float]:
-        """Capacity in tokens and concurrency at full context of ``block_count`` blocks (``get_kv_cache_capacity``)."""
+        """Capacity in tokens and concurrency at full context of ``block_count`` blocks
+        (``get_kv_cache_capacity``).
+        """
         concurrency = block_count / self.blocks_per_request
         return int(concurrency * self.maximum_context_tokens), concurrency
 
 
-def cache_layout(shape: ModelShape, request: CacheRequest, parallelism: Parallelism, rules: PlatformRules) -> CacheLayout:
-    """Lay the cache of one rank out. Raises UsageError when heads do not divide or a dtype is unknown."""
+def cache_layout(
+    shape: ModelShape, request: CacheRequest, parallelism: Parallelism, rules: PlatformRules
+) -> CacheLayout:
+    """Lay the cache of one rank out. Raises UsageError when heads do not divide or a
+    dtype is unknown.
+    """
     token_bytes = token_page_bytes(shape, request, parallelism)
     state_bytes = state_page_bytes(shape, request, parallelism)
     block = block_size_tokens(shape, request, rules, token_bytes, state_bytes)
     groups = group_layers(shape)
     stages = stage_layers(len(shape.layers), parallelism.pipeline)
     fullest = max(len(set(group) & set(stage)) for group in groups for stage in stages)
-    attending = [sum(shape.layers[index].attention not in LINEAR for index in stage) for stage in stages]
+    attending = [
+        sum(shape.layers[index].attention not in LINEAR for index in stage) for stage in stages
+    ]
     linear = [len(stage) - count for stage, count in zip(stages, attending, strict=True)]
     page = block * token_bytes
     attending_blocks = sum(
-        -(-request.maximum_context_tokens // block) for group in groups if shape.layers[group[0]].attention not in LINEAR
+        -(-request.maximum_context_tokens // block)
+        for group in groups
+        if shape.layers[group[0]].attention not in LINEAR
     )
     state_blocks = state_blocks_per_request(shape, request, rules, groups)
     return CacheLayout(
@@ -101,36 +126,53 @@ def cache_layout(shape: ModelShape, request: CacheRequest, parallelism: Parallel
 def token_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Parallelism) -> int:
     """Bytes of one token in one attending layer of one rank.
 
-    Grouped-query: 2 x heads x width. Latent: one vector of latent rank + rotary width, the same on every rank; ``fp8_ds_mla`` packs it
-    with its scales into 656 bytes.
+    Grouped-query: 2 x heads x width. Latent: one vector of latent rank + rotary width,
+    the same on every rank; ``fp8_ds_mla`` packs it with its scales into 656 bytes.
     """
     full = shape.full
     if shape.count(Attention.LATENT):
         if request.cache_dtype == "fp8_ds_mla":
             return 656
         return full.head_dim * _cache_bytes(shape, request)
-    return 2 * kv_heads(full.kv_heads, parallelism.tensor) * full.head_dim * _cache_bytes(shape, request)
+    return (
+        2
+        * kv_heads(full.kv_heads, parallelism.tensor)
+        * full.head_dim
+        * _cache_bytes(shape, request)
+    )
 
 
 def state_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Parallelism) -> int:
-    """Bytes of one sequence's state in one linear layer of one rank; 0 without linear layers.
+    """Bytes of one sequence's state in one linear layer of one rank; 0 without linear
+    layers.
 
-    Convolution: (2 x key + value width) x (kernel - 1 + speculated tokens) in the model's dtype; recurrence: value heads x value width x
-    key width in float32 (``MambaStateShapeCalculator.kda_state_shape`` and ``gated_delta_net_state_shape``).
+    Convolution: (2 x key + value width) x (kernel - 1 + speculated tokens) in the
+    model's dtype; recurrence: value heads x value width x key width in float32
+    (``MambaStateShapeCalculator.kda_state_shape`` and ``gated_delta_net_state_shape``).
     """
     linear = shape.linear
     if linear is None:
         return 0
     mixed = 2 * linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim
     kept = linear.conv_kernel - 1 + request.speculative_tokens
-    convolution = split(mixed, parallelism.tensor, "convolution width") * kept * dtype_bytes(shape.dtype)
+    convolution = (
+        split(mixed, parallelism.tensor, "convolution width") * kept * dtype_bytes(shape.dtype)
+    )
     heads = split(linear.value_heads, parallelism.tensor, "linear value heads")
     element = _STATE_BYTES if request.state_dtype == "auto" else dtype_bytes(request.state_dtype)
     return convolution + heads * linear.value_dim * linear.key_dim * element
 
 
-def block_size_tokens(shape: ModelShape, request: CacheRequest, rules: PlatformRules, token_bytes: int, state_bytes: int) -> int:
-    """The effective block size, which on a hybrid is forced up until one page holds one state (``_align_hybrid_block_size``)."""
+def block_size_tokens(
+    shape: ModelShape,
+    request: CacheRequest,
+    rules: PlatformRules,
+    token_bytes: int,
+    state_bytes: int,
+) -> int:
+    """The effective block size, which on a hybrid is forced up until one page holds one
+    state (``_align_hybrid_block_size``).
+    """
     latent = shape.count(Attention.LATENT) > 0
     base, kernel = _base_block(request, rules, latent=latent)
     if not shape.is_hybrid:
@@ -143,9 +185,11 @@ def block_size_tokens(shape: ModelShape, request: CacheRequest, rules: PlatformR
 
 
 def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:
-    """Layers that share a block table, over the whole model (``_get_kv_cache_groups_uniform_page_size``).
+    """Layers that share a block table, over the whole model
+    (``_get_kv_cache_groups_uniform_page_size``).
 
-    Attending and linear layers are cut into groups of one size; the layers of a kind are dealt out in turn.
+    Attending and linear layers are cut into groups of one size; the layers of a kind
+    are dealt out in turn.
     """
     buckets = [
         [index for index, layer in enumerate(shape.layers) if (layer.attention in LINEAR) is linear]
@@ -161,10 +205,17 @@ def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:
     return tuple(groups)
 
 
-def state_blocks_per_request(shape: ModelShape, request: CacheRequest, rules: PlatformRules, groups: tuple[tuple[int, ...], ...]) -> int:
-    """Blocks that one request's state is counted with, over all linear groups (``MambaSpec.max_memory_usage_bytes``).
+def state_blocks_per_request(
+    shape: ModelShape,
+    request: CacheRequest,
+    rules: PlatformRules,
+    groups: tuple[tuple[int, ...], ...],
+) -> int:
+    """Blocks that one request's state is counted with, over all linear groups
+    (``MambaSpec.max_memory_usage_bytes``).
 
-    One a group, or two and a checkpoint with prefix caching, and one for every speculated token.
+    One a group, or two and a checkpoint with prefix caching, and one for every
+    speculated token.
     """
     total = 0
     for group in groups:
@@ -185,7 +236,9 @@ def _base_block(request: CacheRequest, rules: PlatformRules, *, latent: bool) ->
     base = rules.default_block_tokens
     if latent:
         quantised = request.cache_dtype not in ("auto", "bfloat16", "float16")
-        base = kernel = rules.quantised_latent_block_tokens if quantised else rules.latent_block_tokens
+        base = kernel = (
+            rules.quantised_latent_block_tokens if quantised else rules.latent_block_tokens
+        )
         if rules.latent_block_forced:
             return base, kernel
     if request.attention_backend is not None:

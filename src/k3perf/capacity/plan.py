@@ -1,7 +1,9 @@
-"""``config.json`` and engine arguments -> the memory plan: weights, cache, capacity, and whether it fits. Pure; no device is asked.
+"""``config.json`` and engine arguments -> the memory plan: weights, cache, capacity,
+and whether it fits. Pure; no device is asked.
 
-Exact: weights of the covered families, block size, bytes per token, state, and KV tokens once the cache's size is given. Estimated, and
-said so in ``notes``: on a GPU, what activations, graphs and libraries take (``reserve.py``).
+Exact: weights of the covered families, block size, bytes per token, state, and KV
+tokens once the cache's size is given. Estimated, and said so in ``notes``: on a GPU,
+what activations, graphs and libraries take (``reserve.py``).
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from k3perf.units import GIB
 class MemoryPlan:
     """What one rank will hold, worst stage first where stages differ.
 
-    ``kv_budget_bytes`` None: neither the device's memory nor the cache's size is known, so tokens, concurrency and ``fits`` are unknown
-    too. ``headroom_bytes`` is what is left after one request of the full context; negative: what is missing. ``reserve_bytes_by_part`` is
-    what the rank holds beside weights and cache; empty where the cache's size is given outright.
+    ``kv_budget_bytes`` None: neither the device's memory nor the cache's size is known,
+    so tokens, concurrency and ``fits`` are unknown too. ``headroom_bytes`` is what is
+    left after one request of the full context; negative: what is missing.
+    ``reserve_bytes_by_part`` is what the rank holds beside weights and cache; empty
+    where the cache's size is given outright.
     """
 
     weights_bytes: int
@@ -61,8 +65,10 @@ def plan_memory(
 ) -> MemoryPlan:
     """Predict one rank's memory.
 
-    ``arguments`` are engine arguments by name (dashes or underscores); ``environment`` the engine's, for ``VLLM_CPU_KVCACHE_SPACE``;
-    ``reserve_bytes`` replaces the estimated reserve. Raises UsageError for a model, dtype or split that is not covered.
+    ``arguments`` are engine arguments by name (dashes or underscores); ``environment``
+    the engine's, for ``VLLM_CPU_KVCACHE_SPACE``; ``reserve_bytes`` replaces the
+    estimated reserve. Raises UsageError for a model, dtype or split that is not
+    covered.
     """
     given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
     refuse_unknown_arguments(given)
@@ -76,12 +82,21 @@ def plan_memory(
     budget = given_cache_bytes(given, environment or {})
     reserve: dict[str, int] = {}
     if budget is None:
-        reserve = reserve_parts(context, given, device_memory_bytes) if reserve_bytes is None else {"given": reserve_bytes}
+        reserve = (
+            reserve_parts(context, given, device_memory_bytes)
+            if reserve_bytes is None
+            else {"given": reserve_bytes}
+        )
         if device_memory_bytes is not None:
-            budget = requested_bytes(given, device_memory_bytes, rules) - max(totals) - sum(reserve.values())
+            budget = (
+                requested_bytes(given, device_memory_bytes, rules)
+                - max(totals)
+                - sum(reserve.values())
+            )
     blocks = None if budget is None else max(0, budget // layout.block_bytes)
     tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks)
-    needed = layout.blocks_per_request + 1  # one block id is the null block (v1/core/block_pool.py)
+    # one block id is the null block (v1/core/block_pool.py)
+    needed = layout.blocks_per_request + 1
     return MemoryPlan(
         weights_bytes=max(totals),
         weights_bytes_by_part=dict(sorted((name, size) for name, size in worst.items() if size)),
@@ -109,7 +124,9 @@ def plan_memory(
 
 
 def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
-    """The cache's part of the engine arguments. Prefix caching is on unless switched off (config/cache.py)."""
+    """The cache's part of the engine arguments. Prefix caching is on unless switched
+    off (config/cache.py).
+    """
     attention = given.get("attention_config") or {}
     speculative = given.get("speculative_config") or {}
     block = given.get("block_size")
@@ -125,7 +142,9 @@ def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
 
 
 def given_cache_bytes(given: Mapping[str, Any], environment: Mapping[str, str]) -> int | None:
-    """The cache's size where it is given outright, as an argument or by ``VLLM_CPU_KVCACHE_SPACE`` in GiB; None: it is what is left over."""
+    """The cache's size where it is given outright, as an argument or by
+    ``VLLM_CPU_KVCACHE_SPACE`` in GiB; None: it is what is left over.
+    """
     explicit = given.get("kv_cache_memory_bytes")
     if explicit is not None:
         return int(explicit)
@@ -143,51 +162,92 @@ def _with_dtype(shape: ModelShape, given: Mapping[str, Any]) -> ModelShape:
 def _stage_parts(context: WeightContext) -> list[dict[str, int]]:
     stages = stage_layers(len(context.shape.layers), context.parallelism.pipeline)
     last = len(stages) - 1
-    return [dict(stage_weights(context, layers, first=index == 0, last=index == last)) for index, layers in enumerate(stages)]
+    return [
+        dict(stage_weights(context, layers, first=index == 0, last=index == last))
+        for index, layers in enumerate(stages)
+    ]
 
 
 def _cache_notes(shape: ModelShape, request: CacheRequest, layout: CacheLayout) -> list[str]:
     notes = []
     asked = request.block_size_tokens
     if asked is not None and asked != layout.block_size_tokens:
-        notes.append(f"block size {asked} was asked for; the engine will use {layout.block_size_tokens}")
+        notes.append(
+            f"block size {asked} was asked for; the engine will use {layout.block_size_tokens}"
+        )
     if shape.is_hybrid:
         padding = layout.page_bytes - layout.state_page_bytes
-        notes.append(f"one page must hold one state: {padding} of {layout.page_bytes} bytes of a state's page are padding")
+        notes.append(
+            f"one page must hold one state: {padding} of {layout.page_bytes} bytes of a state's"
+            " page are padding"
+        )
     return notes
 
 
 def _reserve_notes(context: WeightContext, reserve: Mapping[str, int], *, known: bool) -> list[str]:
     notes = []
     if not known:
-        notes.append("the device's memory is not known: KV tokens, concurrency and fit are not predicted")
+        notes.append(
+            "the device's memory is not known: KV tokens, concurrency and fit are not predicted"
+        )
     elif reserve and "given" not in reserve:
         size = sum(reserve.values())
-        notes.append(f"{size} bytes beside weights and cache are estimated; give the measured figure with --reserve-bytes to be exact")
+        notes.append(
+            f"{size} bytes beside weights and cache are estimated; give the measured figure with"
+            " --reserve-bytes to be exact"
+        )
         if spread_over(context.parallelism):
             notes.append("buffers for the exchange between ranks are not counted")
     if not context.rules.measured:
-        notes.append(f"the rules of {context.rules.name} are read from vLLM's sources and were never compared with a device")
+        notes.append(
+            f"the rules of {context.rules.name} are read from vLLM's sources and were never"
+            " compared with a device"
+        )
     return notes
 
 
 def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
-    """Arguments that change memory and that the plan cannot follow are refused instead of being ignored, and so are values of another kind."""
+    """Arguments that change memory and that the plan cannot follow are refused instead
+    of being ignored, and so are values of another kind.
+    """
     for key in ("enable_chunked_prefill", "enable_prefix_caching", "enforce_eager"):
         if given.get(key) is not None and not isinstance(given[key], bool):
-            raise UsageError(f"{key} {given[key]!r} is neither true nor false; write for example --set {key}=false.")
-    for key in ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size", "kv_cache_memory_bytes"):
+            raise UsageError(
+                f"{key} {given[key]!r} is neither true nor false; write for example --set"
+                f" {key}=false."
+            )
+    for key in (
+        "max_model_len",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "block_size",
+        "kv_cache_memory_bytes",
+    ):
         size = given.get(key)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise UsageError(f"{key} {size!r} is no number of 1 or more; the plan needs the size itself, not what the engine would choose.")
+            raise UsageError(
+                f"{key} {size!r} is no number of 1 or more; the plan needs the size itself, not"
+                " what the engine would choose."
+            )
     share = given.get("gpu_memory_utilization")
-    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+    if share is not None and (
+        isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1
+    ):
         raise UsageError(f"gpu_memory_utilization {share!r} is no share above 0 and up to 1.")
-    for key in ("decode_context_parallel_size", "prefill_context_parallel_size", "num_gpu_blocks_override", "cpu_offload_gb"):
+    for key in (
+        "decode_context_parallel_size",
+        "prefill_context_parallel_size",
+        "num_gpu_blocks_override",
+        "cpu_offload_gb",
+    ):
         value = given.get(key)
         if value not in (None, 0, 1):
-            raise UsageError(f"{key} {value!r} is not covered by the memory plan; leave it out to plan without it.")
+            raise UsageError(
+                f"{key} {value!r} is not covered by the memory plan; leave it out to plan"
+                " without it."
+            )
     if given.get("quantization") is not None:
         raise UsageError(
-            f"quantization {given['quantization']!r} at load time is not covered by the memory plan; plan the checkpoint's own format."
+            f"quantization {given['quantization']!r} at load time is not covered by the memory"
+            " plan; plan the checkpoint's own format."
         )

@@ -25,7 +25,9 @@ class Parallelism(Protocol):
 
     @property
     def expert(self) -> bool:
-        """Whole experts are spread over tensor x data ranks instead of slices of every expert."""
+        """Whole experts are spread over tensor x data ranks instead of slices of every
+        expert.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Ranks:
 def stage_layers(layer_count: int, stages: int) -> tuple[range, ...]:
     """Layer indices of every pipeline stage.
 
-    Left-over layers go to the stages before the last, from the back (vLLM ``distributed/utils.py``, ``get_pp_indices``).
+    Left-over layers go to the stages before the last, from the back (vLLM
+    ``distributed/utils.py``, ``get_pp_indices``).
     """
     if stages > layer_count:
         raise UsageError(f"pipeline {stages} is more than the model's {layer_count} layers.")
@@ -55,10 +58,15 @@ def stage_layers(layer_count: int, stages: int) -> tuple[range, ...]:
 def split(total: int, ranks: int, what: str) -> int:
     """An even share; UsageError when vLLM would refuse it as uneven."""
     if total % ranks:
-        raise UsageError(f"{what} {total} cannot be split over {ranks} ranks; choose a parallelism that divides it.")
+        raise UsageError(
+            f"{what} {total} cannot be split over {ranks} ranks; choose a parallelism that"
+            " divides it."
+        )
     return total // ranks
 
 
 def kv_heads(total: int, tensor: int) -> int:
-    """KV heads of one rank: split while there are enough, replicated beyond (vLLM ``ModelConfig.get_num_kv_heads``)."""
+    """KV heads of one rank: split while there are enough, replicated beyond (vLLM
+    ``ModelConfig.get_num_kv_heads``).
+    """
     return max(1, total // tensor)

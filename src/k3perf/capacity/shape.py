@@ -1,7 +1,10 @@
-"""A model's ``config.json`` -> its shape: which layers attend how, and the widths that weights and cache are computed from. Pure.
+"""A model's ``config.json`` -> its shape: which layers attend how, and the widths that
+weights and cache are computed from. Pure.
 
-Covers the families the suite serves: grouped-query (``qwen3``, ``qwen3_moe``), gated-delta hybrid (``qwen3_next``), multi-head latent
-attention (``deepseek_v3``, ``kimi_k2``) and Kimi's KDA hybrid (``kimi_linear``, ``kimi_k3``). Any other family is refused, not guessed.
+Covers the families the suite serves: grouped-query (``qwen3``, ``qwen3_moe``),
+gated-delta hybrid (``qwen3_next``), multi-head latent attention (``deepseek_v3``,
+``kimi_k2``) and Kimi's KDA hybrid (``kimi_linear``, ``kimi_k3``). Any other family is
+refused, not guessed.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ LINEAR: Final[frozenset[Attention]] = frozenset({Attention.GATED_DELTA, Attentio
 
 @dataclass(frozen=True, slots=True)
 class FullAttentionShape:
-    """Widths of the layers that keep every token. Latent widths are 0 for grouped-query models and the reverse."""
+    """Widths of the layers that keep every token. Latent widths are 0 for grouped-query
+    models and the reverse.
+    """
 
     heads: int
     kv_heads: int
@@ -45,7 +50,9 @@ class FullAttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class LinearAttentionShape:
-    """Widths of the layers that keep a constant state. KDA has as many key heads as value heads, of one width."""
+    """Widths of the layers that keep a constant state. KDA has as many key heads as
+    value heads, of one width.
+    """
 
     key_heads: int
     value_heads: int
@@ -56,7 +63,8 @@ class LinearAttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """Widths of a mixture-of-experts layer. ``hidden`` is the experts' own input width (latent experts: smaller than the model's).
+    """Widths of a mixture-of-experts layer. ``hidden`` is the experts' own input width
+    (latent experts: smaller than the model's).
 
     ``active_count``: experts that one token goes through.
     """
@@ -73,7 +81,9 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One layer: how it attends, and whether its feed-forward part is a mixture of experts."""
+    """One layer: how it attends, and whether its feed-forward part is a mixture of
+    experts.
+    """
 
     attention: Attention
     has_experts: bool
@@ -81,9 +91,11 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Everything about a model that decides its memory. ``experts`` and ``linear`` are None where no layer has them.
+    """Everything about a model that decides its memory. ``experts`` and ``linear`` are
+    None where no layer has them.
 
-    ``residual_block_layers``: layers to a block of residual attention, which keeps a hidden state a block; 0 without it.
+    ``residual_block_layers``: layers to a block of residual attention, which keeps a
+    hidden state a block; 0 without it.
     """
 
     family: str
@@ -124,14 +136,19 @@ FAMILIES: Final[tuple[str, ...]] = (*_GROUPED, "qwen3_next", *_LATENT, *_KIMI_LI
 
 
 def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
-    """Shape of the model that a ``config.json`` describes; a multimodal file's ``text_config`` is read, its vision part only noted.
+    """Shape of the model that a ``config.json`` describes; a multimodal file's
+    ``text_config`` is read, its vision part only noted.
 
-    Raises UsageError naming the key when the family is unknown, a key is missing, or the weights' format is not covered.
+    Raises UsageError naming the key when the family is unknown, a key is missing, or
+    the weights' format is not covered.
     """
     text: Mapping[str, Any] = {**model_config, **(model_config.get("text_config") or {})}
     family = str(text.get("model_type", ""))
     if family not in FAMILIES:
-        raise UsageError(f"model_type {family!r} is not covered by the memory plan. Covered: {', '.join(FAMILIES)}.")
+        raise UsageError(
+            f"model_type {family!r} is not covered by the memory plan. Covered:"
+            f" {', '.join(FAMILIES)}."
+        )
     linear = _linear_shape(family, text)
     experts = _expert_shape(family, text)
     return ModelShape(
@@ -141,14 +158,22 @@ def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
         intermediate=int(text.get("intermediate_size") or 0),
         tied_embeddings=bool(text.get("tie_word_embeddings", False)),
         maximum_positions=int(text.get("max_position_embeddings") or 0),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch."),
+        dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix(
+            "torch."
+        ),
         layers=_layers(family, text, experts is not None),
         full=_full_shape(family, text),
         linear=linear,
         experts=experts,
-        residual_block_layers=int(text.get("attn_res_block_size") or 0) if family in _KIMI_LINEAR else 0,
+        residual_block_layers=(
+            int(text.get("attn_res_block_size") or 0) if family in _KIMI_LINEAR else 0
+        ),
         expert_format=_expert_format(model_config, text),
-        expert_minimum_partition=int(text.get("min_moe_intermediate_per_partition", 256)) if family in _KIMI_LINEAR else 0,
+        expert_minimum_partition=(
+            int(text.get("min_moe_intermediate_per_partition", 256))
+            if family in _KIMI_LINEAR
+            else 0
+        ),
         has_vision=bool(model_config.get("vision_config")),
     )
 
@@ -156,14 +181,20 @@ def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
 def _integer(text: Mapping[str, Any], key: str) -> int:
     value = text.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"config.json has no whole number at {key!r} (value: {value!r}); the memory plan needs it.")
+        raise UsageError(
+            f"config.json has no whole number at {key!r} (value: {value!r}); the memory plan"
+            " needs it."
+        )
     return value
 
 
 def _layers(family: str, text: Mapping[str, Any], has_experts: bool) -> tuple[LayerShape, ...]:
     count = _integer(text, "num_hidden_layers")
     return tuple(
-        LayerShape(_attention(family, text, index), has_experts and _is_expert_layer(family, text, index)) for index in range(count)
+        LayerShape(
+            _attention(family, text, index), has_experts and _is_expert_layer(family, text, index)
+        )
+        for index in range(count)
     )
 
 
@@ -176,15 +207,25 @@ def _attention(family: str, text: Mapping[str, Any], index: int) -> Attention:
         return Attention.LATENT
     if family == "qwen3_next":
         kinds = text.get("layer_types")
-        linear = kinds[index] == "linear_attention" if kinds else (index + 1) % int(text.get("full_attention_interval", 4)) != 0
+        linear = (
+            kinds[index] == "linear_attention"
+            if kinds
+            else (index + 1) % int(text.get("full_attention_interval", 4)) != 0
+        )
         return Attention.GATED_DELTA if linear else Attention.GROUPED_QUERY
     return Attention.GROUPED_QUERY
 
 
 def _is_expert_layer(family: str, text: Mapping[str, Any], index: int) -> bool:
     if family in (*_KIMI_LINEAR, *_LATENT):
-        return index >= int(text.get("first_k_dense_replace", 0)) and index % int(text.get("moe_layer_freq", 1)) == 0
-    return index not in (text.get("mlp_only_layers") or ()) and (index + 1) % int(text.get("decoder_sparse_step", 1)) == 0
+        return (
+            index >= int(text.get("first_k_dense_replace", 0))
+            and index % int(text.get("moe_layer_freq", 1)) == 0
+        )
+    return (
+        index not in (text.get("mlp_only_layers") or ())
+        and (index + 1) % int(text.get("decoder_sparse_step", 1)) == 0
+    )
 
 
 def _full_shape(family: str, text: Mapping[str, Any]) -> FullAttentionShape:
@@ -219,7 +260,9 @@ def _linear_shape(family: str, text: Mapping[str, Any]) -> LinearAttentionShape 
     if family in _KIMI_LINEAR:
         kda = text.get("linear_attn_config") or {}
         heads, width = _integer(kda, "num_heads"), _integer(kda, "head_dim")
-        return LinearAttentionShape(heads, heads, width, width, _integer(kda, "short_conv_kernel_size"))
+        return LinearAttentionShape(
+            heads, heads, width, width, _integer(kda, "short_conv_kernel_size")
+        )
     if family == "qwen3_next":
         return LinearAttentionShape(
             _integer(text, "linear_num_key_heads"),
@@ -239,7 +282,9 @@ def _expert_shape(family: str, text: Mapping[str, Any]) -> ExpertShape | None:
     intermediate = _integer(text, "moe_intermediate_size")
     kimi = family in _KIMI_LINEAR
     if family in (*_KIMI_LINEAR, *_LATENT):
-        shared = intermediate * int(text.get("num_shared_experts") or text.get("n_shared_experts") or 0)
+        shared = intermediate * int(
+            text.get("num_shared_experts") or text.get("n_shared_experts") or 0
+        )
     else:
         shared = int(text.get("shared_expert_intermediate_size") or 0)
     return ExpertShape(
@@ -259,7 +304,12 @@ def _expert_format(model_config: Mapping[str, Any], text: Mapping[str, Any]) -> 
     if not quantization:
         return "dense"
     described = str(quantization).lower()
-    if "mxfp4" in described or ("float" in described and "'group_size': 32" in described and "'num_bits': 4" in described):
+    if "mxfp4" in described or (
+        "float" in described and "'group_size': 32" in described and "'num_bits': 4" in described
+    ):
         return "mxfp4"
     method = quantization.get("quant_method", quantization)
-    raise UsageError(f"quantization_config {method!r} is not covered by the memory plan. Covered: none (BF16) and MXFP4 routed experts.")
+    raise UsageError(
+        f"quantization_config {method!r} is not covered by the memory plan. Covered: none (BF16)"
+        " and MXFP4 routed experts."
+    )

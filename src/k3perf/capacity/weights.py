@@ -1,8 +1,9 @@
 """Model shape and parallelism -> bytes of weights of one rank, by part. Pure.
 
-Counts what ``k3perf_probe`` measures: parameters and registered buffers, each storage once, and on the CPU the packed copies. Sources are
-vLLM's model files: ``qwen3_moe.py``, ``qwen3_next.py`` and ``deepseek_v2.py`` of ``model_executor/models``, and ``model.py``, ``kda.py``
-and ``mla.py`` of ``models/kimi_k3/nvidia``.
+Counts what ``k3perf_probe`` measures: parameters and registered buffers, each storage
+once, and on the CPU the packed copies. Sources are vLLM's model files:
+``qwen3_moe.py``, ``qwen3_next.py`` and ``deepseek_v2.py`` of ``model_executor/models``,
+and ``model.py``, ``kda.py`` and ``mla.py`` of ``models/kimi_k3/nvidia``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from k3perf.capacity.rules import PlatformRules, dtype_bytes
 from k3perf.capacity.shape import Attention, ExpertShape, LayerShape, ModelShape
 
 _F32 = 4
-_VOCABULARY_ALIGNMENT = 64  # layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE
-_SCALES_BYTES = 4 * _F32  # layers/attention/attention.py: k, v, q and probability scale of a layer
+# layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE
+_VOCABULARY_ALIGNMENT = 64
+# layers/attention/attention.py: k, v, q and probability scale of a layer
+_SCALES_BYTES = 4 * _F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,29 @@ class WeightContext:
         return self.parallelism.tensor
 
 
-def stage_weights(context: WeightContext, layers: range, *, first: bool, last: bool) -> Counter[str]:
-    """Bytes by part of one rank of a stage that holds ``layers``; ``first`` adds the embedding, ``last`` the output head."""
+def stage_weights(
+    context: WeightContext, layers: range, *, first: bool, last: bool
+) -> Counter[str]:
+    """Bytes by part of one rank of a stage that holds ``layers``; ``first`` adds the
+    embedding, ``last`` the output head.
+    """
     parts: Counter[str] = Counter()
     for index in layers:
         parts += layer_weights(context, context.shape.layers[index])
     parts += _vocabulary(context, first=first, last=last)
     if last:
         # The final norm, and with residual attention its norm and projection.
-        parts["norms"] += (3 if context.shape.residual_attention else 1) * context.shape.hidden * context.width
-    if any(context.shape.layers[index].attention is Attention.GROUPED_QUERY for index in layers) or _latent_rotary(context, layers):
-        # One table of cosines and sines, shared by the layers (layers/rotary_embedding, get_rope caches it).
-        parts["buffers"] += context.shape.maximum_positions * context.shape.full.rotary_dim * context.width
+        parts["norms"] += (
+            (3 if context.shape.residual_attention else 1) * context.shape.hidden * context.width
+        )
+    if any(
+        context.shape.layers[index].attention is Attention.GROUPED_QUERY for index in layers
+    ) or _latent_rotary(context, layers):
+        # One table of cosines and sines, shared by the layers (layers/rotary_embedding,
+        # get_rope caches it).
+        parts["buffers"] += (
+            context.shape.maximum_positions * context.shape.full.rotary_dim * context.width
+        )
     return parts
 
 
@@ -62,8 +76,11 @@ def layer_weights(context: WeightContext, layer: LayerShape) -> Counter[str]:
         Attention.KDA: _kda,
     }[layer.attention](context)
     experts = context.shape.experts
-    feed_forward = _experts(context, experts) if layer.has_experts and experts is not None else _dense(context)
-    # Two norms a layer; residual attention adds two norms and two one-column projections.
+    feed_forward = (
+        _experts(context, experts) if layer.has_experts and experts is not None else _dense(context)
+    )
+    # Two norms a layer; residual attention adds two norms and two one-column
+    # projections.
     norms = (6 if context.shape.residual_attention else 2) * context.shape.hidden * context.width
     return attention + feed_forward + Counter({"norms": norms})
 
@@ -75,7 +92,9 @@ def _latent_rotary(context: WeightContext, layers: range) -> bool:
 
 def _vocabulary(context: WeightContext, *, first: bool, last: bool) -> Counter[str]:
     padded = -(-context.shape.vocabulary // _VOCABULARY_ALIGNMENT) * _VOCABULARY_ALIGNMENT
-    table = split(padded, context.tensor, "padded vocabulary") * context.shape.hidden * context.width
+    table = (
+        split(padded, context.tensor, "padded vocabulary") * context.shape.hidden * context.width
+    )
     own_head = last and not (context.shape.tied_embeddings and first)
     parts = Counter({"embedding": table if first else 0, "output_head": table if own_head else 0})
     if context.rules.packs_vocabulary:
@@ -94,7 +113,9 @@ def _grouped_query(context: WeightContext) -> Counter[str]:
 
 
 def _latent(context: WeightContext) -> Counter[str]:
-    """The absorbed decode weights are views of ``kv_b_proj`` and add nothing (``split_kv_b_proj`` of mla_attention.py)."""
+    """The absorbed decode weights are views of ``kv_b_proj`` and add nothing
+    (``split_kv_b_proj`` of mla_attention.py).
+    """
     full, hidden, width = context.shape.full, context.shape.hidden, context.width
     heads = split(full.heads, context.tensor, "attention heads")
     query_out = heads * (full.nope_dim + full.rope_dim)
@@ -106,9 +127,15 @@ def _latent(context: WeightContext) -> Counter[str]:
     latent = full.head_dim * hidden + full.latent_rank * heads * (full.nope_dim + full.value_dim)
     output = heads * full.value_dim * hidden
     # Kimi's own layer adds a unit scale and two reciprocals to the four scales.
-    scales = _SCALES_BYTES + (3 * _F32 if context.shape.family.startswith("kimi_l") or context.shape.family == "kimi_k3" else 0)
+    scales = _SCALES_BYTES + (
+        3 * _F32
+        if context.shape.family.startswith("kimi_l") or context.shape.family == "kimi_k3"
+        else 0
+    )
     norms = (norm + full.latent_rank) * width
-    return Counter({"attention": (query + gate + latent + output) * width, "norms": norms, "buffers": scales})
+    return Counter(
+        {"attention": (query + gate + latent + output) * width, "norms": norms, "buffers": scales}
+    )
 
 
 def _gated_delta(context: WeightContext) -> Counter[str]:
@@ -120,7 +147,9 @@ def _gated_delta(context: WeightContext) -> Counter[str]:
     projections = (2 * key + 2 * value + 2 * heads + value) * hidden * width
     convolution = (2 * key + value) * linear.conv_kernel * width
     small = heads * (width + _F32)  # dt_bias in the model's dtype, A_log in float32
-    return Counter({"linear_attention": projections + convolution + small, "norms": linear.value_dim * width})
+    return Counter(
+        {"linear_attention": projections + convolution + small, "norms": linear.value_dim * width}
+    )
 
 
 def _kda(context: WeightContext) -> Counter[str]:
@@ -135,7 +164,11 @@ def _kda(context: WeightContext) -> Counter[str]:
     small = (value + heads) * _F32
     buffers = convolution + linear.value_dim * _F32 if context.rules.fused_kda_buffers else 0
     return Counter(
-        {"linear_attention": projections + convolution + small, "norms": linear.value_dim * width, "buffers": buffers},
+        {
+            "linear_attention": projections + convolution + small,
+            "norms": linear.value_dim * width,
+            "buffers": buffers,
+        },
     )
 
 
@@ -147,10 +180,17 @@ def _dense(context: WeightContext) -> Counter[str]:
 def _experts(context: WeightContext, experts: ExpertShape) -> Counter[str]:
     hidden, width = context.shape.hidden, context.width
     parts = Counter({"routed_experts": routed_expert_bytes(context, experts)})
-    router = experts.count * hidden * width + (experts.count * _F32 if experts.score_correction else 0)
+    router = experts.count * hidden * width + (
+        experts.count * _F32 if experts.score_correction else 0
+    )
     parts["router"] = router + (hidden * width if experts.shared_gate else 0)
     if experts.shared_intermediate:
-        parts["shared_experts"] = 3 * split(experts.shared_intermediate, context.tensor, "shared expert width") * hidden * width
+        parts["shared_experts"] = (
+            3
+            * split(experts.shared_intermediate, context.tensor, "shared expert width")
+            * hidden
+            * width
+        )
     if experts.hidden != hidden:
         parts["latent_projections"] = 2 * hidden * experts.hidden * width
         parts["norms"] = experts.hidden * width if experts.latent_norm else 0
@@ -160,9 +200,10 @@ def _experts(context: WeightContext, experts: ExpertShape) -> Counter[str]:
 def routed_expert_bytes(context: WeightContext, experts: ExpertShape) -> int:
     """Routed experts of one rank of one layer.
 
-    Expert parallelism spreads whole experts over tensor x data ranks; otherwise every expert is sliced over them
-    (layers/fused_moe/config.py). Kimi pads a slice below 256 columns (models/kimi_k3/nvidia/model.py). MXFP4 is 4 bits and one 8-bit
-    scale for 32 values.
+    Expert parallelism spreads whole experts over tensor x data ranks; otherwise every
+    expert is sliced over them (layers/fused_moe/config.py). Kimi pads a slice below 256
+    columns (models/kimi_k3/nvidia/model.py). MXFP4 is 4 bits and one 8-bit scale for 32
+    values.
     """
     parallelism = context.parallelism
     spread = parallelism.tensor * parallelism.data

@@ -1,7 +1,9 @@
-"""Nightly numbers over time: measured cells to entries, entries to series, series to confirmed slides. Pure.
+"""Nightly numbers over time: measured cells to entries, entries to series, series to
+confirmed slides. Pure.
 
-One entry is one night's value of one metric: the median over its valid sessions of each session's median valid round (SESSION metrics: of
-the sessions' values). A night without a valid session leaves no entry; ``missing_nights`` counts it.
+One entry is one night's value of one metric: the median over its valid sessions of each
+session's median valid round (SESSION metrics: of the sessions' values). A night without
+a valid session leaves no entry; ``missing_nights`` counts it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from k3perf.records.metric_definitions import METRICS, Comparison, Direction
 from k3perf.records.measurement import CellMeasurement
+from k3perf.records.metric_definitions import METRICS, Comparison, Direction
 from k3perf.records.samples import Arm
 from k3perf.stats.change_point import ChangePoint, change_points
 
@@ -23,7 +25,9 @@ Text = Annotated[str, Field(max_length=300)]
 
 
 class HistoryEntry(BaseModel):
-    """One line of ``history.jsonl`` on the ``perf-history`` branch. ``value`` None: measured, but no valid session."""
+    """One line of ``history.jsonl`` on the ``perf-history`` branch. ``value`` None:
+    measured, but no valid session.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +51,9 @@ SeriesKey = tuple[str, str, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one metric in order of time, on one hardware class and one workload plan; other numbers are not comparable."""
+    """The values of one metric in order of time, on one hardware class and one workload
+    plan; other numbers are not comparable.
+    """
 
     target: str
     config: str
@@ -64,7 +70,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Slide:
-    """A change for the worse that later nights confirm. ``loss_ratio`` compares the levels before and after, positive is worse."""
+    """A change for the worse that later nights confirm. ``loss_ratio`` compares the
+    levels before and after, positive is worse.
+    """
 
     series: Series
     first: HistoryEntry
@@ -76,7 +84,12 @@ class Slide:
 
 
 def entries_of(
-    cells: Iterable[CellMeasurement], *, run_id: str, commit: str, created_at_utc: str, vllm_version: str
+    cells: Iterable[CellMeasurement],
+    *,
+    run_id: str,
+    commit: str,
+    created_at_utc: str,
+    vllm_version: str,
 ) -> tuple[HistoryEntry, ...]:
     """One entry per cell and metric that the candidate's sessions speak of."""
     return tuple(
@@ -112,29 +125,45 @@ def _session_values(cell: CellMeasurement) -> dict[str, list[float]]:
         for metric, values in rounds.items():
             found.setdefault(metric, []).extend([median(values)] if values and usable else [])
         for metric, value in session.values.items():
-            found.setdefault(metric, []).extend([value.value] if value.value is not None and usable else [])
+            found.setdefault(metric, []).extend(
+                [value.value] if value.value is not None and usable else []
+            )
     return found
 
 
 def unmeasured(planned: Iterable[str], cells: Iterable[CellMeasurement]) -> tuple[str, ...]:
-    """The ids of ``planned`` cells without a valid candidate session among ``cells``: a night that lost them must not end in silence."""
+    """The ids of ``planned`` cells without a valid candidate session among ``cells``: a
+    night that lost them must not end in silence.
+    """
     measured = {
         f"{cell.target}-{cell.config}-{cell.workload}"
         for cell in cells
-        if not cell.invalid_reasons and any(not session.invalid_reasons for session in cell.arm(Arm.CANDIDATE))
+        if not cell.invalid_reasons
+        and any(not session.invalid_reasons for session in cell.arm(Arm.CANDIDATE))
     }
     return tuple(name for name in planned if name not in measured)
 
 
 def series_of(entries: Iterable[HistoryEntry]) -> tuple[Series, ...]:
-    """Entries grouped by cell, metric, hardware class and plan, each in order of time; one run counts once."""
+    """Entries grouped by cell, metric, hardware class and plan, each in order of time;
+    one run counts once.
+    """
     groups: dict[SeriesKey, dict[str, HistoryEntry]] = {}
     for entry in entries:
-        key = (entry.target, entry.config, entry.workload, entry.metric, entry.hardware_class, entry.plan_digest)
+        key = (
+            entry.target,
+            entry.config,
+            entry.workload,
+            entry.metric,
+            entry.hardware_class,
+            entry.plan_digest,
+        )
         groups.setdefault(key, {}).setdefault(entry.run_id, entry)
     found = []
     for (target, config, workload, metric, *_), runs in groups.items():
-        ordered = tuple(sorted(runs.values(), key=lambda entry: (entry.created_at_utc, entry.run_id)))
+        ordered = tuple(
+            sorted(runs.values(), key=lambda entry: (entry.created_at_utc, entry.run_id))
+        )
         valued = tuple(entry for entry in ordered if entry.value is not None)
         found.append(Series(target, config, workload, metric, valued, len(ordered) - len(valued)))
     return tuple(found)
@@ -148,16 +177,26 @@ def slides(
     window_nights: int = 60,
     minimum_nights: int = 4,
 ) -> tuple[Slide, ...]:
-    """The newest change of each series, where it is for the worse and ``minimum_nights`` nights or more confirm it, worst first.
+    """The newest change of each series, where it is for the worse and
+    ``minimum_nights`` nights or more confirm it, worst first.
 
-    One night's budget is spent over all series in equal parts. Positive series are tested on the log scale. A statistical metric's loss
-    below ``relevant_loss_ratio`` is no slide; of an exact metric every loss is.
+    One night's budget is spent over all series in equal parts. Positive series are
+    tested on the log scale. A statistical metric's loss below ``relevant_loss_ratio``
+    is no slide; of an exact metric every loss is.
     """
-    usable = [series for series in all_series if len(series.values) >= 2 * minimum_nights and series.metric in METRICS]
+    usable = [
+        series
+        for series in all_series
+        if len(series.values) >= 2 * minimum_nights and series.metric in METRICS
+    ]
     if not usable:
         return ()
     alpha = false_alarm_budget / len(usable)
-    found = [slide for series in usable if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None]
+    found = [
+        slide
+        for series in usable
+        if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None
+    ]
     found = [slide for slide in found if _relevant(slide, relevant_loss_ratio)]
     return tuple(sorted(found, key=lambda slide: -slide.loss_ratio))
 
@@ -172,13 +211,23 @@ def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int
     values = series.values[-window_nights:]
     on_log_scale = min(values) > 0
     data = [math.log(value) for value in values] if on_log_scale else list(values)
-    changes = change_points(data, alpha=alpha, permutation_count=math.ceil(10 / alpha), minimum_segment=minimum_nights)
+    changes = change_points(
+        data, alpha=alpha, permutation_count=math.ceil(10 / alpha), minimum_segment=minimum_nights
+    )
     if not changes:
         return None
     last = changes[-1]
     before, after = _levels(last, on_log_scale=on_log_scale)
     loss_ratio = _loss_ratio(series.metric, before, after)
-    return Slide(series, entries[last.index], before, after, loss_ratio, last.p_value, len(values) - last.index)
+    return Slide(
+        series,
+        entries[last.index],
+        before,
+        after,
+        loss_ratio,
+        last.p_value,
+        len(values) - last.index,
+    )
 
 
 def _levels(change: ChangePoint, *, on_log_scale: bool) -> tuple[float, float]:
@@ -188,5 +237,7 @@ def _levels(change: ChangePoint, *, on_log_scale: bool) -> tuple[float, float]:
 
 
 def _loss_ratio(metric: str, before: float, after: float) -> float:
-    change = (after - before) / abs(before) if before else float(after > before) - float(after < before)
+    change = (
+        (after - before) / abs(before) if before else float(after > before) - float(after < before)
+    )
     return -change if METRICS[metric].direction is Direction.HIGHER_IS_BETTER else change

@@ -1,4 +1,6 @@
-"""Nightly series and slides to a page for GitHub Pages and to the text of an issue. Pure; escapes everything it did not write itself."""
+"""Nightly series and slides to a page for GitHub Pages and to the text of an issue.
+Pure; escapes everything it did not write itself.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def _row(series: Series, slide: Slide | None) -> dict[str, Any]:
         "newest": number(values[-1], unit),
         "nights": len(values),
         "missing": series.missing_nights or "",
-        "points": " ".join(f"{_x(index, len(values)):.1f},{_y(value, values):.1f}" for index, value in enumerate(values)),
+        "points": " ".join(
+            f"{_x(index, len(values)):.1f},{_y(value, values):.1f}"
+            for index, value in enumerate(values)
+        ),
         "loss": percent(slide.loss_ratio) if slide else "",
         "change_x": f"{_x(len(values) - slide.nights_since, len(values)):.1f}" if slide else "",
     }
@@ -68,12 +73,20 @@ def _x(index: int, count: int) -> float:
 
 def _y(value: float, values: tuple[float, ...]) -> float:
     low, high = min(values), max(values)
-    return _HEIGHT / 2 if high == low else _HEIGHT - _MARGIN - (value - low) / (high - low) * (_HEIGHT - 2 * _MARGIN)
+    return (
+        _HEIGHT / 2
+        if high == low
+        else _HEIGHT - _MARGIN - (value - low) / (high - low) * (_HEIGHT - 2 * _MARGIN)
+    )
 
 
 def issue(slides: tuple[Slide, ...]) -> str:
     """The issue's text: one row a slide, worst first, with the commit range to look at."""
-    lines = [ISSUE_MARKER, "The nightly history holds changes for the worse that later nights confirm.", ""]
+    lines = [
+        ISSUE_MARKER,
+        "The nightly history holds changes for the worse that later nights confirm.",
+        "",
+    ]
     lines += [
         "| cell | metric | before | since | loss | first seen | nights since | p |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
@@ -97,7 +110,10 @@ def _issue_row(slide: Slide) -> str:
         number(slide.before_value, unit),
         number(slide.after_value, unit),
         percent(slide.loss_ratio),
-        f"{code(slide.first.created_at_utc)} at {code(slide.first.commit[:12])}, vLLM {code(slide.first.vllm_version)}",
+        (
+            f"{code(slide.first.created_at_utc)} at {code(slide.first.commit[:12])}, vLLM"
+            f" {code(slide.first.vllm_version)}"
+        ),
         str(slide.nights_since),
         number(slide.p_value),
     ]

@@ -1,6 +1,8 @@
-"""A verdict document and its plan to what GitHub shows: a sticky comment, a job summary, annotations, a check run. Pure.
+"""A verdict document and its plan to what GitHub shows: a sticky comment, a job
+summary, annotations, a check run. Pure.
 
-Documents come from artefacts of pull requests and are hostile: every string goes through ``report.escaping``, every list has an end.
+Documents come from artefacts of pull requests and are hostile: every string goes
+through ``report.escaping``, every list has an end.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from typing import Any, Final
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict_file import CellEntry, DifferenceEntry, MetricEntry, VerdictDocument
-from k3perf.report.escaping import code, command_data, command_property, number, percent, prose, visible
+from k3perf.report.escaping import (
+    code,
+    command_data,
+    command_property,
+    number,
+    percent,
+    prose,
+    visible,
+)
 
 COMMENT_MARKER: Final = "<!-- k3perf-report -->"
 MAXIMUM_COMMENT_CHARACTERS: Final = 60_000  # GitHub's own limit is 65,536
@@ -42,7 +52,9 @@ _LEVEL: Final[dict[Outcome, str]] = {
 
 
 def comment(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
-    """The pull request's comment: worst findings first, at most ``MAXIMUM_COMMENT_CHARACTERS``."""
+    """The pull request's comment: worst findings first, at most
+    ``MAXIMUM_COMMENT_CHARACTERS``.
+    """
     return _fit([COMMENT_MARKER, *_body(verdict, plan, everything=False)])
 
 
@@ -53,13 +65,30 @@ def summary(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
 
 def refusal_comment(reason: str) -> str:
     """The comment for results that cannot be read."""
-    lines = [COMMENT_MARKER, "## k3perf: INVALID", "", f"The run's results could not be read: {prose(reason, 500)}", ""]
-    return "\n".join([*lines, "Nothing follows from them, neither a pass nor a loss. See the run's log."]) + "\n"
+    lines = [
+        COMMENT_MARKER,
+        "## k3perf: INVALID",
+        "",
+        f"The run's results could not be read: {prose(reason, 500)}",
+        "",
+    ]
+    return (
+        "\n".join(
+            [*lines, "Nothing follows from them, neither a pass nor a loss. See the run's log."]
+        )
+        + "\n"
+    )
 
 
 def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bool) -> list[str]:
-    counts = {outcome: sum(cell.outcome is outcome for cell in verdict.cells) for outcome in reversed(Outcome)}
-    told = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count) or "none"
+    counts = {
+        outcome: sum(cell.outcome is outcome for cell in verdict.cells)
+        for outcome in reversed(Outcome)
+    }
+    told = (
+        ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+        or "none"
+    )
     lines = [f"## k3perf: {verdict.outcome.value}", ""]
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {told}.", ""]
@@ -68,7 +97,9 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     lines += _missing(verdict)
     lines += _invalid(verdict)
     lines += _metric_table(verdict, (Outcome.INCONCLUSIVE,), "Undecided")
-    lines += _metric_table(verdict, (Outcome.IMPROVED,), "Improved: run `k3perf baseline propose` to lift the baseline")
+    lines += _metric_table(
+        verdict, (Outcome.IMPROVED,), "Improved: run `k3perf baseline propose` to lift the baseline"
+    )
     if everything:
         lines += _metric_table(verdict, (Outcome.PASS,), "Passed")
     lines += _notes(verdict)
@@ -93,7 +124,11 @@ def _fit(lines: list[str]) -> str:
         size += len(line) + 1
         if size > MAXIMUM_COMMENT_CHARACTERS:
             kept.append("")
-            kept += ["</details>", ""] if kept.count("</details>") < sum(part.startswith("<details>") for part in kept) else []
+            kept += (
+                ["</details>", ""]
+                if kept.count("</details>") < sum(part.startswith("<details>") for part in kept)
+                else []
+            )
             kept.append("Cut here; the whole report is in the run's artefacts.")
             break
         kept.append(line)
@@ -105,7 +140,12 @@ def _by_severity(cells: Iterable[CellEntry]) -> list[CellEntry]:
 
 
 def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title: str) -> list[str]:
-    rows = [(cell, metric) for cell in verdict.cells for metric in cell.metrics if metric.outcome in outcomes]
+    rows = [
+        (cell, metric)
+        for cell in verdict.cells
+        for metric in cell.metrics
+        if metric.outcome in outcomes
+    ]
     if not rows:
         return []
     rows.sort(key=lambda row: -(row[1].loss_ratio if row[1].loss_ratio is not None else 0.0))
@@ -122,8 +162,14 @@ def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title
 def _metric_row(cell: CellEntry, metric: MetricEntry) -> str:
     bounds = "-"
     if metric.loss_lower_bound_ratio is not None or metric.loss_upper_bound_ratio is not None:
-        bounds = f"{percent(metric.loss_lower_bound_ratio)} .. {percent(metric.loss_upper_bound_ratio)}"
-    tolerance = percent(metric.tolerance_ratio) if metric.tolerance_ratio is not None else number(metric.tolerance_absolute, metric.unit)
+        bounds = (
+            f"{percent(metric.loss_lower_bound_ratio)} .. {percent(metric.loss_upper_bound_ratio)}"
+        )
+    tolerance = (
+        percent(metric.tolerance_ratio)
+        if metric.tolerance_ratio is not None
+        else number(metric.tolerance_absolute, metric.unit)
+    )
     fields = [
         f"{code(cell.target)} {code(cell.config)} {code(cell.workload)}",
         code(metric.metric),
@@ -162,20 +208,33 @@ def _drift_row(cell: CellEntry, change: DifferenceEntry) -> str:
 
 def _missing(verdict: VerdictDocument) -> list[str]:
     lines = [f"* {_cell(cell)}: {prose(cell.missing)}" for cell in verdict.cells if cell.missing]
-    return ["### No baseline", "", *lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES), ""] if lines else []
+    return (
+        ["### No baseline", "", *lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES), ""]
+        if lines
+        else []
+    )
 
 
 def _invalid(verdict: VerdictDocument) -> list[str]:
     lines = [
-        f"* {_cell(cell)}: {code(reason.rule)}, {prose(reason.text)}{_reading(reason.reading, reason.limit)}"
+        f"* {_cell(cell)}: {code(reason.rule)},"
+        f" {prose(reason.text)}{_reading(reason.reading, reason.limit)}"
         for cell in verdict.cells
         for reason in cell.invalid_reasons
     ]
-    return ["### Invalid", "", *lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES), ""] if lines else []
+    return (
+        ["### Invalid", "", *lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES), ""]
+        if lines
+        else []
+    )
 
 
 def _reading(reading: float | None, limit: float | None) -> str:
-    return "" if reading is None and limit is None else f" (read {number(reading)}, limit {number(limit)})"
+    return (
+        ""
+        if reading is None and limit is None
+        else f" (read {number(reading)}, limit {number(limit)})"
+    )
 
 
 def _notes(verdict: VerdictDocument) -> list[str]:
@@ -189,22 +248,39 @@ def _notes(verdict: VerdictDocument) -> list[str]:
 def _planned(plan: PlanDocument | None) -> list[str]:
     if plan is None:
         return []
-    lines = [f"* left out of the budget: {code(entry.cell)}, {prose(entry.reason)}" for entry in plan.left_out]
+    lines = [
+        f"* left out of the budget: {code(entry.cell)}, {prose(entry.reason)}"
+        for entry in plan.left_out
+    ]
     lines += [f"* {prose(note)}" for note in plan.notes]
     if plan.over_budget:
-        lines.insert(0, "* The directly touched cells alone exceed the budget; they were measured all the same.")
+        lines.insert(
+            0,
+            "* The directly touched cells alone exceed the budget; they were measured all the"
+            " same.",
+        )
     shown = [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
     title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes"
     title += f" (an estimate for {plan.estimated_count})" if plan.estimated_count else ""
     title += f", {len(plan.left_out)} left out"
-    return [f"<details><summary>{title}</summary>", "", *shown, "", "</details>", ""] if lines else [title + ".", ""]
+    return (
+        [f"<details><summary>{title}</summary>", "", *shown, "", "</details>", ""]
+        if lines
+        else [title + ".", ""]
+    )
 
 
 def _provenance(verdict: VerdictDocument) -> list[str]:
     told = f"Run {code(verdict.run_id)} of {code(verdict.commit)}"
     told += f" with vLLM {code(verdict.vllm_version)}" if verdict.vllm_version else ""
-    budget = f"{verdict.gated_metric_count} gated metrics share a false-alarm budget of {verdict.false_alarm_budget * 100:.3g} %"
-    return [f'{told}. {budget}. A loss is positive; bounds are one-sided; "could see" is the smallest loss this run could have shown.']
+    budget = (
+        f"{verdict.gated_metric_count} gated metrics share a false-alarm budget of"
+        f" {verdict.false_alarm_budget * 100:.3g} %"
+    )
+    return [
+        f'{told}. {budget}. A loss is positive; bounds are one-sided; "could see" is the smallest'
+        " loss this run could have shown."
+    ]
 
 
 def _cell(cell: CellEntry) -> str:
@@ -212,7 +288,9 @@ def _cell(cell: CellEntry) -> str:
 
 
 def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
-    """(path, level, title, message) per config, worst first, one each: a reader opens a file once."""
+    """(path, level, title, message) per config, worst first, one each: a reader opens a
+    file once.
+    """
     found: dict[str, list[CellEntry]] = {}
     for cell in _by_severity(verdict.cells):
         if cell.outcome in _LEVEL and _CONFIG_NAME.fullmatch(cell.config):
@@ -221,7 +299,14 @@ def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
     for config, cells in list(found.items())[:_MAXIMUM_ANNOTATIONS]:
         worst = cells[0].outcome
         told = "; ".join(_finding(cell) for cell in cells if cell.outcome is worst)
-        entries.append((f"perf_tests/configs/{config}.yaml", _LEVEL[worst], f"k3perf: {worst.value}", visible(told, 900)))
+        entries.append(
+            (
+                f"perf_tests/configs/{config}.yaml",
+                _LEVEL[worst],
+                f"k3perf: {worst.value}",
+                visible(told, 900),
+            )
+        )
     return entries
 
 
@@ -231,7 +316,9 @@ def _finding(cell: CellEntry) -> str:
     if bad:
         return f"{where}: {', '.join(_moved(metric) for metric in bad)}"
     if cell.outcome is Outcome.CONFIG_DRIFT:
-        return f"{where}: " + ", ".join(f"{change.key} was {change.was}, is {change.now}" for change in cell.differences)
+        return f"{where}: " + ", ".join(
+            f"{change.key} was {change.was}, is {change.now}" for change in cell.differences
+        )
     if cell.outcome is Outcome.INVALID:
         return f"{where}: " + "; ".join(reason.text for reason in cell.invalid_reasons)
     return f"{where}: {cell.missing}"
@@ -239,26 +326,44 @@ def _finding(cell: CellEntry) -> str:
 
 def _moved(metric: MetricEntry) -> str:
     if metric.tolerance_ratio is None:  # exact: a share of a huge number says nothing
-        return f"{metric.metric} {number(metric.baseline_value, metric.unit)} -> {number(metric.now_value, metric.unit)}"
-    return f"{metric.metric} {percent(metric.loss_ratio)} (tolerance {percent(metric.tolerance_ratio)})"
+        return (
+            f"{metric.metric} {number(metric.baseline_value, metric.unit)} ->"
+            f" {number(metric.now_value, metric.unit)}"
+        )
+    return (
+        f"{metric.metric} {percent(metric.loss_ratio)} (tolerance"
+        f" {percent(metric.tolerance_ratio)})"
+    )
 
 
 def workflow_commands(verdict: VerdictDocument) -> str:
     """Workflow commands, one a config: errors and warnings on the config's file."""
     commands = {"failure": "error", "warning": "warning", "notice": "notice"}
     lines = [
-        f"::{commands[level]} file={command_property(path)},line=1,title={command_property(title)}::{command_data(message)}"
+        f"::{commands[level]}"
+        f" file={command_property(path)},line=1,title={command_property(title)}::{command_data(message)}"
         for path, level, title, message in _findings(verdict)
     ]
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def check_run(verdict: VerdictDocument, plan: PlanDocument | None, head_sha: str) -> dict[str, Any]:
-    """The body of GitHub's "create a check run" request, with at most 50 annotations as one request takes."""
+    """The body of GitHub's "create a check run" request, with at most 50 annotations as
+    one request takes.
+    """
     failed = verdict.outcome not in (Outcome.PASS, Outcome.IMPROVED, Outcome.INCONCLUSIVE)
-    conclusion = "failure" if failed else "neutral" if verdict.outcome is Outcome.INCONCLUSIVE else "success"
+    conclusion = (
+        "failure" if failed else "neutral" if verdict.outcome is Outcome.INCONCLUSIVE else "success"
+    )
     entries = [
-        {"path": path, "start_line": 1, "end_line": 1, "annotation_level": level, "title": title, "message": message}
+        {
+            "path": path,
+            "start_line": 1,
+            "end_line": 1,
+            "annotation_level": level,
+            "title": title,
+            "message": message,
+        }
         for path, level, title, message in _findings(verdict)
     ]
     return {
@@ -266,7 +371,11 @@ def check_run(verdict: VerdictDocument, plan: PlanDocument | None, head_sha: str
         "head_sha": head_sha,
         "status": "completed",
         "conclusion": conclusion,
-        "output": {"title": f"k3perf: {verdict.outcome.value}", "summary": summary(verdict, plan), "annotations": entries},
+        "output": {
+            "title": f"k3perf: {verdict.outcome.value}",
+            "summary": summary(verdict, plan),
+            "annotations": entries,
+        },
     }
 
 
@@ -277,5 +386,9 @@ def refused_check_run(reason: str, head_sha: str) -> dict[str, Any]:
         "head_sha": head_sha,
         "status": "completed",
         "conclusion": "failure",
-        "output": {"title": "k3perf: INVALID", "summary": refusal_comment(reason), "annotations": []},
+        "output": {
+            "title": "k3perf: INVALID",
+            "summary": refusal_comment(reason),
+            "annotations": [],
+        },
     }

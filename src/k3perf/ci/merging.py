@@ -1,7 +1,8 @@
 """Verdicts of a plan's shards, and of their retries, to one verdict. Pure.
 
-A planned cell without a result becomes INVALID, never absent; a retry's result replaces an INVALID one and nothing else; the shares of
-the false-alarm budget that the chosen results were judged under must sum to at most the suite's.
+A planned cell without a result becomes INVALID, never absent; a retry's result replaces
+an INVALID one and nothing else; the shares of the false-alarm budget that the chosen
+results were judged under must sum to at most the suite's.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from k3perf.errors import UsageError
 from k3perf.ci.commits import distinct_commits
+from k3perf.errors import UsageError
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument, PlannedCell, PlannedShard
 from k3perf.records.verdict_file import CellEntry, InvalidEntry, VerdictDocument
@@ -26,11 +27,15 @@ class _Judged:
     share: float
 
 
-def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = "") -> VerdictDocument:
-    """One verdict over all planned cells, in the plan's order; results for cells that nobody planned come last, with a note.
+def merge(
+    plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = ""
+) -> VerdictDocument:
+    """One verdict over all planned cells, in the plan's order; results for cells that
+    nobody planned come last, with a note.
 
-    ``lost`` says what is known about results that could not be read. A file that is given twice counts once. Raises UsageError when the
-    files are of several commits, or when the shards together spent more than the suite's false-alarm budget.
+    ``lost`` says what is known about results that could not be read. A file that is
+    given twice counts once. Raises UsageError when the files are of several commits, or
+    when the shards together spent more than the suite's false-alarm budget.
     """
     files = _each_once(verdicts)
     commit = _one_commit(files)
@@ -41,8 +46,15 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
             found[judged.cell.cell_id] = judged if known is None else _choose(known, judged)
     _check_budget(plan, found)
     planned = {entry.cell for entry in plan.cells}
-    cells = [_judged_cell(found[entry.cell].cell) if entry.cell in found else _lost_cell(entry, lost) for entry in plan.cells]
-    cells += [_noted(judged.cell, "measured though no plan asked for it") for key, judged in found.items() if key not in planned]
+    cells = [
+        _judged_cell(found[entry.cell].cell) if entry.cell in found else _lost_cell(entry, lost)
+        for entry in plan.cells
+    ]
+    cells += [
+        _noted(judged.cell, "measured though no plan asked for it")
+        for key, judged in found.items()
+        if key not in planned
+    ]
     first = files[0] if files else None
     return VerdictDocument(
         schema_version=1,
@@ -57,7 +69,9 @@ def merge(plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str 
 
 
 def _each_once(verdicts: Iterable[VerdictDocument]) -> tuple[VerdictDocument, ...]:
-    """A copy of a file, such as an artefact that was unpacked twice, is no second measurement."""
+    """A copy of a file, such as an artefact that was unpacked twice, is no second
+    measurement.
+    """
     kept: list[VerdictDocument] = []
     for document in verdicts:
         if document not in kept:
@@ -66,29 +80,50 @@ def _each_once(verdicts: Iterable[VerdictDocument]) -> tuple[VerdictDocument, ..
 
 
 def _one_commit(files: Iterable[VerdictDocument]) -> str:
-    """What the shards of one plan measured, as the longest hash among theirs; empty without any. An old commit's result among them would let
-    the new one pass unmeasured, so it is refused."""
+    """What the shards of one plan measured, as the longest hash among theirs; empty
+    without any. An old commit's result among them would let the new one pass
+    unmeasured, so it is refused.
+    """
     commits = sorted(distinct_commits(document.commit for document in files))
     if len(commits) > 1:
-        raise UsageError(f"the results are of {len(commits)} commits ({', '.join(commits)[:400]}). Merge those of one commit alone.")
+        raise UsageError(
+            f"the results are of {len(commits)} commits ({', '.join(commits)[:400]}). Merge those"
+            " of one commit alone."
+        )
     return commits[0] if commits else ""
 
 
 def _judged(document: VerdictDocument) -> list[_Judged]:
-    """Each cell with what its metrics spent: ``alpha`` is a metric's share of the budget (exact metrics spend none)."""
-    return [_Judged(cell, sum(metric.alpha or 0.0 for metric in cell.metrics)) for cell in document.cells]
+    """Each cell with what its metrics spent: ``alpha`` is a metric's share of the
+    budget (exact metrics spend none).
+    """
+    return [
+        _Judged(cell, sum(metric.alpha or 0.0 for metric in cell.metrics))
+        for cell in document.cells
+    ]
 
 
 def _choose(first: _Judged, second: _Judged) -> _Judged:
-    """A usable result over an INVALID one; of two of a kind the worse, so that a repeat can never wash a loss away."""
+    """A usable result over an INVALID one; of two of a kind the worse, so that a repeat
+    can never wash a loss away.
+    """
     if (first.cell.outcome is Outcome.INVALID) != (second.cell.outcome is Outcome.INVALID):
-        kept, dropped = (second, first) if first.cell.outcome is Outcome.INVALID else (first, second)
+        kept, dropped = (
+            (second, first) if first.cell.outcome is Outcome.INVALID else (first, second)
+        )
         why = dropped.cell.invalid_reasons[0].rule if dropped.cell.invalid_reasons else "a metric"
-        return _Judged(_noted(kept.cell, f"measured again on another runner: the other result was INVALID ({why})"), kept.share)
+        return _Judged(
+            _noted(
+                kept.cell, f"measured again on another runner: the other result was INVALID ({why})"
+            ),
+            kept.share,
+        )
     if first.cell.outcome is Outcome.INVALID:
         return _Judged(_noted(second.cell, "measured twice, INVALID both times"), second.share)
     kept = max(first, second, key=lambda judged: SEVERITY[judged.cell.outcome])
-    return _Judged(_noted(kept.cell, "measured twice; the worse result counts"), first.share + second.share)
+    return _Judged(
+        _noted(kept.cell, "measured twice; the worse result counts"), first.share + second.share
+    )
 
 
 def _noted(cell: CellEntry, note: str) -> CellEntry:
@@ -96,7 +131,10 @@ def _noted(cell: CellEntry, note: str) -> CellEntry:
 
 
 def _lost_cell(planned: PlannedCell, lost: str) -> CellEntry:
-    text = f"no result for this cell: its runner ended without one or never started{'; ' + lost if lost else ''}"
+    text = (
+        "no result for this cell: its runner ended without one or never"
+        f" started{'; ' + lost if lost else ''}"
+    )
     return CellEntry(
         target=planned.target,
         config=planned.config,
@@ -106,11 +144,17 @@ def _lost_cell(planned: PlannedCell, lost: str) -> CellEntry:
 
 
 def _judged_cell(cell: CellEntry) -> CellEntry:
-    """A planned cell that judged nothing and found nothing else would pass by saying nothing."""
+    """A planned cell that judged nothing and found nothing else would pass by saying
+    nothing.
+    """
     if cell.metrics or cell.differences or cell.invalid_reasons or cell.missing:
         return cell
     reason = InvalidEntry(
-        rule=UNJUDGED_RULE, text="the run judged no metric of this cell; it was only recorded, or the result is incomplete"
+        rule=UNJUDGED_RULE,
+        text=(
+            "the run judged no metric of this cell; it was only recorded, or the result is"
+            " incomplete"
+        ),
     )
     return cell.model_copy(update={"invalid_reasons": (reason,)})
 
@@ -119,8 +163,9 @@ def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:
     spent = sum(judged.share for judged in found.values())
     if spent > plan.false_alarm_budget * (1 + _ROUNDING) + _ROUNDING:
         raise UsageError(
-            f"the shards were judged under false-alarm budgets of {spent:.4g} together, the suite has {plan.false_alarm_budget:.4g}. "
-            "Run each shard with --k3-gated-metric-count of the whole plan."
+            f"the shards were judged under false-alarm budgets of {spent:.4g} together, the suite"
+            f" has {plan.false_alarm_budget:.4g}. Run each shard with --k3-gated-metric-count of"
+            " the whole plan."
         )
 
 
@@ -130,10 +175,14 @@ def _only(values: Iterable[str]) -> str:
     return ", ".join(distinct)[:200]
 
 
-def retry_shards(plan: PlanDocument, merged: VerdictDocument, pools: tuple[str, ...], used: dict[str, str]) -> tuple[PlannedShard, ...]:
-    """Shards that hold the INVALID cells alone. ``used`` names the pool that measured a shard; the retry asks for another one of ``pools``.
+def retry_shards(
+    plan: PlanDocument, merged: VerdictDocument, pools: tuple[str, ...], used: dict[str, str]
+) -> tuple[PlannedShard, ...]:
+    """Shards that hold the INVALID cells alone. ``used`` names the pool that measured a
+    shard; the retry asks for another one of ``pools``.
 
-    A hosted runner is a new machine each time and needs no pool. With fewer than two pools any runner of the class may take the retry.
+    A hosted runner is a new machine each time and needs no pool. With fewer than two
+    pools any runner of the class may take the retry.
     """
     invalid = {cell.cell_id for cell in merged.cells if cell.outcome is Outcome.INVALID}
     found = []
@@ -141,8 +190,14 @@ def retry_shards(plan: PlanDocument, merged: VerdictDocument, pools: tuple[str, 
         cells = tuple(cell for cell in shard.cells if cell in invalid)
         if not cells:
             continue
-        other = next((pool for pool in pools if pool != used.get(shard.shard)), "") if len(pools) > 1 else ""
+        other = (
+            next((pool for pool in pools if pool != used.get(shard.shard)), "")
+            if len(pools) > 1
+            else ""
+        )
         minutes = shard.minutes * len(cells) / len(shard.cells)
         changes = {"cells": cells, "shard": f"{shard.shard}-retry", "minutes": minutes}
-        found.append(shard.model_copy(update={**changes, "pool": "" if shard.kind == "cpu" else other}))
+        found.append(
+            shard.model_copy(update={**changes, "pool": "" if shard.kind == "cpu" else other})
+        )
     return tuple(found)

@@ -1,6 +1,8 @@
-"""Selected cells to a plan: what fits into a budget of device minutes, and how it is split over runners. Pure and deterministic.
+"""Selected cells to a plan: what fits into a budget of device minutes, and how it is
+split over runners. Pure and deterministic.
 
-Cells of one (target, config) share an engine's start, so they stay together on one runner ("engines whole").
+Cells of one (target, config) share an engine's start, so they stay together on one
+runner ("engines whole").
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from k3perf.ci.selection import Priority, SelectedCell
 from k3perf.config.suite import Cell, Suite
 from k3perf.gate.gated import check_metric_names, statistical_metric_count
-from k3perf.ci.selection import Priority, SelectedCell
 from k3perf.records.samples import Arm, SessionRecord
 from k3perf.units import ns_to_s
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-# What a session's rounds or a start are assumed to take before any run has recorded one like it.
+# What a session's rounds or a start are assumed to take before any run has recorded one
+# like it.
 UNRECORDED_SESSION_S = 300.0
 UNRECORDED_START_S = 120.0
 
@@ -31,10 +34,12 @@ _MAXIMUM_REFINEMENTS = 10_000
 
 
 class RecordedCosts(BaseModel):
-    """``perf_tests/costs.json``: wall time of earlier runs, medians in seconds, and the ids of those runs.
+    """``perf_tests/costs.json``: wall time of earlier runs, medians in seconds, and the
+    ids of those runs.
 
-    ``engine_start_s`` is keyed ``target/config``. ``session_s``, keyed by cell id, is one session's rounds, warm-up included; the
-    reference's beside them too, where there is one.
+    ``engine_start_s`` is keyed ``target/config``. ``session_s``, keyed by cell id, is
+    one session's rounds, warm-up included; the reference's beside them too, where there
+    is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +50,9 @@ class RecordedCosts(BaseModel):
     session_s: dict[str, Seconds] = Field(default_factory=dict)
 
     def over(self, earlier: RecordedCosts) -> RecordedCosts:
-        """These costs, and the earlier ones of what they do not have: one machine's runs do not make another's forgotten."""
+        """These costs, and the earlier ones of what they do not have: one machine's
+        runs do not make another's forgotten.
+        """
         return RecordedCosts(
             runs=tuple(sorted({*earlier.runs, *self.runs})),
             engine_start_s=dict(sorted({**earlier.engine_start_s, **self.engine_start_s}.items())),
@@ -54,29 +61,43 @@ class RecordedCosts(BaseModel):
 
 
 def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ()) -> RecordedCosts:
-    """What earlier sessions took: the median start of each engine, and for each cell the median time from a session's first round to the
-    last of it and of its reference's.
+    """What earlier sessions took: the median start of each engine, and for each cell
+    the median time from a session's first round to the last of it and of its
+    reference's.
 
-    One engine may serve several sessions; its start is counted once. Give sessions that ended: one cut short counts as a short one.
+    One engine may serve several sessions; its start is counted once. Give sessions that
+    ended: one cut short counts as a short one.
     """
     starts: dict[str, dict[str, float]] = {}
     pairs: dict[tuple[str, str], list[SessionRecord]] = {}
     for session in sessions:
         start_s = sum(stage.duration_s for stage in session.stages)
-        if start_s > 0 and session.arm is Arm.CANDIDATE:  # a reference's session bears its cell's names, its engine is another config's
-            starts.setdefault(f"{session.target}/{session.config}", {})[f"{session.started_at_utc} {start_s}"] = start_s
+        if (
+            start_s > 0 and session.arm is Arm.CANDIDATE
+        ):  # a reference's session bears its cell's names, its engine is another config's
+            starts.setdefault(f"{session.target}/{session.config}", {})[
+                f"{session.started_at_utc} {start_s}"
+            ] = start_s
         if session.rounds:
             # a pair's two sessions belong to one cell, the candidate's
-            pairs.setdefault((session.pair_id or session.session_id, session.workload), []).append(session)
+            pairs.setdefault((session.pair_id or session.session_id, session.workload), []).append(
+                session
+            )
     cells: dict[str, list[float]] = {}
     for members in pairs.values():
         for candidate in (member for member in members if member.arm is Arm.CANDIDATE):
             rounds = [record for member in members for record in member.rounds]
-            span_s = ns_to_s(max(record.end_ns for record in rounds) - min(record.start_ns for record in rounds))
-            cells.setdefault(f"{candidate.target}-{candidate.config}-{candidate.workload}", []).append(span_s)
+            span_s = ns_to_s(
+                max(record.end_ns for record in rounds) - min(record.start_ns for record in rounds)
+            )
+            cells.setdefault(
+                f"{candidate.target}-{candidate.config}-{candidate.workload}", []
+            ).append(span_s)
     return RecordedCosts(
         runs=tuple(sorted(set(runs))),
-        engine_start_s={key: _rounded_s(median(values.values())) for key, values in sorted(starts.items())},
+        engine_start_s={
+            key: _rounded_s(median(values.values())) for key, values in sorted(starts.items())
+        },
         session_s={key: _rounded_s(median(values)) for key, values in sorted(cells.items())},
     )
 
@@ -88,7 +109,9 @@ def _rounded_s(duration_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EngineGroup:
-    """The cells that one engine serves, and what they take: seconds on the runner, seconds times devices of the budget."""
+    """The cells that one engine serves, and what they take: seconds on the runner,
+    seconds times devices of the budget.
+    """
 
     target: str
     config: str
@@ -111,7 +134,9 @@ class EngineGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The groups inside the budget, the cells left out with the reason, and whether the nearest cells alone exceed the budget."""
+    """The groups inside the budget, the cells left out with the reason, and whether the
+    nearest cells alone exceed the budget.
+    """
 
     groups: tuple[EngineGroup, ...]
     left_out: tuple[tuple[Cell, str], ...]
@@ -147,7 +172,8 @@ class CostBasis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Recorded seconds, with the median of the nearest recorded relatives where a cell has none of its own.
+    """Recorded seconds, with the median of the nearest recorded relatives where a cell
+    has none of its own.
 
     ``recording``: the run takes ``baseline_sessions`` of each cell, and judges nothing.
     """
@@ -162,7 +188,8 @@ class CostModel:
         return CostBasis.RELATED if self._related_s(cell) else CostBasis.ASSUMED
 
     def cell_s(self, cell: Cell) -> float:
-        """Seconds to measure the cell once its engine is ready: the target's ``minimum_sessions``, all but the first with a start.
+        """Seconds to measure the cell once its engine is ready: the target's
+        ``minimum_sessions``, all but the first with a start.
 
         An undecided cell buys more of them, so this is no limit.
         """
@@ -175,16 +202,28 @@ class CostModel:
         return count * known + (count - 1) * self.start_s(cell)
 
     def _related_s(self, cell: Cell) -> list[float]:
-        """Sessions of other configs; a config's name holds no dash, so the names of targets and workloads cannot be taken for parts of it."""
-        cell_of_any_config = re.compile(f"{re.escape(cell.target.name)}-[a-z0-9_]+-{re.escape(cell.workload.name)}")
-        return [cost for key, cost in self.recorded.session_s.items() if cell_of_any_config.fullmatch(key)]
+        """Sessions of other configs; a config's name holds no dash, so the names of
+        targets and workloads cannot be taken for parts of it.
+        """
+        cell_of_any_config = re.compile(
+            f"{re.escape(cell.target.name)}-[a-z0-9_]+-{re.escape(cell.workload.name)}"
+        )
+        return [
+            cost
+            for key, cost in self.recorded.session_s.items()
+            if cell_of_any_config.fullmatch(key)
+        ]
 
     def start_s(self, cell: Cell) -> float:
         """Seconds from process start to ready."""
         known = self.recorded.engine_start_s.get(f"{cell.target.name}/{cell.config.name}")
         if known is not None:
             return known
-        near = [cost for key, cost in self.recorded.engine_start_s.items() if key.startswith(f"{cell.target.name}/")]
+        near = [
+            cost
+            for key, cost in self.recorded.engine_start_s.items()
+            if key.startswith(f"{cell.target.name}/")
+        ]
         return median(near) if near else UNRECORDED_START_S
 
 
@@ -192,7 +231,9 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
     """One group per (target, config), in the order of their first cells."""
     gathered: dict[tuple[str, str], list[SelectedCell]] = {}
     for selected in cells:
-        gathered.setdefault((selected.cell.target.name, selected.cell.config.name), []).append(selected)
+        gathered.setdefault((selected.cell.target.name, selected.cell.config.name), []).append(
+            selected
+        )
     return tuple(
         EngineGroup(
             target=target,
@@ -207,11 +248,14 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
     )
 
 
-def fit_budget(cells: Iterable[SelectedCell], costs: CostModel, budget_device_s: float | None) -> Fitted:
-    """As many cells as the budget holds, nearest to the change first; every config gets a first workload before any gets a second.
+def fit_budget(
+    cells: Iterable[SelectedCell], costs: CostModel, budget_device_s: float | None
+) -> Fitted:
+    """As many cells as the budget holds, nearest to the change first; every config gets
+    a first workload before any gets a second.
 
-    Directly touched cells stay even when they alone exceed the budget (``over_budget`` tells): a gate that drops what was changed
-    would pass what it never measured.
+    Directly touched cells stay even when they alone exceed the budget (``over_budget``
+    tells): a gate that drops what was changed would pass what it never measured.
     """
     chosen = tuple(cells)
     if budget_device_s is None:
@@ -224,17 +268,29 @@ def fit_budget(cells: Iterable[SelectedCell], costs: CostModel, budget_device_s:
         cell = selected.cell
         engine = (cell.target.name, cell.config.name)
         devices = cell.target.hardware.device_count  # of all hosts together
-        price_s = devices * (costs.cell_s(cell) + (0.0 if engine in started else costs.start_s(cell)))
+        price_s = devices * (
+            costs.cell_s(cell) + (0.0 if engine in started else costs.start_s(cell))
+        )
         if selected.priority is not Priority.DIRECT and spent_s + price_s > budget_device_s:
             guessed = "" if costs.basis(cell) is CostBasis.MEASURED else " by estimate"
             left_s = max(0.0, budget_device_s - spent_s)
-            left_out.append((cell, f"needs {price_s / 60:.1f} device minutes{guessed}, {left_s / 60:.1f} of the budget are left"))
+            left_out.append(
+                (
+                    cell,
+                    (
+                        f"needs {price_s / 60:.1f} device minutes{guessed}, {left_s / 60:.1f} of"
+                        " the budget are left"
+                    ),
+                )
+            )
             continue
         spent_s += price_s
         started.add(engine)
         kept.add(cell.cell_id)
     inside = tuple(selected for selected in chosen if selected.cell.cell_id in kept)
-    return Fitted(group_engines(inside, costs), tuple(left_out), over_budget=spent_s > budget_device_s)
+    return Fitted(
+        group_engines(inside, costs), tuple(left_out), over_budget=spent_s > budget_device_s
+    )
 
 
 def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
@@ -249,22 +305,32 @@ def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
 
 
 def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
-    """At most ``shard_count`` shards for each hardware class, balanced by duration, engines whole; no shard is empty.
+    """At most ``shard_count`` shards for each hardware class, balanced by duration,
+    engines whole; no shard is empty.
 
-    Longest processing time first (Graham 1969, within 4/3 of the best), then single moves and swaps while they shorten the longest.
+    Longest processing time first (Graham 1969, within 4/3 of the best), then single
+    moves and swaps while they shorten the longest.
     """
     by_class: dict[str, list[EngineGroup]] = {}
     for group in groups:
         by_class.setdefault(group.hardware_class, []).append(group)
-    parts = [(name, part) for name, members in by_class.items() for part in _balance(members, shard_count)]
+    parts = [
+        (name, part)
+        for name, members in by_class.items()
+        for part in _balance(members, shard_count)
+    ]
     return tuple(Shard(index, name, tuple(part)) for index, (name, part) in enumerate(parts))
 
 
 def gated_metric_count(suite: Suite, groups: Iterable[EngineGroup]) -> int:
-    """Gated statistical metrics over all groups: what every shard divides the suite's error budgets by, so that splitting keeps them. Raises
-    ConfigFileError for a tolerance of no metric."""
+    """Gated statistical metrics over all groups: what every shard divides the suite's
+    error budgets by, so that splitting keeps them. Raises ConfigFileError for a
+    tolerance of no metric.
+    """
     check_metric_names(suite)
-    return statistical_metric_count(suite, (selected.cell for group in groups for selected in group.cells))
+    return statistical_metric_count(
+        suite, (selected.cell for group in groups for selected in group.cells)
+    )
 
 
 def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGroup]]:
@@ -282,7 +348,9 @@ def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGro
 
 
 def _improve(parts: list[list[EngineGroup]]) -> bool:
-    """Moves or swaps one group from the longest part so that the longer of the two parts becomes shorter; False when nothing helps."""
+    """Moves or swaps one group from the longest part so that the longer of the two
+    parts becomes shorter; False when nothing helps.
+    """
     loads = [sum(group.duration_s for group in part) for part in parts]
     longest = max(range(len(parts)), key=loads.__getitem__)
     for other in sorted(range(len(parts)), key=loads.__getitem__):

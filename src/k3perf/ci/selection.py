@@ -1,6 +1,8 @@
-"""Changed files to the cells that they can affect, each with its reasons. Pure; git and the file system stay outside.
+"""Changed files to the cells that they can affect, each with its reasons. Pure; git and
+the file system stay outside.
 
-A file that no rule knows selects everything: an unneeded measurement costs minutes, a missed one hides a loss.
+A file that no rule knows selects everything: an unneeded measurement costs minutes, a
+missed one hides a loss.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class ChangedPath:
 
 
 class Priority(IntEnum):
-    """How near a cell is to the change; lower is nearer. A tight budget gives up the far ones first."""
+    """How near a cell is to the change; lower is nearer. A tight budget gives up the
+    far ones first.
+    """
 
     DIRECT = 0
     DESCENDANT = 1
@@ -40,16 +44,23 @@ class SelectedCell:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a change touches, in the suite's order. ``notes`` name changes that need no measurement but a reader's eye."""
+    """What a change touches, in the suite's order. ``notes`` name changes that need no
+    measurement but a reader's eye.
+    """
 
     cells: tuple[SelectedCell, ...]
     notes: tuple[str, ...] = ()
 
 
-# Files that cannot change a measurement. Everything else that no rule below knows selects the whole suite.
+# Files that cannot change a measurement. Everything else that no rule below knows
+# selects the whole suite.
 _HARMLESS_FOLDERS = ("docs/", "tests/", "benchmarks/", "changes/", ".github/ISSUE_TEMPLATE/")
-_WAIVERS = "baselines/waivers.yaml"  # may name any cell, so it is treated like a tolerance
-_HARMLESS_IN_SUITE = ("recordings", "costs.json")  # raw files behind baselines, and what earlier runs took
+# may name any cell, so it is treated like a tolerance
+_WAIVERS = "baselines/waivers.yaml"
+_HARMLESS_IN_SUITE = (
+    "recordings",
+    "costs.json",
+)  # raw files behind baselines, and what earlier runs took
 _HARMLESS_FILES = frozenset(
     {
         ".editorconfig",
@@ -87,12 +98,16 @@ class _Found:
         return bool(hit)
 
 
-def select(suite: Suite, changes: Iterable[ChangedPath], *, suite_folder: str = "perf_tests") -> Selection:
+def select(
+    suite: Suite, changes: Iterable[ChangedPath], *, suite_folder: str = "perf_tests"
+) -> Selection:
     """The cells that ``changes`` can affect.
 
-    A changed config selects its own cells, those of every config that depends on it, and the reference's cells that they are compared
-    with. A target, workload, model or trace selects the cells that use it; a refusal those that it may have freed; a baseline its own
-    cell. Tolerances, the harness, the engine's pin and unknown files select everything.
+    A changed config selects its own cells, those of every config that depends on it,
+    and the reference's cells that they are compared with. A target, workload, model or
+    trace selects the cells that use it; a refusal those that it may have freed; a
+    baseline its own cell. Tolerances, the harness, the engine's pin and unknown files
+    select everything.
     """
     found = _Found(suite, suite.cells())
     for change in changes:
@@ -144,8 +159,12 @@ def _everything(found: _Found, reason: str) -> None:
     found.add_where(lambda _: True, Priority.WIDE, reason)
 
 
-def _declared_name(found: _Found, change: ChangedPath, inside: PurePosixPath, known: Iterable[str]) -> str | None:
-    """The document's name where its file is called after it; otherwise None, and the file is treated as unknown or gone."""
+def _declared_name(
+    found: _Found, change: ChangedPath, inside: PurePosixPath, known: Iterable[str]
+) -> str | None:
+    """The document's name where its file is called after it; otherwise None, and the
+    file is treated as unknown or gone.
+    """
     if inside.stem in known:
         return inside.stem
     if change.deleted:
@@ -161,7 +180,9 @@ def _apply_config(found: _Found, change: ChangedPath, inside: PurePosixPath) -> 
         return
     _add_config(found, name, Priority.DIRECT, f"config {name} changed")
     for descendant in descendants(found.suite, name):
-        _add_config(found, descendant, Priority.DESCENDANT, f"depends on config {name}, which changed")
+        _add_config(
+            found, descendant, Priority.DESCENDANT, f"depends on config {name}, which changed"
+        )
 
 
 def _add_config(found: _Found, name: str, priority: Priority, reason: str) -> None:
@@ -170,18 +191,26 @@ def _add_config(found: _Found, name: str, priority: Priority, reason: str) -> No
         for group in target.equivalences:
             if name in group.configs[1:]:
                 hit |= _add_stand_in(
-                    found, target.name, group.configs[0], priority, f"{reason}; on {target.name} {group.configs[0]} stands for {name}"
+                    found,
+                    target.name,
+                    group.configs[0],
+                    priority,
+                    f"{reason}; on {target.name} {group.configs[0]} stands for {name}",
                 )
     if not hit:
         found.notes.append(f"config {name} has no cell on any target")
 
 
 def _add_stand_in(found: _Found, target: str, config: str, priority: Priority, reason: str) -> bool:
-    return found.add_where(lambda cell: cell.target.name == target and cell.config.name == config, priority, reason)
+    return found.add_where(
+        lambda cell: cell.target.name == target and cell.config.name == config, priority, reason
+    )
 
 
 def descendants(suite: Suite, name: str) -> tuple[str, ...]:
-    """Configs that depend on ``name`` through any chain of parents and combinations, in the suite's order."""
+    """Configs that depend on ``name`` through any chain of parents and combinations, in
+    the suite's order.
+    """
     reached = {name}
     frontier = [name]
     while frontier:
@@ -193,14 +222,25 @@ def descendants(suite: Suite, name: str) -> tuple[str, ...]:
 
 
 def _apply_refusal(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
-    """A refusal decides which cells there are: those that it may have freed, on its targets, have to be measured."""
-    refusal = next((known for known in found.suite.known_refusals if known.name == inside.stem), None)
+    """A refusal decides which cells there are: those that it may have freed, on its
+    targets, have to be measured.
+    """
+    refusal = next(
+        (known for known in found.suite.known_refusals if known.name == inside.stem), None
+    )
     if refusal is None:
         _everything(found, f"{change.path} decides which cells there are")
         return
-    of_targets = {name for name in found.suite.targets if refusal in found.suite.refusals_of(found.suite.target(name))}
+    of_targets = {
+        name
+        for name in found.suite.targets
+        if refusal in found.suite.refusals_of(found.suite.target(name))
+    }
     found.add_where(
-        lambda cell: cell.target.name in of_targets and bool(refusal.when.keys() & found.suite.changes(cell.config.name).keys()),
+        lambda cell: (
+            cell.target.name in of_targets
+            and bool(refusal.when.keys() & found.suite.changes(cell.config.name).keys())
+        ),
         Priority.DIRECT,
         f"refusal {refusal.name} changed",
     )
@@ -212,19 +252,26 @@ def _apply_target(found: _Found, change: ChangedPath, inside: PurePosixPath) -> 
         return
     name = _declared_name(found, change, inside, found.suite.targets)
     if name is not None:
-        found.add_where(lambda cell: cell.target.name == name, Priority.DIRECT, f"target {name} changed")
+        found.add_where(
+            lambda cell: cell.target.name == name, Priority.DIRECT, f"target {name} changed"
+        )
 
 
 def _apply_workload(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
     name = _declared_name(found, change, inside, found.suite.workloads)
     if name is not None:
-        found.add_where(lambda cell: cell.workload.name == name, Priority.DIRECT, f"workload {name} changed")
+        found.add_where(
+            lambda cell: cell.workload.name == name, Priority.DIRECT, f"workload {name} changed"
+        )
 
 
 def _apply_model(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
     folder = PurePosixPath("models", inside.parts[1])
     hit = found.add_where(
-        lambda cell: cell.target.model.directory is not None and PurePosixPath(cell.target.model.directory) == folder,
+        lambda cell: (
+            cell.target.model.directory is not None
+            and PurePosixPath(cell.target.model.directory) == folder
+        ),
         Priority.DIRECT,
         f"model {inside.parts[1]} changed",
     )
@@ -269,8 +316,12 @@ def _apply_found_rates(found: _Found, change: ChangedPath, target: str) -> None:
 
 
 def _add_references(found: _Found) -> None:
-    """What a selected cell is compared with is measured too, as urgently as the cell itself."""
-    by_key = {(cell.target.name, cell.config.name, cell.workload.name): cell for cell in found.cells}
+    """What a selected cell is compared with is measured too, as urgently as the cell
+    itself.
+    """
+    by_key = {
+        (cell.target.name, cell.config.name, cell.workload.name): cell for cell in found.cells
+    }
     for cell in found.cells:
         priority = found.priority.get(cell.cell_id)
         reference = by_key.get((cell.target.name, cell.target.reference, cell.workload.name))

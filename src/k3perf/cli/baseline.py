@@ -1,4 +1,6 @@
-"""``k3perf baseline propose | accept | show``: recorded runs to a reviewable proposal, and the only way into ``baselines/``."""
+"""``k3perf baseline propose | accept | show``: recorded runs to a reviewable proposal,
+and the only way into ``baselines/``.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,18 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
+from k3perf.baselines.testable import testable
+from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.records.baseline import Acceptance, Baseline
-from k3perf.ci.commits import distinct_commits
 from k3perf.gate.environments import recorded_environments
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
-from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
-from k3perf.baselines.testable import testable
 from k3perf.metrics.environment import environment_text
+from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement
 from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
 from k3perf.store.measurements import MeasurementFile, read_measurement_file
@@ -32,51 +34,85 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser("baseline", help="propose, accept and show committed baselines")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    proposing = actions.add_parser("propose", help="make proposals of measurements.json files; writes no baseline")
-    proposing.add_argument("results", nargs="+", metavar="RESULT", help="measurements.json of a run, or the run's folder")
+    proposing = actions.add_parser(
+        "propose", help="make proposals of measurements.json files; writes no baseline"
+    )
     proposing.add_argument(
-        "--new-anchor", action="store_true", help="start a new anchor for the cumulative cap; accept then needs a reason for it"
+        "results",
+        nargs="+",
+        metavar="RESULT",
+        help="measurements.json of a run, or the run's folder",
+    )
+    proposing.add_argument(
+        "--new-anchor",
+        action="store_true",
+        help="start a new anchor for the cumulative cap; accept then needs a reason for it",
     )
     proposing.add_argument(
         "--across-commits",
         action="store_true",
-        help="take runs of several commits together, all named in the baseline: for recordings made over several days",
+        help=(
+            "take runs of several commits together, all named in the baseline: for recordings made"
+            " over several days"
+        ),
     )
     proposing.add_argument(
-        "--only", action="append", default=[], metavar="TARGET/CONFIG", help="propose this one of the recorded; may be given several times"
+        "--only",
+        action="append",
+        default=[],
+        metavar="TARGET/CONFIG",
+        help="propose this one of the recorded; may be given several times",
     )
     proposing.set_defaults(run=run_propose)
     accepting = actions.add_parser("accept", help="write waiting proposals into the baselines")
-    accepting.add_argument("cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)")
-    accepting.add_argument("--reason", required=True, help="why these numbers are right, at least 8 characters")
+    accepting.add_argument(
+        "cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)"
+    )
+    accepting.add_argument(
+        "--reason", required=True, help="why these numbers are right, at least 8 characters"
+    )
     accepting.add_argument("--by", default="", help="who accepts (default: the login name)")
     accepting.set_defaults(run=run_accept)
     showing = actions.add_parser("show", help="print committed baselines")
-    showing.add_argument("cells", nargs="*", metavar="TARGET/CONFIG", help="which baselines (default: all)")
+    showing.add_argument(
+        "cells", nargs="*", metavar="TARGET/CONFIG", help="which baselines (default: all)"
+    )
     showing.set_defaults(run=run_show)
     for action in (proposing, accepting, showing):
         add_suite_option(action)
         action.add_argument(
-            "--baselines", metavar="DIR", default="baselines", help="folder of the committed baselines (default: baselines)"
+            "--baselines",
+            metavar="DIR",
+            default="baselines",
+            help="folder of the committed baselines (default: baselines)",
         )
     for action in (proposing, accepting):
         action.add_argument(
-            "--proposals", metavar="DIR", default=".k3perf/proposals", help="folder of waiting proposals (default: .k3perf/proposals)"
+            "--proposals",
+            metavar="DIR",
+            default=".k3perf/proposals",
+            help="folder of waiting proposals (default: .k3perf/proposals)",
         )
 
 
 def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
-    """What the named runs measured. Raises UsageError for a run that is named twice, or that had a fault put into it on purpose."""
+    """What the named runs measured. Raises UsageError for a run that is named twice, or
+    that had a fault put into it on purpose.
+    """
     found: dict[str, str] = {}
     files = []
     for name in names:
         path = _measurement_path(Path(name))
         file = read_measurement_file(path)
         if file.injected:
-            raise UsageError(f"{path} was measured with a fault put in on purpose ({file.injected}); a baseline needs the engine as it is.")
+            raise UsageError(
+                f"{path} was measured with a fault put in on purpose ({file.injected}); a baseline"
+                " needs the engine as it is."
+            )
         if file.run_id in found:
             raise UsageError(
-                f"{path} and {found[file.run_id]} hold the same run {file.run_id}; its sessions would count twice. Name it once."
+                f"{path} and {found[file.run_id]} hold the same run {file.run_id}; its sessions"
+                " would count twice. Name it once."
             )
         found[file.run_id] = str(path)
         files.append(file)
@@ -84,7 +120,9 @@ def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
 
 
 def run_propose(arguments: argparse.Namespace) -> int:
-    """Write one proposal per (target, config) and print its table and whatever stands against it."""
+    """Write one proposal per (target, config) and print its table and whatever stands
+    against it.
+    """
     suite, root = suite_of(arguments), Path(arguments.baselines)
     files = _measurement_files(arguments.results)
     groups: dict[tuple[str, str], list[CellMeasurement]] = {}
@@ -93,48 +131,84 @@ def run_propose(arguments: argparse.Namespace) -> int:
             groups.setdefault((cell.target, cell.config), []).append(cell)
     if not groups:
         raise UsageError("nothing to propose: the given files hold no measured cell.")
-    chosen = _chosen(arguments.only, tuple(f"{target}/{config}" for target, config in groups), "recording", "The files hold no other.")
+    chosen = _chosen(
+        arguments.only,
+        tuple(f"{target}/{config}" for target, config in groups),
+        "recording",
+        "The files hold no other.",
+    )
     wanted = {key: cells for key, cells in sorted(groups.items()) if "/".join(key) in chosen}
     if not arguments.across_commits:
         for target, config in wanted:
             _require_one_commit(target, config, files)
-    proposed = {key: _propose(suite, root, cells, files, new_anchor=arguments.new_anchor) for key, cells in wanted.items()}
+    proposed = {
+        key: _propose(suite, root, cells, files, new_anchor=arguments.new_anchor)
+        for key, cells in wanted.items()
+    }
     for (target, config), baseline in proposed.items():
         previous = read_baseline(root, target, config)
         policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
         rows = changes(baseline, previous, policy.known_tolerances)
         objections = [problem.text() for problem in testable(baseline, policy)]
-        against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (() if arguments.new_anchor else other_class(baseline, previous))
+        against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
+            () if arguments.new_anchor else other_class(baseline, previous)
+        )
         objections += [f"{text}; a reasoned --new-anchor is needed" for text in against]
         path = write_proposal(
             Path(arguments.proposals),
-            Proposal(schema_version=1, new_anchor=arguments.new_anchor, objections=tuple(objections), baseline=baseline),
+            Proposal(
+                schema_version=1,
+                new_anchor=arguments.new_anchor,
+                objections=tuple(objections),
+                baseline=baseline,
+            ),
         )
         sys.stdout.write(f"{target}/{config} -> {path}\n{_table(rows)}")
-        sys.stdout.writelines(f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline)))
+        sys.stdout.writelines(
+            f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline))
+        )
         sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in objections)
     sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
     return 0
 
 
 def run_accept(arguments: argparse.Namespace) -> int:
-    """Write waiting proposals into the baselines; refused ones stay and nothing at all is written."""
+    """Write waiting proposals into the baselines; refused ones stay and nothing at all
+    is written.
+    """
     suite, root = suite_of(arguments), Path(arguments.baselines)
-    waiting = {_name(proposal.baseline): (path, proposal) for path, proposal in read_proposals(Path(arguments.proposals))}
-    chosen = _chosen(arguments.cells, tuple(waiting), "proposal", "Run k3perf baseline propose first.")
+    waiting = {
+        _name(proposal.baseline): (path, proposal)
+        for path, proposal in read_proposals(Path(arguments.proposals))
+    }
+    chosen = _chosen(
+        arguments.cells, tuple(waiting), "proposal", "Run k3perf baseline propose first."
+    )
     if len(arguments.reason) < 8:
-        raise UsageError(f"the reason {arguments.reason!r} is too short to tell a reviewer anything; write a sentence.")
+        raise UsageError(
+            f"the reason {arguments.reason!r} is too short to tell a reviewer anything; write a"
+            " sentence."
+        )
     if not chosen:
-        raise UsageError(f"no proposal waits in {arguments.proposals}. Run k3perf baseline propose RESULT first.")
+        raise UsageError(
+            f"no proposal waits in {arguments.proposals}. Run k3perf baseline propose RESULT first."
+        )
     refused = []
     proposals = [waiting[name][1] for name in chosen]
     for proposal in proposals:
-        refused += [f"{_name(proposal.baseline)}: {objection}" for objection in _objections(suite, root, proposal, proposals)]
+        refused += [
+            f"{_name(proposal.baseline)}: {objection}"
+            for objection in _objections(suite, root, proposal, proposals)
+        ]
     if refused:
-        raise UsageError("not accepted, nothing was written:\n" + "\n".join(f"  {line}" for line in refused))
+        raise UsageError(
+            "not accepted, nothing was written:\n" + "\n".join(f"  {line}" for line in refused)
+        )
     for name in chosen:
         path, proposal = waiting[name]
-        written = write_baseline(root, _accepted(proposal, by=arguments.by or login_name(), reason=arguments.reason))
+        written = write_baseline(
+            root, _accepted(proposal, by=arguments.by or login_name(), reason=arguments.reason)
+        )
         path.unlink()
         sys.stdout.write(f"wrote {written}\n")
     return 0
@@ -143,17 +217,31 @@ def run_accept(arguments: argparse.Namespace) -> int:
 def run_show(arguments: argparse.Namespace) -> int:
     """Print committed baselines with their provenance and noise."""
     suite, root = suite_of(arguments), Path(arguments.baselines)
-    found = {_name(baseline): baseline for target in suite.targets for baseline in read_target_baselines(root, target)}
-    chosen = _chosen(arguments.cells, tuple(found), "baseline", "Record it with k3perf baseline propose and accept.")
+    found = {
+        _name(baseline): baseline
+        for target in suite.targets
+        for baseline in read_target_baselines(root, target)
+    }
+    chosen = _chosen(
+        arguments.cells,
+        tuple(found),
+        "baseline",
+        "Record it with k3perf baseline propose and accept.",
+    )
     for name in chosen:
         baseline = found[name]
         acceptance = baseline.acceptance
         sys.stdout.write(
-            f"{name} on {baseline.hardware_class}, accepted by {acceptance.accepted_by} at {acceptance.accepted_at_utc} "
-            f"({acceptance.reason}), commit {acceptance.commit}, runs {', '.join(acceptance.run_ids)}\n"
+            f"{name} on {baseline.hardware_class}, accepted by {acceptance.accepted_by} at"
+            f" {acceptance.accepted_at_utc} ({acceptance.reason}), commit {acceptance.commit}, runs"
+            f" {', '.join(acceptance.run_ids)}\n"
         )
         sys.stdout.writelines(f"  {line}\n" for line in _environments(baseline))
-        sys.stdout.write(_committed_table(changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)))
+        sys.stdout.write(
+            _committed_table(
+                changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)
+            )
+        )
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
@@ -166,12 +254,18 @@ def _scaling(suite: Suite, root: Path, baseline: Baseline) -> list[str]:
     base = read_scaling_base(suite, suite.target(baseline.target), root)
     if base is None:
         return []
-    return [f"{entry.workload}: {base.of_baseline(baseline, baseline.config, entry.workload).text}" for entry in baseline.workloads]
+    return [
+        f"{entry.workload}: {base.of_baseline(baseline, baseline.config, entry.workload).text}"
+        for entry in baseline.workloads
+    ]
 
 
 def _environments(baseline: Baseline) -> list[str]:
     """A line for each environment that the baseline's sessions were recorded in."""
-    return [f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}" for part in recorded_environments(baseline)]
+    return [
+        f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}"
+        for part in recorded_environments(baseline)
+    ]
 
 
 def _measurement_path(path: Path) -> Path:
@@ -179,19 +273,31 @@ def _measurement_path(path: Path) -> Path:
 
 
 def _sources(target: str, config: str, files: Sequence[MeasurementFile]) -> list[MeasurementFile]:
-    return [file for file in files if any((cell.target, cell.config) == (target, config) for cell in file.cells)]
+    return [
+        file
+        for file in files
+        if any((cell.target, cell.config) == (target, config) for cell in file.cells)
+    ]
 
 
 def _require_one_commit(target: str, config: str, files: Sequence[MeasurementFile]) -> None:
     commits = sorted(distinct_commits(file.commit for file in _sources(target, config, files)))
     if len(commits) > 1:
         raise UsageError(
-            f"{target}/{config}: the runs are of different commits ({', '.join(commits)}). Propose from runs of one commit, or add "
-            "--across-commits if nothing that changed between them concerns the measured."
+            f"{target}/{config}: the runs are of different commits ({', '.join(commits)}). Propose"
+            " from runs of one commit, or add --across-commits if nothing that changed between"
+            " them concerns the measured."
         )
 
 
-def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: Sequence[MeasurementFile], *, new_anchor: bool) -> Baseline:
+def _propose(
+    suite: Suite,
+    root: Path,
+    cells: Sequence[CellMeasurement],
+    files: Sequence[MeasurementFile],
+    *,
+    new_anchor: bool,
+) -> Baseline:
     target, config = cells[0].target, cells[0].config
     suite.config(config)
     sources = _sources(target, config, files)
@@ -215,18 +321,30 @@ def _propose(suite: Suite, root: Path, cells: Sequence[CellMeasurement], files: 
 def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
     """Values that all runs agree on. The sessions' environments are kept one by one."""
     first = sources[0].identity
-    return {name: value for name, value in first.items() if all(file.identity.get(name) == value for file in sources)}
+    return {
+        name: value
+        for name, value in first.items()
+        if all(file.identity.get(name) == value for file in sources)
+    }
 
 
 def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
-    """The policy of a run of all cells of the suite that share hardware with the target: the strictest budget that may be asked for."""
+    """The policy of a run of all cells of the suite that share hardware with the
+    target: the strictest budget that may be asked for.
+    """
     count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
-    policy = target_policy(suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date())
+    policy = target_policy(
+        suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date()
+    )
     return policy.with_noise_of(baselines)
 
 
-def _target_baselines(root: Path, target: str, proposed: Iterable[Baseline]) -> tuple[Baseline, ...]:
-    """The target's baselines as they will be: committed ones, replaced by proposals of the same config."""
+def _target_baselines(
+    root: Path, target: str, proposed: Iterable[Baseline]
+) -> tuple[Baseline, ...]:
+    """The target's baselines as they will be: committed ones, replaced by proposals of
+    the same config.
+    """
     by_config = {baseline.config: baseline for baseline in read_target_baselines(root, target)}
     for baseline in proposed:
         if baseline.target == target:
@@ -234,30 +352,49 @@ def _target_baselines(root: Path, target: str, proposed: Iterable[Baseline]) -> 
     return tuple(by_config.values())
 
 
-def _objections(suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> list[str]:
+def _objections(
+    suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
+) -> list[str]:
     """What stands against a proposal now, with all others accepted beside it."""
     baseline = proposal.baseline
-    policy = _policy(suite, baseline.target, _target_baselines(root, baseline.target, [item.baseline for item in proposals]))
+    policy = _policy(
+        suite,
+        baseline.target,
+        _target_baselines(root, baseline.target, [item.baseline for item in proposals]),
+    )
     previous = read_baseline(root, baseline.target, baseline.config)
     rows = changes(baseline, previous, policy.known_tolerances)
     found = [problem.text() for problem in testable(baseline, policy)]
-    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (() if proposal.new_anchor else other_class(baseline, previous))
+    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
+        () if proposal.new_anchor else other_class(baseline, previous)
+    )
     return found + [f"{text}; propose it with --new-anchor and say why" for text in against]
 
 
 def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:
     baseline = proposal.baseline
-    stamp = {"accepted_by": by, "reason": reason, "accepted_at_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    stamp = {
+        "accepted_by": by,
+        "reason": reason,
+        "accepted_at_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
     acceptance = baseline.acceptance.model_copy(update=stamp)
     fresh = baseline.anchor_acceptance == baseline.acceptance
-    return baseline.model_copy(update={"acceptance": acceptance, "anchor_acceptance": acceptance if fresh else baseline.anchor_acceptance})
+    return baseline.model_copy(
+        update={
+            "acceptance": acceptance,
+            "anchor_acceptance": acceptance if fresh else baseline.anchor_acceptance,
+        }
+    )
 
 
 def _name(baseline: Baseline) -> str:
     return f"{baseline.target}/{baseline.config}"
 
 
-def _chosen(names: Sequence[str], known: tuple[str, ...], kind: str, next_step: str) -> tuple[str, ...]:
+def _chosen(
+    names: Sequence[str], known: tuple[str, ...], kind: str, next_step: str
+) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise UnknownNameError(kind, name, known, next_step)
@@ -265,33 +402,47 @@ def _chosen(names: Sequence[str], known: tuple[str, ...], kind: str, next_step: 
 
 
 def _table(rows: Sequence[Change]) -> str:
-    """A proposal's rows: what was committed, what is proposed, the loss of the one against the other and of both against the anchor."""
-    lines = [f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8}  {'unit':<12} new, of sessions"]
+    """A proposal's rows: what was committed, what is proposed, the loss of the one
+    against the other and of both against the anchor.
+    """
+    lines = [
+        f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8} "
+        f" {'unit':<12} new, of sessions"
+    ]
     for row in rows:
         lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26} {_value(row.old_value, row.unit):>16} {_value(row.new_value, row.unit):>16} "
-            f"{_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8}  {row.unit:<12} {row.of_sessions}"
+            f"  {row.workload or '(all)':<14} {row.metric:<26}"
+            f" {_value(row.old_value, row.unit):>16} {_value(row.new_value, row.unit):>16}"
+            f" {_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8} "
+            f" {row.unit:<12} {row.of_sessions}"
         )
     return "\n".join(lines) + "\n"
 
 
 def _committed_table(rows: Sequence[Change]) -> str:
     """A committed baseline's rows: its values, and their loss against the anchor."""
-    lines = [f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8}  {'unit':<12} value, of sessions"]
+    lines = [
+        f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8}  {'unit':<12} value, of"
+        " sessions"
+    ]
     for row in rows:
         lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26} {_value(row.new_value, row.unit):>16} "
-            f"{_percent(row.cumulative_loss_ratio):>8}  {row.unit:<12} {row.of_sessions}"
+            f"  {row.workload or '(all)':<14} {row.metric:<26}"
+            f" {_value(row.new_value, row.unit):>16} {_percent(row.cumulative_loss_ratio):>8} "
+            f" {row.unit:<12} {row.of_sessions}"
         )
     return "\n".join(lines) + "\n"
 
 
 def _value(value: float | None, unit: str) -> str:
-    """Bytes and tokens to the last one, since one is a difference; all else to six digits."""
+    """Bytes and tokens to the last one, since one is a difference; all else to six
+    digits.
+    """
     if value is None:
         return "-"
     return f"{value:,.0f}" if unit in ("bytes", "tokens") else f"{value:.6g}"
 
 
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{round(ratio, 4) + 0.0:+.2%}"  # the sum makes -0 a 0
+    # the sum makes -0 a 0
+    return "-" if ratio is None else f"{round(ratio, 4) + 0.0:+.2%}"

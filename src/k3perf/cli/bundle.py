@@ -1,4 +1,6 @@
-"""``k3perf bundle``: ``inventory`` on the host without a network, ``make`` where there is one, ``verify`` after the copy."""
+"""``k3perf bundle``: ``inventory`` on the host without a network, ``make`` where there
+is one, ``verify`` after the copy.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,60 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("bundle", help="packages for a host without a network")
     commands = parser.add_subparsers(dest="bundle_command", required=True, metavar="COMMAND")
 
-    inventory = commands.add_parser("inventory", help="what Python and packages a host has, as JSON")
-    inventory.add_argument("--python", default=sys.executable, help="the Python to look at (default: this one)")
-    inventory.add_argument("--show-script", action="store_true", help="print the script instead; it needs the standard library alone")
+    inventory = commands.add_parser(
+        "inventory", help="what Python and packages a host has, as JSON"
+    )
+    inventory.add_argument(
+        "--python", default=sys.executable, help="the Python to look at (default: this one)"
+    )
+    inventory.add_argument(
+        "--show-script",
+        action="store_true",
+        help="print the script instead; it needs the standard library alone",
+    )
     inventory.set_defaults(run=_inventory)
 
     make = commands.add_parser("make", help="download what a host lacks and pack it")
-    make.add_argument("--inventory", type=Path, required=True, help="host.json, as `bundle inventory` printed it on the host")
-    make.add_argument("--output", type=Path, required=True, help="a new or empty folder")
-    make.add_argument("--requirement", action="append", default=[], help="a requirement to carry, vllm==0.33.0 for instance; repeatable")
     make.add_argument(
-        "--requirements-file", type=Path, help="a complete pinned list: exactly these are carried, nothing is looked up beyond"
+        "--inventory",
+        type=Path,
+        required=True,
+        help="host.json, as `bundle inventory` printed it on the host",
     )
-    make.add_argument("--recipe", type=Path, help="YAML with leave_out, strip and keep (default: the shipped one for Hopper)")
-    make.add_argument("--leave-out", action="append", default=[], metavar="PATTERN", help="one more package not to carry; repeatable")
-    make.add_argument("--part-size", type=count, default=DEFAULT_PART_BYTES, metavar="BYTES", help="largest part (default: %(default)s)")
-    make.add_argument("--downloads", type=Path, help="where wheels are kept between runs (default: OUTPUT-wheels)")
+    make.add_argument("--output", type=Path, required=True, help="a new or empty folder")
+    make.add_argument(
+        "--requirement",
+        action="append",
+        default=[],
+        help="a requirement to carry, vllm==0.33.0 for instance; repeatable",
+    )
+    make.add_argument(
+        "--requirements-file",
+        type=Path,
+        help="a complete pinned list: exactly these are carried, nothing is looked up beyond",
+    )
+    make.add_argument(
+        "--recipe",
+        type=Path,
+        help="YAML with leave_out, strip and keep (default: the shipped one for Hopper)",
+    )
+    make.add_argument(
+        "--leave-out",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="one more package not to carry; repeatable",
+    )
+    make.add_argument(
+        "--part-size",
+        type=count,
+        default=DEFAULT_PART_BYTES,
+        metavar="BYTES",
+        help="largest part (default: %(default)s)",
+    )
+    make.add_argument(
+        "--downloads", type=Path, help="where wheels are kept between runs (default: OUTPUT-wheels)"
+    )
     make.set_defaults(run=_make)
 
     verify = commands.add_parser("verify", help="check a bundle's files against its checksums")
@@ -55,11 +95,17 @@ def _inventory(arguments: argparse.Namespace) -> int:
         sys.stdout.write(Path(spec.origin).read_text(encoding="utf-8"))
         return ExitStatus.OK
     try:
-        done = subprocess.run([arguments.python, spec.origin], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [arguments.python, spec.origin], capture_output=True, text=True, check=False
+        )
     except OSError as error:
-        raise UsageError(f"--python {arguments.python}: {error}. Name an executable Python.") from None
+        raise UsageError(
+            f"--python {arguments.python}: {error}. Name an executable Python."
+        ) from None
     if done.returncode != 0:
-        raise UsageError(f"--python {arguments.python} could not list its packages: {done.stderr.strip()[-300:]}")
+        raise UsageError(
+            f"--python {arguments.python} could not list its packages: {done.stderr.strip()[-300:]}"
+        )
     sys.stdout.write(done.stdout)
     return ExitStatus.OK
 
@@ -68,12 +114,29 @@ def _make(arguments: argparse.Namespace) -> int:
     from k3perf.engine.bundle.closure import LeaveOut
 
     if bool(arguments.requirement) == bool(arguments.requirements_file):
-        raise UsageError("give either --requirement (dependencies are looked up) or --requirements-file (a complete list).")
+        raise UsageError(
+            "give either --requirement (dependencies are looked up) or --requirements-file (a"
+            " complete list)."
+        )
     leave_out, strip, keep = read_recipe(arguments.recipe)
     leave_out += tuple(LeaveOut(pattern, "--leave-out") for pattern in arguments.leave_out)
     requirements = tuple(arguments.requirement) or _requirement_lines(arguments.requirements_file)
-    _check_requirements(requirements, "--requirement" if arguments.requirement else f"--requirements-file {arguments.requirements_file}")
-    plan = BundlePlan(requirements, arguments.part_size, leave_out, strip, keep, closed=arguments.requirements_file is not None)
+    _check_requirements(
+        requirements,
+        (
+            "--requirement"
+            if arguments.requirement
+            else f"--requirements-file {arguments.requirements_file}"
+        ),
+    )
+    plan = BundlePlan(
+        requirements,
+        arguments.part_size,
+        leave_out,
+        strip,
+        keep,
+        closed=arguments.requirements_file is not None,
+    )
     downloads = arguments.downloads or arguments.output.with_name(arguments.output.name + "-wheels")
     manifest = make_bundle(
         read_inventory(arguments.inventory),
@@ -84,13 +147,23 @@ def _make(arguments: argparse.Namespace) -> int:
     )
     for conflict in manifest["conflicts"]:
         print(f"warning: {conflict}", file=sys.stderr)
-    print(json.dumps({"output": str(arguments.output), "parts": manifest["parts"], "carried": len(manifest["carried"])}))
+    print(
+        json.dumps(
+            {
+                "output": str(arguments.output),
+                "parts": manifest["parts"],
+                "carried": len(manifest["carried"]),
+            }
+        )
+    )
     return ExitStatus.OK
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     if not arguments.folder.is_dir():
-        raise UsageError(f"{arguments.folder} is no folder. Name the folder that `k3perf bundle make` wrote.")
+        raise UsageError(
+            f"{arguments.folder} is no folder. Name the folder that `k3perf bundle make` wrote."
+        )
     problems = archive.verify(arguments.folder)
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -102,16 +175,23 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _requirement_lines(path: Path) -> tuple[str, ...]:
     text = read_text(path, "Give a text file with a requirement on each line.")
     if text is None:
-        raise UsageError(f"--requirements-file {path}: there is no such file. Give a text file with a requirement on each line.")
+        raise UsageError(
+            f"--requirements-file {path}: there is no such file. Give a text file with a"
+            " requirement on each line."
+        )
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     found = tuple(line for line in lines if line)
     if not found:
-        raise UsageError(f"--requirements-file {path} holds no requirement. Give a complete pinned list.")
+        raise UsageError(
+            f"--requirements-file {path} holds no requirement. Give a complete pinned list."
+        )
     return found
 
 
 def _check_requirements(requirements: tuple[str, ...], source: str) -> None:
-    """Raises UsageError for a text that is not a requirement, before anything is downloaded."""
+    """Raises UsageError for a text that is not a requirement, before anything is
+    downloaded.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in requirements:
@@ -119,5 +199,6 @@ def _check_requirements(requirements: tuple[str, ...], source: str) -> None:
             Requirement(text)
         except InvalidRequirement as error:
             raise UsageError(
-                f"{source}: {shortened(text)!r} is not a requirement ({shortened(str(error).splitlines()[0])}). Write it as vllm==0.33.0."
+                f"{source}: {shortened(text)!r} is not a requirement"
+                f" ({shortened(str(error).splitlines()[0])}). Write it as vllm==0.33.0."
             ) from None

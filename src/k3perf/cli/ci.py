@@ -1,4 +1,6 @@
-"""``k3perf ci ...`` and ``k3perf merge``: what workflows call. Reads result files as hostile input, renders, and ends with the outcome."""
+"""``k3perf ci ...`` and ``k3perf merge``: what workflows call. Reads result files as
+hostile input, renders, and ends with the outcome.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from k3perf.ci.merging import merge, retry_shards
 from k3perf.cli.output import append_text, write_text
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ExitStatus, UsageError
-from k3perf.ci.merging import merge, retry_shards
 from k3perf.records.outcome import exit_status
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict_file import MAXIMUM_FILE_BYTES, VerdictDocument, parse_verdict
@@ -35,9 +37,9 @@ class RunnerRecord(BaseModel):
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds ``merge`` and ``ci``."""
     _register_merge(subparsers)
-    commands = subparsers.add_parser("ci", help="render results for GitHub and guard its pull requests").add_subparsers(
-        dest="ci_command", metavar="COMMAND", required=True
-    )
+    commands = subparsers.add_parser(
+        "ci", help="render results for GitHub and guard its pull requests"
+    ).add_subparsers(dest="ci_command", metavar="COMMAND", required=True)
     for name, run, text in (
         ("comment", run_comment, "the pull request's sticky comment"),
         ("summary", run_summary, "the job summary"),
@@ -46,43 +48,79 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser = commands.add_parser(name, help=text)
         parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
         parser.add_argument("--plan", type=Path, help="plan.json, to name what was left out")
-        parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of printing")
+        parser.add_argument(
+            "--output", type=Path, metavar="FILE", help="write there instead of printing"
+        )
         if name == "annotations":
-            parser.add_argument("--format", choices=("commands", "check-run"), default="commands", help="default: %(default)s")
-            parser.add_argument("--head-sha", default="", help="the commit that a check run belongs to")
+            parser.add_argument(
+                "--format",
+                choices=("commands", "check-run"),
+                default="commands",
+                help="default: %(default)s",
+            )
+            parser.add_argument(
+                "--head-sha", default="", help="the commit that a check run belongs to"
+            )
         parser.set_defaults(run=run)
     _register_guards(commands)
 
 
 def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("merge", help="join the verdicts of a plan's shards; lost shards become INVALID cells")
-    parser.add_argument("results", nargs="*", type=Path, help="verdict files, or folders that hold them")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json that the shards were made from")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the joined verdict there")
+    parser = subparsers.add_parser(
+        "merge", help="join the verdicts of a plan's shards; lost shards become INVALID cells"
+    )
+    parser.add_argument(
+        "results", nargs="*", type=Path, help="verdict files, or folders that hold them"
+    )
+    parser.add_argument(
+        "--plan", type=Path, required=True, help="plan.json that the shards were made from"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the joined verdict there"
+    )
     parser.add_argument("--strict", action="store_true", help="INCONCLUSIVE fails (exit status 13)")
     parser.set_defaults(run=run_merge)
 
 
 def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    retry = commands.add_parser("retry", help="the matrix that measures INVALID cells again on another runner")
+    retry = commands.add_parser(
+        "retry", help="the matrix that measures INVALID cells again on another runner"
+    )
     retry.add_argument("verdict", type=Path, help="verdict.json of k3perf merge")
     retry.add_argument("--plan", type=Path, required=True, help="plan.json of the first attempt")
-    retry.add_argument("--results", type=Path, help="folder of the first attempt's results, for their runner.json")
+    retry.add_argument(
+        "--results", type=Path, help="folder of the first attempt's results, for their runner.json"
+    )
     retry.add_argument("--pools", default="", metavar="A,B", help="names of the runner pools")
-    retry.add_argument("--github-output", type=Path, metavar="FILE", help="append the matrices there")
+    retry.add_argument(
+        "--github-output", type=Path, metavar="FILE", help="append the matrices there"
+    )
     retry.set_defaults(run=run_retry)
-    record = commands.add_parser("record-runner", help="write runner.json: which runner measured a shard")
+    record = commands.add_parser(
+        "record-runner", help="write runner.json: which runner measured a shard"
+    )
     record.add_argument("--shard", required=True)
     record.add_argument("--output", type=Path, required=True)
     record.set_defaults(run=run_record_runner)
-    baselines = commands.add_parser("check-baselines", help="refuse baselines changed by hand, or with a loss and no reason")
-    baselines.add_argument("--base", required=True, metavar="REF", help="what the branch is compared with")
-    baselines.add_argument("--suite", type=Path, default=Path("perf_tests"), help="the suite's folder (default: %(default)s)")
+    baselines = commands.add_parser(
+        "check-baselines", help="refuse baselines changed by hand, or with a loss and no reason"
+    )
+    baselines.add_argument(
+        "--base", required=True, metavar="REF", help="what the branch is compared with"
+    )
+    baselines.add_argument(
+        "--suite",
+        type=Path,
+        default=Path("perf_tests"),
+        help="the suite's folder (default: %(default)s)",
+    )
     baselines.set_defaults(run=run_check_baselines)
 
 
 def read_bounded(path: Path) -> bytes:
-    """A regular file's bytes, at most ``MAXIMUM_FILE_BYTES`` and one: links in artefacts could point anywhere. Raises UsageError."""
+    """A regular file's bytes, at most ``MAXIMUM_FILE_BYTES`` and one: links in
+    artefacts could point anywhere. Raises UsageError.
+    """
     if path.is_symlink() or not path.is_file():
         raise UsageError(f"{path}: no such regular file. Give the file that the run wrote.")
     try:
@@ -102,8 +140,14 @@ def read_plan(path: Path) -> PlanDocument:
     try:
         return PlanDocument.model_validate(json_of(read_bounded(path)))
     except (DocumentProblem, ValidationError) as error:
-        problem = error.kind if isinstance(error, DocumentProblem) else error.errors(include_url=False, include_input=False)[0]["type"]
-        raise UsageError(f"{path} is not a plan file: {problem}. Write it with k3perf plan --output.") from None
+        problem = (
+            error.kind
+            if isinstance(error, DocumentProblem)
+            else error.errors(include_url=False, include_input=False)[0]["type"]
+        )
+        raise UsageError(
+            f"{path} is not a plan file: {problem}. Write it with k3perf plan --output."
+        ) from None
 
 
 def _emit(text: str, output: Path | None) -> None:
@@ -117,7 +161,9 @@ Renderer = Callable[[VerdictDocument, PlanDocument | None], str]
 
 
 def _render(arguments: argparse.Namespace, render: Renderer, refused: Callable[[str], str]) -> int:
-    """Unreadable results are shown as such: the reader must learn of them, and the poster's job is done."""
+    """Unreadable results are shown as such: the reader must learn of them, and the
+    poster's job is done.
+    """
     try:
         verdict = read_verdict(arguments.verdict)
         plan = read_plan(arguments.plan) if arguments.plan else None
@@ -144,7 +190,9 @@ def run_summary(arguments: argparse.Namespace) -> int:
 
 
 def run_annotations(arguments: argparse.Namespace) -> int:
-    """Workflow commands for the measuring workflow, or a check run's body for the reporting one."""
+    """Workflow commands for the measuring workflow, or a check run's body for the
+    reporting one.
+    """
     from k3perf.ci.markdown import check_run, refused_check_run, workflow_commands
 
     if arguments.format == "commands":
@@ -163,12 +211,17 @@ def _verdict_files(paths: list[Path]) -> list[Path]:
     for path in paths:
         found += sorted(path.rglob("verdict.json")) if path.is_dir() else [path]
     if len(found) > _MAXIMUM_FILES:
-        raise UsageError(f"{len(found)} verdict files; a plan has at most {_MAXIMUM_FILES} with retries. Give one run's results.")
+        raise UsageError(
+            f"{len(found)} verdict files; a plan has at most {_MAXIMUM_FILES} with retries. Give"
+            " one run's results."
+        )
     return found
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
-    """Ends with the joined verdict's exit status. A file that cannot be read counts as lost, and is named."""
+    """Ends with the joined verdict's exit status. A file that cannot be read counts as
+    lost, and is named.
+    """
     plan = read_plan(arguments.plan)
     verdicts, unreadable = [], []
     for path in _verdict_files(arguments.results):
@@ -180,17 +233,24 @@ def run_merge(arguments: argparse.Namespace) -> int:
     merged = merge(plan, verdicts, lost="; ".join(unreadable)[:1_000])
     if arguments.output:
         write_text(arguments.output, json.dumps(merged.dump(), indent=1, allow_nan=False) + "\n")
-    print(f"{merged.outcome.value}: {len(merged.cells)} cells, {len(verdicts)} results, {len(unreadable)} unreadable")
+    print(
+        f"{merged.outcome.value}: {len(merged.cells)} cells, {len(verdicts)} results,"
+        f" {len(unreadable)} unreadable"
+    )
     return exit_status(merged.outcome, strict=arguments.strict)
 
 
 def run_retry(arguments: argparse.Namespace) -> int:
-    """Prints or appends the matrices of one retry; both are empty when no cell is INVALID."""
+    """Prints or appends the matrices of one retry; both are empty when no cell is
+    INVALID.
+    """
     from k3perf.cli.plan import github_output
 
     plan = read_plan(arguments.plan)
     pools = tuple(name for name in arguments.pools.split(",") if name)
-    shards = retry_shards(plan, read_verdict(arguments.verdict), pools, _used_pools(arguments.results))
+    shards = retry_shards(
+        plan, read_verdict(arguments.verdict), pools, _used_pools(arguments.results)
+    )
     text = github_output(shards, plan.gated_metric_count)
     if arguments.github_output:
         append_text(arguments.github_output, text, "--github-output")
@@ -205,7 +265,9 @@ def _used_pools(folder: Path | None) -> dict[str, str]:
         try:
             record = RunnerRecord.model_validate(json_of(read_bounded(path)))
         except (UsageError, DocumentProblem, ValidationError):
-            sys.stderr.write(f"k3perf: {path}: is no runner record; any runner may take the retry\n")
+            sys.stderr.write(
+                f"k3perf: {path}: is no runner record; any runner may take the retry\n"
+            )
             continue
         used[record.shard] = record.pool
     return used
@@ -215,17 +277,23 @@ def run_record_runner(arguments: argparse.Namespace) -> int:
     """Takes the runner's name and pool from the environment of the job."""
     pool = os.environ.get("K3PERF_POOL", "")
     try:
-        record = RunnerRecord(shard=arguments.shard, runner=os.environ.get("RUNNER_NAME", "unknown")[:200], pool=pool)
+        record = RunnerRecord(
+            shard=arguments.shard, runner=os.environ.get("RUNNER_NAME", "unknown")[:200], pool=pool
+        )
     except ValidationError:
-        raise UsageError(f"K3PERF_POOL is {pool!r}: use lower-case letters and digits, at most 20.") from None
+        raise UsageError(
+            f"K3PERF_POOL is {pool!r}: use lower-case letters and digits, at most 20."
+        ) from None
     write_text(arguments.output, record.model_dump_json() + "\n", make_folder=True)
     return ExitStatus.OK
 
 
 def run_check_baselines(arguments: argparse.Namespace) -> int:
-    """Status 0 when every changed baseline is one that ``accept`` wrote, with a reason for each loss."""
-    from k3perf.cli.suite_option import load_checked
+    """Status 0 when every changed baseline is one that ``accept`` wrote, with a reason
+    for each loss.
+    """
     from k3perf.baselines.changes import BaselineChange, check
+    from k3perf.cli.suite_option import load_checked
     from k3perf.report.escaping import command_data, command_property, visible
     from k3perf.store.baselines import digest_of
     from k3perf.store.repository import Repository
@@ -233,17 +301,29 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
     repository = Repository(Path.cwd())
     base = repository.merge_base(arguments.base)
     changed = [
-        change for change in repository.changed_since(base) if change.path.startswith("baselines/") and change.path.endswith(".json")
+        change
+        for change in repository.changed_since(base)
+        if change.path.startswith("baselines/") and change.path.endswith(".json")
     ]
     changes = [
-        BaselineChange(change.path, repository.read_at(base, change.path), None if change.deleted else read_bounded(Path(change.path)))
+        BaselineChange(
+            change.path,
+            repository.read_at(base, change.path),
+            None if change.deleted else read_bounded(Path(change.path)),
+        )
         for change in changed
     ]
-    collected = frozenset((cell.target.name, cell.config.name) for cell in load_checked(arguments.suite).cells())
+    collected = frozenset(
+        (cell.target.name, cell.config.name) for cell in load_checked(arguments.suite).cells()
+    )
     findings = check(changes, digest_of=digest_of, collected=collected)
     for finding in findings:
         told = f"{finding.problem}. {finding.next_step}"
         on_github = f"::error file={command_property(finding.path)}::{command_data(told)}"
-        print(on_github if os.environ.get("GITHUB_ACTIONS") else f"{visible(finding.path, 300)}: {told}")
+        print(
+            on_github
+            if os.environ.get("GITHUB_ACTIONS")
+            else f"{visible(finding.path, 300)}: {told}"
+        )
     print(f"{len(changes)} baselines changed, {len(findings)} findings")
     return ExitStatus.USAGE if findings else ExitStatus.OK

@@ -1,4 +1,6 @@
-"""``k3perf export CONFIG --target T``: the native configuration file and the exact command for production."""
+"""``k3perf export CONFIG --target T``: the native configuration file and the exact
+command for production.
+"""
 
 from __future__ import annotations
 
@@ -18,84 +20,137 @@ from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory
 
 EXPORTS: Final = Path(".k3perf") / "exports"
-"""Where ``--launch`` writes by default, beside the suite's folder: git ignores it, so that an export changes no selection of cells."""
+"""Where ``--launch`` writes by default, beside the suite's folder: git ignores it, so
+that an export changes no selection of cells.
+"""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("export", help="print the vLLM configuration file and command that a config is deployed with")
+    parser = subparsers.add_parser(
+        "export",
+        help="print the vLLM configuration file and command that a config is deployed with",
+    )
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("--target", required=True, metavar="T")
-    parser.add_argument("--model", help="model directory or checkpoint to deploy, with its own weights (default: the target's)")
+    parser.add_argument(
+        "--model",
+        help=(
+            "model directory or checkpoint to deploy, with its own weights (default: the target's)"
+        ),
+    )
     parser.add_argument(
         "--output",
         metavar="PATH",
-        help="write the configuration file there instead of printing it; with --launch a folder (default: one under .k3perf/exports)",
+        help=(
+            "write the configuration file there instead of printing it; with --launch a folder"
+            " (default: one under .k3perf/exports)"
+        ),
     )
     parser.add_argument(
-        "--launch", choices=LAUNCH_KINDS, help="write the files that start it on one or several hosts into the folder --output"
+        "--launch",
+        choices=LAUNCH_KINDS,
+        help="write the files that start it on one or several hosts into the folder --output",
     )
     add_suite_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print or write the file; the command always goes to standard output as a comment beside it."""
+    """Print or write the file; the command always goes to standard output as a comment
+    beside it.
+    """
     suite = suite_of(arguments)
     target = suite.target(arguments.target)
     config = suite.config(arguments.config)
     refusal = suite.refusal(target, config)
     if refusal:
-        raise UsageError(f"{target.name} does not take {config.name}: {refusal}. Choose another config or target.")
+        raise UsageError(
+            f"{target.name} does not take {config.name}: {refusal}. Choose another config or"
+            " target."
+        )
     engine_arguments = suite.engine_arguments(target, config)
     target = _with_model(target, arguments.model)
     if arguments.launch:
         return _write_launch(arguments, target, engine_arguments, suite.root)
     cache = cache_directory(suite.root.parent / ".k3perf") / "models"
-    model = _model(target, suite.root, cache, "Set K3PERF_CACHE to a folder that can be written, or give --model.")
+    model = _model(
+        target,
+        suite.root,
+        cache,
+        "Set K3PERF_CACHE to a folder that can be written, or give --model.",
+    )
     path = Path(arguments.output or f"{config.name}.yaml")
     deployed = deployment(target, engine_arguments, model, config_path=str(path))
-    environment = [f"{name}={shlex.quote(value)}" for name, value in sorted(deployed.environment.items())]
+    environment = [
+        f"{name}={shlex.quote(value)}" for name, value in sorted(deployed.environment.items())
+    ]
     command = " ".join([*environment, shlex.join(deployed.command)])
     if arguments.output:
         try:
             path.write_text(deployed.config_file_text, encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--output {path} cannot be written: {error}. Name a file in a folder that exists.") from None
+            raise UsageError(
+                f"--output {path} cannot be written: {error}. Name a file in a folder that exists."
+            ) from None
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")
     sys.stdout.write("".join(f"# note: {note}\n" for note in _device_notes(target)))
     if target.model.weights == "dummy":
-        sys.stdout.write(f"# {target.name} serves a model with dummy weights; give --model to deploy one that has weights\n")
+        sys.stdout.write(
+            f"# {target.name} serves a model with dummy weights; give --model to deploy one that"
+            " has weights\n"
+        )
     return 0
 
 
 def _with_model(target: TargetSpec, given: str | None) -> TargetSpec:
-    """The target with ``--model`` in the place of its own model: a checkpoint's weights, whatever stands in for them in the suite's runs."""
+    """The target with ``--model`` in the place of its own model: a checkpoint's
+    weights, whatever stands in for them in the suite's runs.
+    """
     if not given:
         return target
-    model = ModelSource(checkpoint=given, weights="checkpoint", trust_remote_code=target.model.trust_remote_code)
+    model = ModelSource(
+        checkpoint=given, weights="checkpoint", trust_remote_code=target.model.trust_remote_code
+    )
     return target.model_copy(update={"model": model})
 
 
 def _model(target: TargetSpec, suite_root: Path, stand_ins: Path, next_step: str) -> str:
-    """What is served: a stand-in, which is committed without a tokenizer, as a copy under ``stand_ins`` that vLLM can serve.
+    """What is served: a stand-in, which is committed without a tokenizer, as a copy
+    under ``stand_ins`` that vLLM can serve.
 
     ``next_step`` is what the error says when ``stand_ins`` cannot be written.
     """
     if target.model.directory is None:
         return str(target.model.checkpoint)
-    return str(materialise(suite_root / target.model.directory, stand_ins, next_step=next_step).resolve())
+    return str(
+        materialise(suite_root / target.model.directory, stand_ins, next_step=next_step).resolve()
+    )
 
 
-def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_arguments: dict[str, Any], suite_root: Path) -> int:
+def _write_launch(
+    arguments: argparse.Namespace,
+    target: TargetSpec,
+    engine_arguments: dict[str, Any],
+    suite_root: Path,
+) -> int:
     name = f"{target.name}-{arguments.config}-{arguments.launch}"
     folder = Path(arguments.output) if arguments.output else suite_root.parent / EXPORTS / name
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--output {folder} is a file; --launch writes several files. Name a folder.")
-    placed = target.launch.options.get("model") if not arguments.model else None  # where the target says that its hosts have the model
-    model = placed or _model(target, suite_root, folder / "model", "Name a writable folder with --output, or give --model.")
+        raise UsageError(
+            f"--output {folder} is a file; --launch writes several files. Name a folder."
+        )
+    placed = (
+        target.launch.options.get("model") if not arguments.model else None
+    )  # where the target says that its hosts have the model
+    model = placed or _model(
+        target,
+        suite_root,
+        folder / "model",
+        "Name a writable folder with --output, or give --model.",
+    )
     files = render_launch(arguments.launch, engine_arguments, target, {"model": model})
     for file_name, text in files.items():
         _write(folder / file_name, text)
@@ -107,8 +162,8 @@ def _write_launch(arguments: argparse.Namespace, target: TargetSpec, engine_argu
 
 
 def _device_notes(target: TargetSpec) -> tuple[str, ...]:
-    """Devices of this machine that do not answer, for a target of such devices: the files may be
-    meant for it.
+    """Devices of this machine that do not answer, for a target of such devices: the
+    files may be meant for it.
     """
     from k3perf.telemetry.hardware import silent_device_notes
 
@@ -126,7 +181,9 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)  # half a script would start something else
-        raise UsageError(f"{path} cannot be written: {error.strerror}. Name a writable folder with --output.") from None
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}. Name a writable folder with --output."
+        ) from None
 
 
 def _where_it_must_lie(model: str, kind: str) -> str:

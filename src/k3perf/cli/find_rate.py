@@ -1,4 +1,6 @@
-"""``k3perf load find-rate``: the highest rate that meets a service level, on a target's own engine or a running server; stored."""
+"""``k3perf load find-rate``: the highest rate that meets a service level, on a target's
+own engine or a running server; stored.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +39,89 @@ class _Server:
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to those of ``k3perf load``."""
-    parser = commands.add_parser("find-rate", help="find the highest request rate at which a target or a running server keeps its bounds")
-    parser.add_argument("--target", metavar="NAME", help="a declared target: its reference engine is started, the rate is stored")
-    parser.add_argument("--workload", required=True, help="a declared workload's name, or a workload file; its arrival process is replaced")
-    parser.add_argument("--base-url", help="a server that runs already, for instance http://127.0.0.1:8000")
+    parser = commands.add_parser(
+        "find-rate",
+        help="find the highest request rate at which a target or a running server keeps its bounds",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="NAME",
+        help="a declared target: its reference engine is started, the rate is stored",
+    )
+    parser.add_argument(
+        "--workload",
+        required=True,
+        help="a declared workload's name, or a workload file; its arrival process is replaced",
+    )
+    parser.add_argument(
+        "--base-url", help="a server that runs already, for instance http://127.0.0.1:8000"
+    )
     parser.add_argument("--model-name", help="as that server names it")
-    parser.add_argument("--vocabulary-size", type=count, help="vocab_size of the model's config.json (default: the target's)")
-    parser.add_argument("--ttft-ms", type=positive, help="bound on TTFT (default: the workload's service level)")
-    parser.add_argument("--tpot-ms", type=positive, help="bound on TPOT (default: the workload's service level)")
-    parser.add_argument("--attainment", type=share, default=0.95, help="share of requests that must meet the bounds (default: 0.95)")
-    parser.add_argument("--duration", type=positive, default=20.0, metavar="S", help="length of one run (default: 20)")
-    parser.add_argument("--least-requests", type=count, default=20, help="requests of one run at least (default: 20)")
-    parser.add_argument("--lowest-rate", type=positive, default=0.25, help="where the search begins, per second (default: 0.25)")
-    parser.add_argument("--highest-rate", type=positive, default=1024.0, help="where it ends, per second (default: 1024)")
-    parser.add_argument("--precision", type=positive, default=0.05, help="width of the final bracket (default: 0.05)")
-    parser.add_argument("--output", type=Path, metavar="JSON", help="write the result and every trial there")
-    parser.add_argument("--by", default="", help="who asks, for the stored rate (default: the login name)")
-    parser.add_argument("--baselines", metavar="DIR", default="baselines", help="where rates are stored (default: baselines)")
-    parser.add_argument("--engine-python", metavar="PATH", help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON)")
+    parser.add_argument(
+        "--vocabulary-size",
+        type=count,
+        help="vocab_size of the model's config.json (default: the target's)",
+    )
+    parser.add_argument(
+        "--ttft-ms", type=positive, help="bound on TTFT (default: the workload's service level)"
+    )
+    parser.add_argument(
+        "--tpot-ms", type=positive, help="bound on TPOT (default: the workload's service level)"
+    )
+    parser.add_argument(
+        "--attainment",
+        type=share,
+        default=0.95,
+        help="share of requests that must meet the bounds (default: 0.95)",
+    )
+    parser.add_argument(
+        "--duration",
+        type=positive,
+        default=20.0,
+        metavar="S",
+        help="length of one run (default: 20)",
+    )
+    parser.add_argument(
+        "--least-requests",
+        type=count,
+        default=20,
+        help="requests of one run at least (default: 20)",
+    )
+    parser.add_argument(
+        "--lowest-rate",
+        type=positive,
+        default=0.25,
+        help="where the search begins, per second (default: 0.25)",
+    )
+    parser.add_argument(
+        "--highest-rate",
+        type=positive,
+        default=1024.0,
+        help="where it ends, per second (default: 1024)",
+    )
+    parser.add_argument(
+        "--precision",
+        type=positive,
+        default=0.05,
+        help="width of the final bracket (default: 0.05)",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="JSON", help="write the result and every trial there"
+    )
+    parser.add_argument(
+        "--by", default="", help="who asks, for the stored rate (default: the login name)"
+    )
+    parser.add_argument(
+        "--baselines",
+        metavar="DIR",
+        default="baselines",
+        help="where rates are stored (default: baselines)",
+    )
+    parser.add_argument(
+        "--engine-python",
+        metavar="PATH",
+        help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON)",
+    )
     add_suite_option(parser)
     parser.set_defaults(run=find_rate)
 
@@ -78,15 +145,22 @@ def find_rate(arguments: argparse.Namespace) -> int:
         highest_rate_per_s=arguments.highest_rate,
         precision_ratio=arguments.precision,
     )
-    vocabulary_size = arguments.vocabulary_size or (suite.vocabulary_size(target) if suite is not None and target is not None else None)
+    vocabulary_size = arguments.vocabulary_size or (
+        suite.vocabulary_size(target) if suite is not None and target is not None else None
+    )
     if vocabulary_size is None:
-        raise UsageError("without --target nothing tells the model's vocabulary; give --vocabulary-size")
+        raise UsageError(
+            "without --target nothing tells the model's vocabulary; give --vocabulary-size"
+        )
     with _server(arguments, suite, target) as server:
         found = search_rate(search, _trials(arguments, spec, search, server, vocabulary_size))
     if arguments.output:
         write_text(arguments.output, _as_json(found, spec))
     if found.failed_rate_per_s is None:
-        sys.stderr.write(f"the search's ceiling of {arguments.highest_rate:g} requests/s passed; raise --highest-rate\n")
+        sys.stderr.write(
+            f"the search's ceiling of {arguments.highest_rate:g} requests/s passed; raise"
+            " --highest-rate\n"
+        )
     if target is not None:
         _store(arguments, target, spec, search, found, server)
     sys.stdout.write(f"{found.rate_per_s:.4g}\n")
@@ -104,12 +178,21 @@ def _check_stored(arguments: argparse.Namespace, target: TargetSpec | None) -> N
 
 
 def _trials(
-    arguments: argparse.Namespace, spec: WorkloadSpec, search: RateSearch, server: _Server, vocabulary_size: int
+    arguments: argparse.Namespace,
+    spec: WorkloadSpec,
+    search: RateSearch,
+    server: _Server,
+    vocabulary_size: int,
 ) -> Callable[[float, int], RateTrial]:
     from k3perf.load.find_rate import live_trial, warm_up
 
     sys.stderr.write("warming up\n")
-    warm_up(spec, base_url=server.base_url, model_name=server.model_name, vocabulary_size=vocabulary_size)
+    warm_up(
+        spec,
+        base_url=server.base_url,
+        model_name=server.model_name,
+        vocabulary_size=vocabulary_size,
+    )
     run_trial = live_trial(
         spec,
         search,
@@ -121,11 +204,14 @@ def _trials(
     )
 
     def shown_trial(rate_per_s: float, trial_index: int) -> RateTrial:
-        sys.stderr.write(f"{rate_per_s:9.3f} requests/s: sending for about {_trial_s(arguments, rate_per_s):.0f} s\n")
+        sys.stderr.write(
+            f"{rate_per_s:9.3f} requests/s: sending for about"
+            f" {_trial_s(arguments, rate_per_s):.0f} s\n"
+        )
         trial = run_trial(rate_per_s, trial_index)
         sys.stderr.write(
-            f"{trial.rate_per_s:9.3f} requests/s: {trial.met_count} of {trial.request_count} met the level, "
-            f"{'passed' if trial.passed else 'failed'}\n"
+            f"{trial.rate_per_s:9.3f} requests/s: {trial.met_count} of {trial.request_count} met"
+            f" the level, {'passed' if trial.passed else 'failed'}\n"
         )
         return trial
 
@@ -133,37 +219,57 @@ def _trials(
 
 
 def _trial_s(arguments: argparse.Namespace, rate_per_s: float) -> float:
-    """How long requests are sent: the duration asked for, or longer where so few would arrive in it that more are asked for."""
+    """How long requests are sent: the duration asked for, or longer where so few would
+    arrive in it that more are asked for.
+    """
     return max(float(arguments.duration), float(arguments.least_requests) / rate_per_s)
 
 
 @contextlib.contextmanager
-def _server(arguments: argparse.Namespace, suite: Suite | None, target: TargetSpec | None) -> Iterator[_Server]:
-    """The running server that was named, or the target's reference engine for the time of the search."""
+def _server(
+    arguments: argparse.Namespace, suite: Suite | None, target: TargetSpec | None
+) -> Iterator[_Server]:
+    """The running server that was named, or the target's reference engine for the time
+    of the search.
+    """
     if arguments.base_url:
         if not arguments.model_name:
             raise UsageError("--base-url needs --model-name, as the server names its model")
         yield _Server(arguments.base_url, arguments.model_name, "unknown", None)
         return
     if suite is None or target is None:
-        raise UsageError("name a declared --target, or a running server with --base-url and --model-name")
+        raise UsageError(
+            "name a declared --target, or a running server with --base-url and --model-name"
+        )
     from k3perf.engine.signals import install
     from k3perf.run.reference_engine import reference_engine
     from k3perf.telemetry.hardware import detect_hardware
 
     lack = detect_hardware().lacks(target.hardware)
     if lack:
-        raise UsageError(f"--target {target.name}: {lack}. Run it on such a machine, or name a running server with --base-url.")
+        raise UsageError(
+            f"--target {target.name}: {lack}. Run it on such a machine, or name a running server"
+            " with --base-url."
+        )
     restore_signals = install()
     try:
         with reference_engine(_settings(arguments, suite), target.name, _StageLines()) as live:
-            yield _Server(live.engine.base_url, live.engine.model_name, live.identity.vllm_version, target.reference)
+            yield _Server(
+                live.engine.base_url,
+                live.engine.model_name,
+                live.identity.vllm_version,
+                target.reference,
+            )
     finally:
         restore_signals()
 
 
 def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
-    from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
+    from k3perf.run.engine_environment import (
+        cache_directory,
+        engine_python_path,
+        find_engine_python,
+    )
     from k3perf.run.settings import RunSettings
 
     state_directory = Path(".k3perf").absolute()
@@ -194,7 +300,12 @@ class _StageLines(SilentProgress):
 
 
 def _store(
-    arguments: argparse.Namespace, target: TargetSpec, spec: WorkloadSpec, search: RateSearch, found: FoundRate, server: _Server
+    arguments: argparse.Namespace,
+    target: TargetSpec,
+    spec: WorkloadSpec,
+    search: RateSearch,
+    found: FoundRate,
+    server: _Server,
 ) -> None:
     from k3perf.run.live import utc_now
     from k3perf.store.found_rates import StoredRate, store_found_rate
@@ -203,7 +314,9 @@ def _store(
     rate = StoredRate(
         workload=spec.name,
         rate_per_s=float(f"{found.rate_per_s:.4g}"),
-        failed_rate_per_s=None if found.failed_rate_per_s is None else float(f"{found.failed_rate_per_s:.4g}"),
+        failed_rate_per_s=(
+            None if found.failed_rate_per_s is None else float(f"{found.failed_rate_per_s:.4g}")
+        ),
         service_level=search.service_level,
         attainment_ratio=search.attainment_ratio,
         work_digest=work_digest(spec),
@@ -231,7 +344,13 @@ def _workload(given: str, suite: Suite | None) -> WorkloadSpec:
     else:
         spec = load_document(WorkloadSpec, path)
     if isinstance(spec.arrival, TraceReplay):
-        raise ConfigFileError(path, "arrival", "trace", "a trace has a rate of its own", "Give a workload with lengths instead.")
+        raise ConfigFileError(
+            path,
+            "arrival",
+            "trace",
+            "a trace has a rate of its own",
+            "Give a workload with lengths instead.",
+        )
     return spec
 
 
@@ -242,12 +361,15 @@ def _service_level(arguments: argparse.Namespace, spec: WorkloadSpec) -> Service
     ttft_ms = arguments.ttft_ms or (declared.ttft_ms if declared else None)
     tpot_ms = arguments.tpot_ms or (declared.tpot_ms if declared else None)
     if ttft_ms is None or tpot_ms is None:
-        raise UsageError(f"workload {spec.name} declares no service_level; give --ttft-ms and --tpot-ms")
+        raise UsageError(
+            f"workload {spec.name} declares no service_level; give --ttft-ms and --tpot-ms"
+        )
     level = ServiceLevel(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
     if arguments.target and declared is not None and level != declared:
         raise UsageError(
-            f"a target's rate is found under the workload's own service level ({declared.ttft_ms:g} ms, {declared.tpot_ms:g} ms); "
-            "leave --ttft-ms and --tpot-ms out, or change the workload"
+            f"a target's rate is found under the workload's own service level ({declared.ttft_ms:g}"
+            f" ms, {declared.tpot_ms:g} ms); leave --ttft-ms and --tpot-ms out, or change the"
+            " workload"
         )
     return level
 

@@ -1,4 +1,6 @@
-"""``k3perf gate selftest``: prints the gate's measured error rates, and writes them between the markers of docs/gate.md."""
+"""``k3perf gate selftest``: prints the gate's measured error rates, and writes them
+between the markers of docs/gate.md.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from k3perf.cli.numbers import count
-from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.config.tolerances import load_tolerances
-from k3perf.errors import ConfigFileError, UsageError
-from tests.calibration.lab.session_cost import Cost, measure_cost, wald_sessions
 from tests.calibration.lab.location_trial import location_table
-from tests.calibration.lab.recordings import LARGEST_TRIED, Recording, recorded_metrics, recorded_setting, recordings_of_files, testable_tolerances
+from tests.calibration.lab.recordings import (
+    LARGEST_TRIED,
+    Recording,
+    recorded_metrics,
+    recorded_setting,
+    recordings_of_files,
+    testable_tolerances,
+)
 from tests.calibration.lab.replay import metric_loss
 from tests.calibration.lab.selftest import (
     GATED,
@@ -27,7 +31,13 @@ from tests.calibration.lab.selftest import (
     simulated_setting,
     simulated_trials,
 )
+from tests.calibration.lab.session_cost import Cost, measure_cost, wald_sessions
 from tests.calibration.lab.simulation import DRAWS, SHAPES
+
+from k3perf.cli.numbers import count
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.tolerances import load_tolerances
+from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.measurement import CellMeasurement
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
@@ -45,41 +55,80 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser("gate", help="the gate's own tests")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    testing = actions.add_parser("selftest", help="replay no-change and injected-loss runs; print realised error rates")
-    testing.add_argument("--runs", type=count, default=400, metavar="N", help="suite runs per source and loss (default: 400)")
-    testing.add_argument("--seed", type=int, default=1, metavar="N", help="of every random draw (default: 1)")
+    testing = actions.add_parser(
+        "selftest", help="replay no-change and injected-loss runs; print realised error rates"
+    )
+    testing.add_argument(
+        "--runs",
+        type=count,
+        default=400,
+        metavar="N",
+        help="suite runs per source and loss (default: 400)",
+    )
+    testing.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="of every random draw (default: 1)"
+    )
     testing.add_argument(
         "--recorded",
         metavar="DIR",
         default="",
-        help=f"folder of recorded measurement files (default: {RECORDINGS.as_posix()} of the repository around the current folder)",
+        help=(
+            f"folder of recorded measurement files (default: {RECORDINGS.as_posix()} of the"
+            " repository around the current folder)"
+        ),
     )
-    testing.add_argument("--recorded-only", action="store_true", help="leave the simulated noise out")
-    testing.add_argument("--shape", action="append", choices=tuple(DRAWS), default=[], help="simulate only this noise; may be repeated")
+    testing.add_argument(
+        "--recorded-only", action="store_true", help="leave the simulated noise out"
+    )
+    testing.add_argument(
+        "--shape",
+        action="append",
+        choices=tuple(DRAWS),
+        default=[],
+        help="simulate only this noise; may be repeated",
+    )
     testing.add_argument(
         "--tolerance",
         type=float,
         default=None,
         metavar="RATIO",
-        help="tolerance for recorded sessions (default: per metric the smallest per cent that the promises speak of)",
+        help=(
+            "tolerance for recorded sessions (default: per metric the smallest per cent that the"
+            " promises speak of)"
+        ),
     )
-    testing.add_argument("--write", metavar="FILE", default="", help="replace the tables between the markers of this file")
+    testing.add_argument(
+        "--write",
+        metavar="FILE",
+        default="",
+        help="replace the tables between the markers of this file",
+    )
     testing.set_defaults(run=run_selftest)
 
 
 def run_selftest(arguments: argparse.Namespace) -> int:
-    """Run all trials; 0 unless the arguments are wrong: the tables are for reading, the calibration tests hold the gate to its promises."""
+    """Run all trials; 0 unless the arguments are wrong: the tables are for reading, the
+    calibration tests hold the gate to its promises.
+    """
     if arguments.tolerance is not None and not 0 < arguments.tolerance <= LARGEST_TRIED:
-        raise UsageError(f"--tolerance is {arguments.tolerance}; it is a ratio above 0 and up to {LARGEST_TRIED}, 0.1 being 10 %.")
+        raise UsageError(
+            f"--tolerance is {arguments.tolerance}; it is a ratio above 0 and up to"
+            f" {LARGEST_TRIED}, 0.1 being 10 %."
+        )
     folder = Path(arguments.recorded) if arguments.recorded else recordings_folder(Path.cwd())
     if arguments.recorded and folder is not None and not folder.is_dir():
-        raise UsageError(f"--recorded {folder}: there is no such folder. Give one that holds measurement files.")
+        raise UsageError(
+            f"--recorded {folder}: there is no such folder. Give one that holds measurement files."
+        )
     if folder is None and arguments.recorded_only:
         raise UsageError(
-            f"there is no {RECORDINGS.as_posix()} around the current folder; go to the repository, or name one with --recorded."
+            f"there is no {RECORDINGS.as_posix()} around the current folder; go to the repository,"
+            " or name one with --recorded."
         )
     if arguments.recorded and folder is not None and not any(folder.glob("*.json")):
-        raise UsageError(f"--recorded {folder}: it holds no .json file. Give a folder of measurement files.")
+        raise UsageError(
+            f"--recorded {folder}: it holds no .json file. Give a folder of measurement files."
+        )
     parts = [_recorded_text(folder, arguments)]
     if not arguments.recorded_only:
         parts += list(_simulated_parts(arguments))
@@ -91,13 +140,24 @@ def run_selftest(arguments: argparse.Namespace) -> int:
 
 
 def recordings_folder(start: Path) -> Path | None:
-    """``perf_tests/recordings`` of the nearest folder around ``start`` that has one; None: there is none."""
-    return next((parent / RECORDINGS for parent in (start, *start.parents) if (parent / RECORDINGS).is_dir()), None)
+    """``perf_tests/recordings`` of the nearest folder around ``start`` that has one;
+    None: there is none.
+    """
+    return next(
+        (
+            parent / RECORDINGS
+            for parent in (start, *start.parents)
+            if (parent / RECORDINGS).is_dir()
+        ),
+        None,
+    )
 
 
 def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
-    """Every replayable recording in a folder's ``*.json`` files, and why others are left out. The ``tolerances.yaml`` beside the folder, if
-    there is one, says what configs are replayed apart."""
+    """Every replayable recording in a folder's ``*.json`` files, and why others are
+    left out. The ``tolerances.yaml`` beside the folder, if there is one, says what
+    configs are replayed apart.
+    """
     files: dict[str, tuple[CellMeasurement, ...]] = {}
     unread: list[str] = []
     for path in sorted(folder.glob("*.json")):
@@ -107,7 +167,9 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
             unread.append(f"{path.name}: {error.problem}")
             continue
         if document.injected:
-            unread.append(f"{path.name}: a fault was put into its candidate on purpose ({document.injected})")
+            unread.append(
+                f"{path.name}: a fault was put into its candidate on purpose ({document.injected})"
+            )
         else:
             files[path.stem] = document.measurements()
     tolerances = folder.parent / TOLERANCES
@@ -118,14 +180,18 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
 
 def _recorded_text(folder: Path | None, arguments: argparse.Namespace) -> str:
     if folder is None:
-        return f"No recorded noise: there is no {RECORDINGS.as_posix()} around the current folder; give --recorded.\n"
+        return (
+            f"No recorded noise: there is no {RECORDINGS.as_posix()} around the current folder;"
+            " give --recorded.\n"
+        )
     recordings, left_out = read_recordings(folder)
     trials = []
     for recording in recordings:
         tolerances = _tolerances(recording, arguments.tolerance)
         if not tolerances:
             left_out.append(
-                f"{recording.name}: {recording.target} in {recording.mode} mode: no tolerance up to {LARGEST_TRIED:.0%} could be tested"
+                f"{recording.name}: {recording.target} in {recording.mode} mode: no tolerance up to"
+                f" {LARGEST_TRIED:.0%} could be tested"
             )
             continue
         trials.append(_recorded_trial(recording, tolerances, arguments))
@@ -142,20 +208,29 @@ def _tolerances(recording: Recording, given: float | None) -> dict[str, Toleranc
     return testable_tolerances(recording, metrics, suite_metrics=SUITE_METRICS)
 
 
-def _recorded_trial(recording: Recording, tolerances: dict[str, Tolerance], arguments: argparse.Namespace) -> Trial:
+def _recorded_trial(
+    recording: Recording, tolerances: dict[str, Tolerance], arguments: argparse.Namespace
+) -> Trial:
     plan = recording.plan()
     cells = ", ".join(sorted(f"{cell.config}/{cell.workload}" for cell in recording.cells))
-    given = ", ".join(f"{name} {tolerance.loss_ratio:.0%}" for name, tolerance in tolerances.items())
-    chosen = "as given" if arguments.tolerance is not None else "the smallest that the promises speak of"
+    given = ", ".join(
+        f"{name} {tolerance.loss_ratio:.0%}" for name, tolerance in tolerances.items()
+    )
+    chosen = (
+        "as given" if arguments.tolerance is not None else "the smallest that the promises speak of"
+    )
     note = (
-        f"Recorded: {recording.name}, {recording.target} on {recording.hardware_class} ({cells}), {recording.sessions} usable sessions "
-        f"of at least {recording.rounds} rounds; tolerances ({chosen}): {given}; up to {plan.maximum_sessions} sessions of {plan.minimum_rounds} to "
-        f"{plan.maximum_rounds} rounds against {plan.baseline_sessions}."
+        f"Recorded: {recording.name}, {recording.target} on {recording.hardware_class} ({cells}),"
+        f" {recording.sessions} usable sessions of at least {recording.rounds} rounds; tolerances"
+        f" ({chosen}): {given}; up to {plan.maximum_sessions} sessions of {plan.minimum_rounds} to"
+        f" {plan.maximum_rounds} rounds against {plan.baseline_sessions}."
     )
     setting = recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS)
     title = f"recorded {recording.name}, {recording.target}, {recording.mode} mode"
     trial = run_trial(title, note, setting, runs=arguments.runs, seed=arguments.seed)
-    trial.remark = in_order_of_time(recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS, in_order=True))
+    trial.remark = in_order_of_time(
+        recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS, in_order=True)
+    )
     return trial
 
 
@@ -163,15 +238,25 @@ def _simulated_parts(arguments: argparse.Namespace) -> Iterator[str]:
     shapes = tuple(arguments.shape) or SHAPES
     for mode in MODES:
         plan = MeasurementPlan.model_validate({"mode": mode, "maximum_sessions": 5})
-        yield render(simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=shapes))
+        yield render(
+            simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=shapes)
+        )
     plan = MeasurementPlan(mode="baseline", maximum_sessions=5)
     if not arguments.shape:
         yield _locations_text(plan)
         yield "What is not promised:\n"
-        yield render(simulated_trials(runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=("strongly_skewed",)))
+        yield render(
+            simulated_trials(
+                runs=arguments.runs, seed=arguments.seed, plan=plan, shapes=("strongly_skewed",)
+            )
+        )
     yield _cost_text(
         [
-            measure_cost(simulated_setting("normal", plan=plan, metrics=metrics), runs=arguments.runs, seed=arguments.seed)
+            measure_cost(
+                simulated_setting("normal", plan=plan, metrics=metrics),
+                runs=arguments.runs,
+                seed=arguments.seed,
+            )
             for metrics in (GATED[:1], GATED)
         ]
     )
@@ -179,11 +264,14 @@ def _simulated_parts(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _locations_text(plan: MeasurementPlan) -> str:
     quarter = 0.25 * metric_loss(GATED[-1], 0.05)
-    table = location_table({shape: simulated_noise(shape, quarter, plan) for shape in DRAWS}, quarter, plan)
+    table = location_table(
+        {shape: simulated_noise(shape, quarter, plan) for shape in DRAWS}, quarter, plan
+    )
     return (
-        "### What a session's value is taken of\n\n"
-        "Standard deviation between sessions, in quarters of the tolerance, by location and number of rounds, and what the gate chose from "
-        f"the recorded sessions of 20 cells; rounds scatter as much as sessions differ.\n\n{table}\n"
+        "### What a session's value is taken of\n\nStandard deviation between sessions, in"
+        " quarters of the tolerance, by location and number of rounds, and what the gate chose"
+        " from the recorded sessions of 20 cells; rounds scatter as much as sessions"
+        f" differ.\n\n{table}\n"
     )
 
 
@@ -192,22 +280,39 @@ def _cost_text(costs: list[Cost]) -> str:
     lines = [
         "### Measured cost",
         "",
-        f"Normal noise, a quarter of the tolerance between sessions, {SUITE_METRICS} gated metrics; {costs[0].runs} suite runs for each figure.",
+        (
+            f"Normal noise, a quarter of the tolerance between sessions, {SUITE_METRICS} gated"
+            f" metrics; {costs[0].runs} suite runs for each figure."
+        ),
         "",
-        "| gated metrics of a cell | rounds per cell, no change | rounds per cell, 1.5 x tolerance | cheapest fixed design that keeps the same "
-        "promises | sequential / fixed, mean of both |",
+        (
+            "| gated metrics of a cell | rounds per cell, no change | rounds per cell, 1.5 x"
+            " tolerance | cheapest fixed design that keeps the same promises | sequential / fixed,"
+            " mean of both |"
+        ),
         "| --- | --- | --- | --- | --- |",
     ]
     for cost in costs:
-        fixed = f"{cost.fixed_sessions} sessions x {cost.fixed_rounds} rounds" if cost.fixed_sessions else "none within six sessions"
-        lines.append(f"| {cost.metrics} | {cost.clean_rounds:.1f} | {cost.lost_rounds:.1f} | {fixed} | {cost.ratio:.2f} |")
+        fixed = (
+            f"{cost.fixed_sessions} sessions x {cost.fixed_rounds} rounds"
+            if cost.fixed_sessions
+            else "none within six sessions"
+        )
+        lines.append(
+            f"| {cost.metrics} | {cost.clean_rounds:.1f} | {cost.lost_rounds:.1f} | {fixed} |"
+            f" {cost.ratio:.2f} |"
+        )
     single = costs[0]
     rounds = 4  # the plan's fewest: what a session costs here
     lines += [
         "",
-        f"Wald's bound for one metric, sessions infinitely divisible and the baseline known exactly: {clean:.2f} sessions without a change, "
-        f"{lost:.2f} at 1.5 x tolerance; measured, at {rounds} rounds a session: {single.clean_rounds / rounds:.2f} and "
-        f"{single.lost_rounds / rounds:.2f}. Whole sessions, at least two for a loss, and the baseline's own noise make up the distance.",
+        (
+            "Wald's bound for one metric, sessions infinitely divisible and the baseline known"
+            f" exactly: {clean:.2f} sessions without a change, {lost:.2f} at 1.5 x tolerance;"
+            f" measured, at {rounds} rounds a session: {single.clean_rounds / rounds:.2f} and"
+            f" {single.lost_rounds / rounds:.2f}. Whole sessions, at least two for a loss, and the"
+            " baseline's own noise make up the distance."
+        ),
         "",
     ]
     return "\n".join(lines)

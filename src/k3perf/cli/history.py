@@ -1,4 +1,6 @@
-"""``k3perf history``: nightly results to the history file, and the history to slides, an issue's text and a page."""
+"""``k3perf history``: nightly results to the history file, and the history to slides,
+an issue's text and a page.
+"""
 
 from __future__ import annotations
 
@@ -10,49 +12,86 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 from k3perf.cli.output import append_text, write_text
 from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.errors import ConfigFileError, ExitStatus
-from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 
 _NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds ``history``."""
-    parser = subparsers.add_parser("history", help="keep the nightly numbers and find slides in them")
+    parser = subparsers.add_parser(
+        "history", help="keep the nightly numbers and find slides in them"
+    )
     commands = parser.add_subparsers(dest="history_command", metavar="COMMAND", required=True)
-    append = commands.add_parser("append", help="add a night's measurements; a run that is already there is not added twice")
-    append.add_argument("results", nargs="+", type=Path, help="measurements.json files, or folders that hold them")
+    append = commands.add_parser(
+        "append", help="add a night's measurements; a run that is already there is not added twice"
+    )
+    append.add_argument(
+        "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
+    )
     append.set_defaults(run=run_append)
-    missing = commands.add_parser("unmeasured", help="name the planned cells that a night has no valid session of; status 10 if any")
-    missing.add_argument("results", nargs="+", type=Path, help="measurements.json files, or folders that hold them")
-    missing.add_argument("--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night")
+    missing = commands.add_parser(
+        "unmeasured",
+        help="name the planned cells that a night has no valid session of; status 10 if any",
+    )
+    missing.add_argument(
+        "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
+    )
+    missing.add_argument(
+        "--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night"
+    )
     missing.set_defaults(run=run_unmeasured)
-    changes = commands.add_parser("changes", help="find changes for the worse that later nights confirm")
+    changes = commands.add_parser(
+        "changes", help="find changes for the worse that later nights confirm"
+    )
     changes.add_argument("--json", action="store_true", help="print the slides as JSON")
-    changes.add_argument("--issue", type=Path, metavar="FILE", help="write the text of an issue there when there is a slide")
-    changes.add_argument("--github-output", type=Path, metavar="FILE", help="append slides=true or slides=false for a workflow")
+    changes.add_argument(
+        "--issue",
+        type=Path,
+        metavar="FILE",
+        help="write the text of an issue there when there is a slide",
+    )
+    changes.add_argument(
+        "--github-output",
+        type=Path,
+        metavar="FILE",
+        help="append slides=true or slides=false for a workflow",
+    )
     changes.set_defaults(run=run_changes)
     page = commands.add_parser("page", help="write the history as one HTML page")
     page.add_argument("--output", type=Path, required=True, metavar="FILE")
     page.set_defaults(run=run_page)
     for command in (append, changes, page):
-        command.add_argument("--history", type=Path, required=True, metavar="FILE", help="history.jsonl")
+        command.add_argument(
+            "--history", type=Path, required=True, metavar="FILE", help="history.jsonl"
+        )
 
 
 def read_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """Every line. Raises ConfigFileError naming the first line that is no entry; a missing file is an empty history."""
+    """Every line. Raises ConfigFileError naming the first line that is no entry; a
+    missing file is an empty history.
+    """
     found = []
     for number, line in enumerate((read_text(path, _NEXT_STEP) or "").splitlines(), start=1):
         try:
             found.append(HistoryEntry.model_validate(json_of(line)))
         except DocumentProblem as problem:
-            raise ConfigFileError(path, f"line {number}", None, problem.problem, _NEXT_STEP) from None
+            raise ConfigFileError(
+                path, f"line {number}", None, problem.problem, _NEXT_STEP
+            ) from None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(str(part) for part in first["loc"])
-            raise ConfigFileError(path, f"line {number}", None, f"is no history entry: {first['msg']} {key}".rstrip(), _NEXT_STEP) from None
+            raise ConfigFileError(
+                path,
+                f"line {number}",
+                None,
+                f"is no history entry: {first['msg']} {key}".rstrip(),
+                _NEXT_STEP,
+            ) from None
     return tuple(found)
 
 
@@ -60,7 +99,10 @@ def run_append(arguments: argparse.Namespace) -> int:
     """Appends what is new."""
     from k3perf.store.measurements import read_measurement_file
 
-    known = {(entry.run_id, entry.target, entry.config, entry.workload, entry.metric) for entry in read_history(arguments.history)}
+    known = {
+        (entry.run_id, entry.target, entry.config, entry.workload, entry.metric)
+        for entry in read_history(arguments.history)
+    }
     fresh: list[HistoryEntry] = []
     files = _measurement_files(arguments.results)
     for measured in map(read_measurement_file, files):
@@ -71,24 +113,42 @@ def run_append(arguments: argparse.Namespace) -> int:
             created_at_utc=measured.created_at_utc,
             vllm_version=measured.identity.get("vllm", "absent"),
         )
-    fresh = [entry for entry in fresh if (entry.run_id, entry.target, entry.config, entry.workload, entry.metric) not in known]
-    append_text(arguments.history, "".join(entry.model_dump_json() + "\n" for entry in fresh), "--history", make_folder=True)
+    fresh = [
+        entry
+        for entry in fresh
+        if (entry.run_id, entry.target, entry.config, entry.workload, entry.metric) not in known
+    ]
+    append_text(
+        arguments.history,
+        "".join(entry.model_dump_json() + "\n" for entry in fresh),
+        "--history",
+        make_folder=True,
+    )
     print(f"{len(fresh)} entries of {len(files)} measurements.json added to {arguments.history}")
     return ExitStatus.OK
 
 
 def _measurement_files(given: list[Path]) -> list[Path]:
-    return [file for path in given for file in (sorted(path.rglob("measurements.json")) if path.is_dir() else [path])]
+    return [
+        file
+        for path in given
+        for file in (sorted(path.rglob("measurements.json")) if path.is_dir() else [path])
+    ]
 
 
 def run_unmeasured(arguments: argparse.Namespace) -> int:
-    """Status 10 and one line a cell, on GitHub as errors, when a planned cell has no valid session."""
+    """Status 10 and one line a cell, on GitHub as errors, when a planned cell has no
+    valid session.
+    """
     from k3perf.cli.ci import read_plan
     from k3perf.store.measurements import read_measurement_file
 
     plan = read_plan(arguments.plan)
     files = _measurement_files(arguments.results)
-    lost = unmeasured((entry.cell for entry in plan.cells), [cell for file in files for cell in read_measurement_file(file).measurements()])
+    lost = unmeasured(
+        (entry.cell for entry in plan.cells),
+        [cell for file in files for cell in read_measurement_file(file).measurements()],
+    )
     prefix = "::error::" if os.environ.get("GITHUB_ACTIONS") else ""
     for cell in lost:
         print(f"{prefix}{cell}: no valid session; see the log of its shard")
@@ -97,7 +157,9 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
 
 
 def run_changes(arguments: argparse.Namespace) -> int:
-    """Status 0 with and without slides: an old loss is news for a person, and no failure of tonight's run."""
+    """Status 0 with and without slides: an old loss is news for a person, and no
+    failure of tonight's run.
+    """
     from k3perf.ci.history_page import issue
 
     all_series = series_of(_existing_history(arguments.history))
@@ -105,15 +167,29 @@ def run_changes(arguments: argparse.Namespace) -> int:
     if found and arguments.issue:
         write_text(arguments.issue, issue(found), "--issue")
     if arguments.github_output:
-        append_text(arguments.github_output, f"slides={json.dumps(bool(found))}\n", "--github-output")
-    sys.stdout.write(json.dumps([_plain(slide) for slide in found], indent=1) + "\n" if arguments.json else _lines(found, all_series))
+        append_text(
+            arguments.github_output, f"slides={json.dumps(bool(found))}\n", "--github-output"
+        )
+    sys.stdout.write(
+        json.dumps([_plain(slide) for slide in found], indent=1) + "\n"
+        if arguments.json
+        else _lines(found, all_series)
+    )
     return ExitStatus.OK
 
 
 def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """As ``read_history``, but a file that is not there is a mistake: nothing may be said of nights that nobody looked at."""
+    """As ``read_history``, but a file that is not there is a mistake: nothing may be
+    said of nights that nobody looked at.
+    """
     if not path.is_file():
-        raise ConfigFileError(path, "", None, "there is no such file", "Take history.jsonl from the perf-history branch.")
+        raise ConfigFileError(
+            path,
+            "",
+            None,
+            "there is no such file",
+            "Take history.jsonl from the perf-history branch.",
+        )
     return read_history(path)
 
 
@@ -139,8 +215,9 @@ def _lines(found: tuple[Slide, ...], all_series: tuple[Series, ...]) -> str:
         longest = max((len(series.values) for series in all_series), default=0)
         return f"no confirmed slide in {len(all_series)} series, the longest of {longest} nights\n"
     return "".join(
-        f"{slide.series.target}-{slide.series.config}-{slide.series.workload} {slide.series.metric}: {slide.loss_ratio:+.1%} since "
-        f"{slide.first.created_at_utc} ({slide.nights_since} nights, p {slide.p_value:.1e})\n"
+        f"{slide.series.target}-{slide.series.config}-{slide.series.workload}"
+        f" {slide.series.metric}: {slide.loss_ratio:+.1%} since {slide.first.created_at_utc}"
+        f" ({slide.nights_since} nights, p {slide.p_value:.1e})\n"
         for slide in found
     )
 

@@ -1,4 +1,6 @@
-"""``k3perf load``: find the rate a server sustains, import a log as a trace, make a trace."""
+"""``k3perf load``: find the rate a server sustains, import a log as a trace, make a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,33 @@ from k3perf.cli.output import write_lines, write_text
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands."""
-    parser = subparsers.add_parser("load", help="find a sustainable request rate; import or make traces")
+    parser = subparsers.add_parser(
+        "load", help="find a sustainable request rate; import or make traces"
+    )
     commands = parser.add_subparsers(dest="load_command", metavar="COMMAND", required=True)
     find_rate.register(commands)
-    importing = commands.add_parser("import-log", help="turn a request log, or a trace in another form, into a trace")
-    importing.add_argument("log", type=Path, help="JSON lines, a JSON array or CSV; docs/load.md lists the forms")
+    importing = commands.add_parser(
+        "import-log", help="turn a request log, or a trace in another form, into a trace"
+    )
+    importing.add_argument(
+        "log", type=Path, help="JSON lines, a JSON array or CSV; docs/load.md lists the forms"
+    )
     importing.add_argument("--output", type=Path, required=True, metavar="TRACE")
     importing.add_argument(
-        "--time-unit", choices=("s", "ms", "us", "ns"), help="unit of times that are numbers (default: told by their size or the form)"
+        "--time-unit",
+        choices=("s", "ms", "us", "ns"),
+        help="unit of times that are numbers (default: told by their size or the form)",
     )
     importing.add_argument(
-        "--block-tokens", type=count, metavar="N", help="tokens of one block of a trace's hash_ids (default: told by the form or the ids)"
+        "--block-tokens",
+        type=count,
+        metavar="N",
+        help="tokens of one block of a trace's hash_ids (default: told by the form or the ids)",
     )
     importing.set_defaults(run=import_log)
-    making = commands.add_parser("make-trace", help="make a small trace with the statistics of production chat traffic")
+    making = commands.add_parser(
+        "make-trace", help="make a small trace with the statistics of production chat traffic"
+    )
     making.add_argument("--requests", type=count, default=200)
     making.add_argument("--duration", type=positive, default=60.0, metavar="S")
     making.add_argument("--seed", type=int, default=0)
@@ -35,7 +50,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def import_log(arguments: argparse.Namespace) -> int:
-    """Write the trace and where it comes from; say on stderr what was recognised and what was left out."""
+    """Write the trace and where it comes from; say on stderr what was recognised and
+    what was left out.
+    """
     from k3perf.workload.log_import import import_log as read_log
     from k3perf.workload.log_values import TimeUnit
     from k3perf.workload.trace import trace_lines
@@ -50,9 +67,9 @@ def import_log(arguments: argparse.Namespace) -> int:
         write_text(beside, source_document(source, sha256))
     reasons = ", ".join(f"{reason} ({number})" for reason, number in source.left_out.items())
     sys.stderr.write(
-        f"{source.text}\n"
-        f"{source.request_count} requests over {imported.span_s:.3f} s, {imported.prompt_tokens_count} prompt tokens, "
-        f"{imported.reply_tokens_count} reply tokens; left out: {reasons or 'none'}\n"
+        f"{source.text}\n{source.request_count} requests over {imported.span_s:.3f} s,"
+        f" {imported.prompt_tokens_count} prompt tokens, {imported.reply_tokens_count} reply"
+        f" tokens; left out: {reasons or 'none'}\n"
     )
     return 0
 
@@ -62,7 +79,12 @@ def make_trace(arguments: argparse.Namespace) -> int:
     from k3perf.workload.trace import trace_text, unbounded_hit_ratio
     from k3perf.workload.trace_synthesis import synthesise_trace
 
-    rows = synthesise_trace(requests=arguments.requests, duration_s=arguments.duration, seed=arguments.seed)
+    rows = synthesise_trace(
+        requests=arguments.requests, duration_s=arguments.duration, seed=arguments.seed
+    )
     write_text(arguments.output, trace_text(rows))
-    sys.stderr.write(f"{len(rows)} requests; prefix hit ratio with an unbounded cache {unbounded_hit_ratio(rows):.3f}\n")
+    sys.stderr.write(
+        f"{len(rows)} requests; prefix hit ratio with an unbounded cache"
+        f" {unbounded_hit_ratio(rows):.3f}\n"
+    )
     return 0

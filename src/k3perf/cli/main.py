@@ -1,4 +1,6 @@
-"""``k3perf``: every command is registered by its own module. Every error becomes one message and its exit status."""
+"""``k3perf``: every command is registered by its own module. Every error becomes one
+message and its exit status.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from k3perf import __version__
 from k3perf.cli.streams import ending_signals, lasting_streams
 from k3perf.errors import TRACEBACK_VARIABLE, ExitStatus, explain
 
-# Imported one by one when a command is used: help and errors stay fast, and one area's dependency never breaks another's command.
+# Imported one by one when a command is used: help and errors stay fast, and one area's
+# dependency never breaks another's command.
 COMMAND_MODULES: Final = (
     "export",
     "inject",
@@ -33,15 +36,26 @@ COMMAND_MODULES: Final = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends with the documented status for wrong use, where argparse ends with 2; every subparser is one too.
+    """Ends with the documented status for wrong use, where argparse ends with 2; every
+    subparser is one too.
 
-    What a command does not know is its own error, shown with its own usage: nothing above it could take it.
+    What a command does not know is its own error, shown with its own usage: nothing
+    above it could take it.
     """
 
     def error(self, message: str) -> NoReturn:
-        """The usage of this command and the message on stderr, with the commands to choose from where one is missing; raises SystemExit."""
+        """The usage of this command and the message on stderr, with the commands to
+        choose from where one is missing; raises SystemExit.
+        """
         self.print_usage(sys.stderr)
-        commands = next((action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
+        commands = next(
+            (
+                action.choices
+                for action in self._actions
+                if isinstance(action, argparse._SubParsersAction)
+            ),
+            None,
+        )
         if commands and "required" in message:
             message += f" (one of {', '.join(commands)})"
         self.exit(ExitStatus.USAGE, f"{self.prog}: error: {message}\n")
@@ -56,7 +70,9 @@ class CommandParser(argparse.ArgumentParser):
 
 def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentParser:
     """The parser with the commands of ``modules``."""
-    parser = CommandParser(prog="k3perf", description="Performance-regression tests for tuned Kimi K3 serving on vLLM")
+    parser = CommandParser(
+        prog="k3perf", description="Performance-regression tests for tuned Kimi K3 serving on vLLM"
+    )
     parser.add_argument("--version", action="version", version=f"k3perf {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in modules:
@@ -65,7 +81,9 @@ def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentP
 
 
 def modules_for(arguments: Sequence[str]) -> Sequence[str]:
-    """The module of the command that is asked for, where its name tells; else all of them, for help and for errors."""
+    """The module of the command that is asked for, where its name tells; else all of
+    them, for help and for errors.
+    """
     name = arguments[0].replace("-", "_") if arguments else ""
     return (name,) if name in COMMAND_MODULES else COMMAND_MODULES
 
@@ -77,11 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ended: SystemExit | None = None
         try:
             status = _run(given)
-        except SystemExit as of_parser:  # help, or wrong use: the parser has said what it had to say
+        except (
+            SystemExit
+        ) as of_parser:  # help, or wrong use: the parser has said what it had to say
             ended, status = of_parser, int(of_parser.code or 0)
         output.flush()
         if output.problem is not None and not isinstance(output.problem, BrokenPipeError):
-            sys.stderr.write(f"k3perf: standard output cannot be written: {output.problem.strerror}\n")
+            sys.stderr.write(
+                f"k3perf: standard output cannot be written: {output.problem.strerror}\n"
+            )
             status = status or ExitStatus.INVALID
     if ended is not None:
         raise SystemExit(status)

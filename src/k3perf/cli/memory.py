@@ -1,4 +1,6 @@
-"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON. Prints and parses; computes nothing itself."""
+"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON.
+Prints and parses; computes nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _GIVE_CONFIG: Final = "Give the model's config.json."
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan is made from, wherever it came from. ``notes``: why the declared target would not serve it, or measures another for it."""
+    """What a plan is made from, wherever it came from. ``notes``: why the declared
+    target would not serve it, or measures another for it.
+    """
 
     model_config: Mapping[str, Any]
     arguments: Mapping[str, Any]
@@ -42,17 +46,41 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add ``memory plan`` to the command line."""
     memory = subparsers.add_parser("memory", help="predict memory before any device is rented")
     commands = memory.add_subparsers(dest="memory_command", metavar="COMMAND", required=True)
-    plan = commands.add_parser("plan", help="weights, KV cache, capacity and fit from config.json and the arguments alone")
+    plan = commands.add_parser(
+        "plan", help="weights, KV cache, capacity and fit from config.json and the arguments alone"
+    )
     plan.add_argument("--config", help="approved config, with --target")
     plan.add_argument("--target", help="declared target, with --config")
-    plan.add_argument("--suite", type=Path, default=Path("perf_tests"), help="folder of the declarations (default: perf_tests)")
-    plan.add_argument("--model-config", type=Path, help="a config.json, instead of --config and --target")
-    plan.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="an engine argument; repeatable")
     plan.add_argument(
-        "--platform", choices=[row.name for row in PLATFORMS], help="rules of which platform (default: the target's, or nvidia)"
+        "--suite",
+        type=Path,
+        default=Path("perf_tests"),
+        help="folder of the declarations (default: perf_tests)",
     )
-    plan.add_argument("--device-memory-bytes", type=count, help="memory of one device (default: the target's)")
-    plan.add_argument("--reserve-bytes", type=count, help="measured activations, workspaces, graphs and libraries, instead of the estimate")
+    plan.add_argument(
+        "--model-config", type=Path, help="a config.json, instead of --config and --target"
+    )
+    plan.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an engine argument; repeatable",
+    )
+    plan.add_argument(
+        "--platform",
+        choices=[row.name for row in PLATFORMS],
+        help="rules of which platform (default: the target's, or nvidia)",
+    )
+    plan.add_argument(
+        "--device-memory-bytes", type=count, help="memory of one device (default: the target's)"
+    )
+    plan.add_argument(
+        "--reserve-bytes",
+        type=count,
+        help="measured activations, workspaces, graphs and libraries, instead of the estimate",
+    )
     for name in ("tensor", "pipeline", "data"):
         plan.add_argument(f"--{name}", type=count, help=f"{name}-parallel ranks")
     plan.add_argument("--expert", action="store_true", help="expert parallelism")
@@ -61,7 +89,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    """Print the plan. Exit status 0 when it fits or fit is unknown, 10 when it does not fit: 1 means a regression alone."""
+    """Print the plan. Exit status 0 when it fits or fit is unknown, 10 when it does not
+    fit: 1 means a regression alone.
+    """
     settings = _settings(arguments.settings)
     inputs = _inputs(arguments, settings)
     plan = plan_memory(
@@ -83,18 +113,30 @@ def render_plan(plan: MemoryPlan) -> str:
     lines = [f"weights per rank        {_bytes(plan.weights_bytes)}"]
     lines += [f"  {name:<21} {_bytes(size)}" for name, size in plan.weights_bytes_by_part.items()]
     if len(plan.weights_bytes_by_stage) > 1:
-        lines.append("  by stage              " + ", ".join(f"{size:,}" for size in plan.weights_bytes_by_stage))
+        lines.append(
+            "  by stage              "
+            + ", ".join(f"{size:,}" for size in plan.weights_bytes_by_stage)
+        )
     if plan.reserve_bytes_by_part:
         lines.append(f"beside weights and cache {_bytes(sum(plan.reserve_bytes_by_part.values()))}")
-        lines += [f"  {name:<21} {_bytes(size)}" for name, size in plan.reserve_bytes_by_part.items()]
-    asked = "" if plan.requested_block_size_tokens in (None, plan.block_size_tokens) else f" ({plan.requested_block_size_tokens} asked for)"
+        lines += [
+            f"  {name:<21} {_bytes(size)}" for name, size in plan.reserve_bytes_by_part.items()
+        ]
+    asked = (
+        ""
+        if plan.requested_block_size_tokens in (None, plan.block_size_tokens)
+        else f" ({plan.requested_block_size_tokens} asked for)"
+    )
     lines += [
         f"block size              {plan.block_size_tokens} tokens{asked}",
         f"KV bytes per token      {plan.kv_bytes_per_token:,}",
         f"state per sequence      {_bytes(plan.state_bytes_per_sequence)}",
         f"KV cache                {_bytes(plan.kv_cache_bytes)}",
         f"KV tokens               {_number(plan.kv_tokens)}",
-        f"maximum concurrency     {_number(plan.max_concurrency)} at {plan.maximum_context_tokens:,} tokens",
+        (
+            f"maximum concurrency     {_number(plan.max_concurrency)} at"
+            f" {plan.maximum_context_tokens:,} tokens"
+        ),
         f"fits                    {_fit(plan)}",
     ]
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
@@ -124,7 +166,14 @@ def _inputs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> PlanI
             raise UsageError("give --config and --target, or --model-config FILE")
         inputs = _declared_inputs(arguments.suite, arguments.config, arguments.target, settings)
     else:
-        inputs = PlanInputs(read_model_config(arguments.model_config), {}, {}, Ranks(), arguments.platform or "nvidia", None)
+        inputs = PlanInputs(
+            read_model_config(arguments.model_config),
+            {},
+            {},
+            Ranks(),
+            arguments.platform or "nvidia",
+            None,
+        )
     asked = Ranks(
         tensor=arguments.tensor or inputs.parallelism.tensor,
         pipeline=arguments.pipeline or inputs.parallelism.pipeline,
@@ -134,12 +183,17 @@ def _inputs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> PlanI
     return replace(inputs, parallelism=asked)
 
 
-def _declared_inputs(suite_root: Path, config: str, target: str, settings: Mapping[str, Any]) -> PlanInputs:
-    """Arguments, parallelism and hardware of a declared cell; its model's config.json lies in the suite's ``models`` folder."""
+def _declared_inputs(
+    suite_root: Path, config: str, target: str, settings: Mapping[str, Any]
+) -> PlanInputs:
+    """Arguments, parallelism and hardware of a declared cell; its model's config.json
+    lies in the suite's ``models`` folder.
+    """
     suite = _narrow_suite(suite_root.resolve(), config, target)
     spec = suite.target(target)
     model = spec.model
-    # A checkpoint's config.json is kept beside the shipped models, under the last part of its name.
+    # A checkpoint's config.json is kept beside the shipped models, under the last part
+    # of its name.
     directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
     return PlanInputs(
         model_config=read_model_config(suite.root / directory / "config.json"),
@@ -152,8 +206,12 @@ def _declared_inputs(suite_root: Path, config: str, target: str, settings: Mappi
     )
 
 
-def _notes(suite: Suite, target: TargetSpec, config: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refusals of the arguments with ``settings`` over them; an equivalence is one of the config as it is declared."""
+def _notes(
+    suite: Suite, target: TargetSpec, config: str, settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Refusals of the arguments with ``settings`` over them; an equivalence is one of
+    the config as it is declared.
+    """
     from k3perf.config.refusals import in_range, matches, range_text
 
     spec = suite.config(config)
@@ -169,9 +227,11 @@ def _notes(suite: Suite, target: TargetSpec, config: str, settings: Mapping[str,
 
 
 def _narrow_suite(root: Path, config: str, target: str) -> Suite:
-    """Only the target, the config with its parents and the known refusals: the plan is asked for often and must answer at once.
+    """Only the target, the config with its parents and the known refusals: the plan is
+    asked for often and must answer at once.
 
-    Falls back to the whole suite, with its own messages, when a document is not in the file of its name.
+    Falls back to the whole suite, with its own messages, when a document is not in the
+    file of its name.
     """
     from k3perf.cli.suite_option import load_checked
     from k3perf.config.arguments import argument_problems
@@ -190,21 +250,44 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
         if name in configs or not path.is_file():
             return load_checked(root)
         configs[name] = load_document(ConfigSpec, path)
-        raise_all(argument_problems(configs[name].change, path, "change", place="config", engine_table=engine_table))
+        raise_all(
+            argument_problems(
+                configs[name].change, path, "change", place="config", engine_table=engine_table
+            )
+        )
         parents = (configs[name].extends, *configs[name].combines)
-        wanted += [parent for parent in parents if parent is not None and parent not in configs and parent not in wanted]
+        wanted += [
+            parent
+            for parent in parents
+            if parent is not None and parent not in configs and parent not in wanted
+        ]
     if not (root / "targets" / f"{target}.yaml").is_file():
         return load_checked(root)
     path = root / "targets" / f"{target}.yaml"
     spec = load_document(TargetSpec, path)
-    raise_all(argument_problems(spec.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table))
-    tolerances = ToleranceFile(schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)})  # not read by the plan
-    refusals = tuple(load_document(KnownRefusal, path) for path in sorted((root / "targets" / "refusals").glob("*.y*ml")))
+    raise_all(
+        argument_problems(
+            spec.engine_arguments,
+            path,
+            "engine_arguments",
+            place="target",
+            engine_table=engine_table,
+        )
+    )
+    tolerances = ToleranceFile(
+        schema_version=1, defaults={"weights_bytes": Tolerance(loss_ratio=0.0)}
+    )  # not read by the plan
+    refusals = tuple(
+        load_document(KnownRefusal, path)
+        for path in sorted((root / "targets" / "refusals").glob("*.y*ml"))
+    )
     return Suite(root, configs, {target: spec}, {}, tolerances, refusals)
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """A model's ``config.json``; ConfigFileError when it cannot be read or is no JSON object."""
+    """A model's ``config.json``; ConfigFileError when it cannot be read or is no JSON
+    object.
+    """
     document = read_json(path, _GIVE_CONFIG, finite=False)
     if not isinstance(document, dict):
         raise ConfigFileError(path, "", None, "is not a JSON object", _GIVE_CONFIG)
@@ -216,7 +299,9 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator or not key:
-            raise UsageError(f"--set {pair!r} is not KEY=VALUE; write for example --set kv-cache-dtype=fp8")
+            raise UsageError(
+                f"--set {pair!r} is not KEY=VALUE; write for example --set kv-cache-dtype=fp8"
+            )
         try:
             settings[key] = json_of(text)
         except DocumentProblem:
@@ -225,7 +310,9 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that the plan would leave out in silence are refused: mistyped ones, and the sizes of parallelism."""
+    """Arguments that the plan would leave out in silence are refused: mistyped ones,
+    and the sizes of parallelism.
+    """
     if settings:
         from k3perf.config.arguments import unknown_argument
         from k3perf.config.owned_arguments import PARALLELISM
@@ -233,7 +320,11 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
         for name in settings:
             if name in PARALLELISM:
                 option = PARALLELISM[name].replace("_", "-")
-                known = f"Use --{option} instead." if option != "prefill-context" else "The memory plan does not cover it."
+                known = (
+                    f"Use --{option} instead."
+                    if option != "prefill-context"
+                    else "The memory plan does not cover it."
+                )
                 raise UsageError(f"--set {name}: the ranks have options of their own. {known}")
             found = unknown_argument(name)
             if found:

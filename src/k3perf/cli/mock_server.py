@@ -1,4 +1,6 @@
-"""``k3perf mock-server``: a server with vLLM's routes, known delays and faults on request."""
+"""``k3perf mock-server``: a server with vLLM's routes, known delays and faults on
+request.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     from k3perf.load.mock_server import main
 
-    parser = subparsers.add_parser("mock-server", help="serve known delays and faults under vLLM's routes, on 127.0.0.1")
+    parser = subparsers.add_parser(
+        "mock-server", help="serve known delays and faults under vLLM's routes, on 127.0.0.1"
+    )
     main.add_arguments(parser)
     parser.set_defaults(run=main.run)

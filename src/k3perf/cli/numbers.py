@@ -23,7 +23,9 @@ def share(text: str) -> float:
 
 
 MOST: Final = 10**15
-"""A petabyte, in bytes: what is counted here is less, and computing with more would overflow."""
+"""A petabyte, in bytes: what is counted here is less, and computing with more would
+overflow.
+"""
 
 
 def count(text: str) -> int:

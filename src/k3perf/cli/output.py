@@ -11,8 +11,12 @@ from pathlib import Path
 from k3perf.errors import UsageError
 
 
-def write_text(path: Path, text: str, option: str = "--output", *, make_folder: bool = False) -> None:
-    """Raises UsageError, which names ``option``, when the file cannot be written. ``make_folder``: with the folders above it."""
+def write_text(
+    path: Path, text: str, option: str = "--output", *, make_folder: bool = False
+) -> None:
+    """Raises UsageError, which names ``option``, when the file cannot be written.
+    ``make_folder``: with the folders above it.
+    """
     _write(path, text, option, "w", make_folder=make_folder)
 
 
@@ -28,11 +32,15 @@ def _write(path: Path, text: str, option: str, mode: str, *, make_folder: bool) 
         with path.open(mode, encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}); choose another {option}") from None
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}); choose another {option}"
+        ) from None
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> str:
-    """Write line by line, however many there are; the SHA-256 of the file. Raises UsageError as ``write_text`` does."""
+    """Write line by line, however many there are; the SHA-256 of the file. Raises
+    UsageError as ``write_text`` does.
+    """
     digest = hashlib.sha256()
     try:
         with path.open("wb") as file:
@@ -41,12 +49,16 @@ def write_lines(path: Path, lines: Iterable[str]) -> str:
                 digest.update(data)
                 file.write(data)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}); choose another --output") from None
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}); choose another --output"
+        ) from None
     return digest.hexdigest()
 
 
 def login_name() -> str:
-    """The user's login name, or the user's number where it has no name, as in many containers."""
+    """The user's login name, or the user's number where it has no name, as in many
+    containers.
+    """
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

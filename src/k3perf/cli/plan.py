@@ -1,4 +1,6 @@
-"""``k3perf plan``: changed files and the declared suite to the cells worth measuring, as a table, JSON or a workflow's job matrix."""
+"""``k3perf plan``: changed files and the declared suite to the cells worth measuring,
+as a table, JSON or a workflow's job matrix.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,18 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from k3perf.ci.planning import (
+    CostBasis,
+    CostModel,
+    Fitted,
+    RecordedCosts,
+    Shard,
+    fit_budget,
+    gated_metric_count,
+    record_costs,
+    split,
+)
+from k3perf.ci.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.cli.numbers import positive
 from k3perf.cli.output import append_text, write_text
 from k3perf.cli.suite_option import load_checked
@@ -18,8 +32,6 @@ from k3perf.config.suite import Suite
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
-from k3perf.ci.planning import CostBasis, CostModel, Fitted, RecordedCosts, Shard, fit_budget, gated_metric_count, record_costs, split
-from k3perf.ci.selection import Priority, SelectedCell, Selection, select, select_all
 from k3perf.store.repository import Repository
 
 _SECONDS_PER_MINUTE = 60.0
@@ -37,34 +49,76 @@ _PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] =
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds ``plan``."""
-    parser = subparsers.add_parser("plan", help="choose the cells that a change touches and split them over runners")
-    parser.add_argument("--suite", type=Path, default=Path("perf_tests"), help="the suite's folder (default: %(default)s)")
-    parser.add_argument(
-        "--changed-since", metavar="REF", help="select by the files that differ from the merge base with REF; without: everything"
+    parser = subparsers.add_parser(
+        "plan", help="choose the cells that a change touches and split them over runners"
     )
     parser.add_argument(
-        "--budget-minutes", type=positive, metavar="N", help="device minutes for each hardware class; cells beyond are left out, by name"
+        "--suite",
+        type=Path,
+        default=Path("perf_tests"),
+        help="the suite's folder (default: %(default)s)",
     )
-    parser.add_argument("--shards", type=_count, default=1, metavar="N", help="runners for each hardware class (default: %(default)s)")
-    parser.add_argument("--target", action="append", metavar="NAME", help="only this target; can be repeated")
-    parser.add_argument("--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware")
     parser.add_argument(
-        "--hardware-classes", metavar="A,B", help="only these, because no other has a runner; what that leaves out is noted"
+        "--changed-since",
+        metavar="REF",
+        help="select by the files that differ from the merge base with REF; without: everything",
     )
-    parser.add_argument("--whole-model", choices=("only", "never"), help="only, or never, the targets that serve a checkpoint")
-    parser.add_argument("--record", action="store_true", help="the run will be a --k3-record: price every session that a baseline asks for")
-    parser.add_argument("--costs", type=Path, help="recorded seconds (default: costs.json in the suite's folder, where there is one)")
+    parser.add_argument(
+        "--budget-minutes",
+        type=positive,
+        metavar="N",
+        help="device minutes for each hardware class; cells beyond are left out, by name",
+    )
+    parser.add_argument(
+        "--shards",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="runners for each hardware class (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target", action="append", metavar="NAME", help="only this target; can be repeated"
+    )
+    parser.add_argument(
+        "--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware"
+    )
+    parser.add_argument(
+        "--hardware-classes",
+        metavar="A,B",
+        help="only these, because no other has a runner; what that leaves out is noted",
+    )
+    parser.add_argument(
+        "--whole-model",
+        choices=("only", "never"),
+        help="only, or never, the targets that serve a checkpoint",
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="the run will be a --k3-record: price every session that a baseline asks for",
+    )
+    parser.add_argument(
+        "--costs",
+        type=Path,
+        help="recorded seconds (default: costs.json in the suite's folder, where there is one)",
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON there")
     parser.add_argument(
-        "--github-output", type=Path, metavar="FILE", help="append cpu_matrix, gpu_matrix, has_cpu and has_gpu for a workflow"
+        "--github-output",
+        type=Path,
+        metavar="FILE",
+        help="append cpu_matrix, gpu_matrix, has_cpu and has_gpu for a workflow",
     )
     parser.add_argument(
         "--record-costs",
         nargs="+",
         type=Path,
         metavar="RESULTS",
-        help="instead of planning: add what finished runs took, from their results.jsonl files or the folders above, to --costs",
+        help=(
+            "instead of planning: add what finished runs took, from their results.jsonl files or"
+            " the folders above, to --costs"
+        ),
     )
     parser.set_defaults(run=run)
 
@@ -77,7 +131,9 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and left-out cells are always shown."""
+    """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and
+    left-out cells are always shown.
+    """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
     suite = load_checked(arguments.suite)
@@ -95,7 +151,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_text(arguments.output, text)
     if arguments.github_output:
-        append_text(arguments.github_output, github_output(plan.shards, plan.gated_metric_count), "--github-output")
+        append_text(
+            arguments.github_output,
+            github_output(plan.shards, plan.gated_metric_count),
+            "--github-output",
+        )
     print(text if arguments.json else render(plan), end="")
     return ExitStatus.OK
 
@@ -104,16 +164,34 @@ def _record(paths: list[Path], output: Path) -> int:
     from k3perf.store.atomic import replace_file
     from k3perf.store.results import read_results
 
-    files = [file for path in paths for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])]
+    files = [
+        file
+        for path in paths
+        for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])
+    ]
     runs = [read_results(file) for file in files]
-    # files of the first harness versions have no line for a session's end; there the median bears with one that was cut short
-    ended = [run.sessions[name] for run in runs for name in run.sessions if name in (run.ended_sessions or run.sessions)]
-    costs = record_costs((session for session in ended if not session.injected), runs=(run.run_id for run in runs))
+    # files of the first harness versions have no line for a session's end; there the
+    # median bears with one that was cut short
+    ended = [
+        run.sessions[name]
+        for run in runs
+        for name in run.sessions
+        if name in (run.ended_sessions or run.sessions)
+    ]
+    costs = record_costs(
+        (session for session in ended if not session.injected), runs=(run.run_id for run in runs)
+    )
     if not costs.session_s:
-        raise UsageError(f"{', '.join(map(str, paths))}: no session that ended is in there. Give results.jsonl files of finished runs.")
+        raise UsageError(
+            f"{', '.join(map(str, paths))}: no session that ended is in there. Give results.jsonl"
+            " files of finished runs."
+        )
     earlier = _recorded(output, output.parent) if output.exists() else RecordedCosts()
     replace_file(output, costs.over(earlier).model_dump_json(indent=1) + "\n")
-    print(f"{len(costs.session_s)} cells and {len(costs.engine_start_s)} engines of {len(files)} runs written to {output}")
+    print(
+        f"{len(costs.session_s)} cells and {len(costs.engine_start_s)} engines of {len(files)} runs"
+        f" written to {output}"
+    )
     return ExitStatus.OK
 
 
@@ -121,33 +199,58 @@ def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
     if arguments.changed_since is None:
         return select_all(suite, "the whole suite was asked for")
     repository = Repository(Path.cwd())
-    return select(suite, repository.changed_since(arguments.changed_since), suite_folder=arguments.suite.as_posix())
+    return select(
+        suite,
+        repository.changed_since(arguments.changed_since),
+        suite_folder=arguments.suite.as_posix(),
+    )
 
 
 def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
-    named = {suite.target(name).name for name in arguments.target} if arguments.target else set(suite.targets)
+    named = (
+        {suite.target(name).name for name in arguments.target}
+        if arguments.target
+        else set(suite.targets)
+    )
 
     def fits(name: str) -> bool:
         target = suite.targets[name]
         whole = target.model.weights == "checkpoint"
-        if arguments.hardware_classes is not None and target.hardware.hardware_class not in arguments.hardware_classes.split(","):
+        if (
+            arguments.hardware_classes is not None
+            and target.hardware.hardware_class not in arguments.hardware_classes.split(",")
+        ):
             return False
-        return (arguments.kind in (None, target.hardware.kind)) and arguments.whole_model in (None, "only" if whole else "never")
+        return (arguments.kind in (None, target.hardware.kind)) and arguments.whole_model in (
+            None,
+            "only" if whole else "never",
+        )
 
     return {name for name in named if fits(name)}
 
 
-def _served_by_class(suite: Suite, cells: tuple[SelectedCell, ...]) -> tuple[tuple[SelectedCell, ...], tuple[str, ...]]:
-    """The cells that every runner of their class can serve, and a note for each other one: a CPU class promises instruction sets."""
+def _served_by_class(
+    suite: Suite, cells: tuple[SelectedCell, ...]
+) -> tuple[tuple[SelectedCell, ...], tuple[str, ...]]:
+    """The cells that every runner of their class can serve, and a note for each other
+    one: a CPU class promises instruction sets.
+    """
     kept, notes = [], []
     for selected in cells:
         cell, hardware = selected.cell, selected.cell.target.hardware
-        refusal = suite.refusal_here(cell.target, cell.config, hardware.cpu_features) if hardware.kind == "cpu" else None
+        refusal = (
+            suite.refusal_here(cell.target, cell.config, hardware.cpu_features)
+            if hardware.kind == "cpu"
+            else None
+        )
         if refusal is None:
             kept.append(selected)
         else:
             needed = ", ".join(refusal.without_cpu_features)
-            notes.append(f"{cell.cell_id} is not planned: {refusal.reason}; not every {hardware.hardware_class} has {needed}")
+            notes.append(
+                f"{cell.cell_id} is not planned: {refusal.reason}; not every"
+                f" {hardware.hardware_class} has {needed}"
+            )
     return tuple(kept), tuple(notes)
 
 
@@ -157,9 +260,14 @@ def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection
         return selection
     hardware = [selected.cell.target.hardware for selected in selection.cells]
     absent = Counter(item.hardware_class for item in hardware)
-    needs = {item.hardware_class: f" ({', '.join(item.cpu_features)} is needed)" for item in hardware if item.cpu_features}
+    needs = {
+        item.hardware_class: f" ({', '.join(item.cpu_features)} is needed)"
+        for item in hardware
+        if item.cpu_features
+    }
     notes = tuple(
-        f"{count} touched cells on {name} are not measured: no runner of this class{needs.get(name, '')}"
+        f"{count} touched cells on {name} are not measured: no runner of this"
+        f" class{needs.get(name, '')}"
         for name, count in absent.items()
         if name not in hardware_classes.split(",")
     )
@@ -167,7 +275,9 @@ def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection
 
 
 def _device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
-    """Devices of this machine that do not answer, where cells for such devices are planned."""
+    """Devices of this machine that do not answer, where cells for such devices are
+    planned.
+    """
     from k3perf.telemetry.hardware import silent_device_notes
 
     if all(selected.cell.target.hardware.kind != "nvidia" for selected in cells):
@@ -188,11 +298,21 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
         raise ConfigFileError(chosen, key, first.get("input"), first["msg"], next_step) from None
 
 
-def _fit_by_class(cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None) -> Fitted:
+def _fit_by_class(
+    cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None
+) -> Fitted:
     budget_s = None if budget_minutes is None else budget_minutes * _SECONDS_PER_MINUTE
     classes = dict.fromkeys(selected.cell.target.hardware.hardware_class for selected in cells)
     parts = [
-        fit_budget((selected for selected in cells if selected.cell.target.hardware.hardware_class == name), costs, budget_s)
+        fit_budget(
+            (
+                selected
+                for selected in cells
+                if selected.cell.target.hardware.hardware_class == name
+            ),
+            costs,
+            budget_s,
+        )
         for name in classes
     ]
     return Fitted(
@@ -203,17 +323,30 @@ def _fit_by_class(cells: tuple[SelectedCell, ...], costs: CostModel, budget_minu
 
 
 def _document(
-    suite: Suite, selection: Selection, cells: tuple[SelectedCell, ...], fitted: Fitted, shards: tuple[Shard, ...], costs: CostModel
+    suite: Suite,
+    selection: Selection,
+    cells: tuple[SelectedCell, ...],
+    fitted: Fitted,
+    shards: tuple[Shard, ...],
+    costs: CostModel,
 ) -> PlanDocument:
     kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
     return PlanDocument(
         false_alarm_budget=suite.tolerances.false_alarm_budget,
         gated_metric_count=gated_metric_count(suite, fitted.groups),
-        cells=tuple(_cell_entry(selected, costs.basis(selected.cell)) for selected in cells if selected.cell.cell_id in kept),
-        left_out=tuple(CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out),
+        cells=tuple(
+            _cell_entry(selected, costs.basis(selected.cell))
+            for selected in cells
+            if selected.cell.cell_id in kept
+        ),
+        left_out=tuple(
+            CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out
+        ),
         over_budget=fitted.over_budget,
         notes=selection.notes,
-        device_minutes=round(sum(group.device_s for group in fitted.groups) / _SECONDS_PER_MINUTE, 2),
+        device_minutes=round(
+            sum(group.device_s for group in fitted.groups) / _SECONDS_PER_MINUTE, 2
+        ),
         shards=tuple(_shard_entry(shard, suite) for shard in shards),
     )
 
@@ -243,14 +376,18 @@ def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
 
 
 def runner_labels(kind: str, hardware_class: str, pool: str = "") -> list[str]:
-    """What ``runs-on`` asks for: hosted for CPU targets, else an own runner of the hardware class, and of a pool where one is given."""
+    """What ``runs-on`` asks for: hosted for CPU targets, else an own runner of the
+    hardware class, and of a pool where one is given.
+    """
     if kind == "cpu":
         return ["ubuntu-24.04"]
     return ["self-hosted", "gpu", hardware_class, *([f"pool-{pool}"] if pool else [])]
 
 
 def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
-    """A workflow's matrix. ``cells`` and ``runner`` are JSON inside strings, since a matrix value that a shell reads must be text."""
+    """A workflow's matrix. ``cells`` and ``runner`` are JSON inside strings, since a
+    matrix value that a shell reads must be text.
+    """
     include = [
         {
             "shard": shard.shard,
@@ -265,7 +402,9 @@ def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
 
 
 def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:
-    """Lines for a workflow step's output file: one matrix for hosted runners, one for own GPU runners, and whether each holds a job."""
+    """Lines for a workflow step's output file: one matrix for hosted runners, one for
+    own GPU runners, and whether each holds a job.
+    """
     listed = tuple(shards)
     cpu = [shard for shard in listed if shard.kind == "cpu"]
     gpu = [shard for shard in listed if shard.kind != "cpu"]
@@ -280,17 +419,30 @@ def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> st
 
 
 def render(plan: PlanDocument) -> str:
-    """The plan for people: one line a cell with its reasons, then what was left out and why."""
+    """The plan for people: one line a cell with its reasons, then what was left out and
+    why.
+    """
     lines = [f"{len(plan.cells)} cells, about {plan.device_minutes} device minutes"]
-    lines += [f"  {entry.cell}: {'; '.join(entry.reasons)}{_COST_NOTE[entry.cost]}" for entry in plan.cells]
+    lines += [
+        f"  {entry.cell}: {'; '.join(entry.reasons)}{_COST_NOTE[entry.cost]}"
+        for entry in plan.cells
+    ]
     if plan.estimated_count:
-        lines.append(f"{plan.estimated_count} of the cells were never measured: their minutes are an estimate.")
+        lines.append(
+            f"{plan.estimated_count} of the cells were never measured: their minutes are an"
+            " estimate."
+        )
     if plan.over_budget:
-        lines.append("The directly touched cells alone exceed the budget; they are measured all the same.")
+        lines.append(
+            "The directly touched cells alone exceed the budget; they are measured all the same."
+        )
     if plan.left_out:
         lines.append(f"{len(plan.left_out)} cells left out of the budget:")
         lines += [f"  {entry.cell}: {entry.reason}" for entry in plan.left_out]
     lines += [f"note: {note}" for note in plan.notes]
     if len(plan.shards) > 1:
-        lines += [f"shard {shard.shard}: {len(shard.cells)} cells, {shard.minutes} min" for shard in plan.shards]
+        lines += [
+            f"shard {shard.shard}: {len(shard.cells)} cells, {shard.minutes} min"
+            for shard in plan.shards
+        ]
     return "\n".join(lines) + "\n"

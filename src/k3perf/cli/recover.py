@@ -1,4 +1,6 @@
-"""``k3perf recover RESULTS``: make a measurement file of what an interrupted recording left behind."""
+"""``k3perf recover RESULTS``: make a measurement file of what an interrupted recording
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,26 @@ from k3perf.cli.suite_option import add_suite_option, suite_of
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("recover", help="make a measurement file of an interrupted recording's results.jsonl")
-    parser.add_argument("results", metavar="RESULTS", help="results.jsonl of the interrupted run, or the run's folder")
+    parser = subparsers.add_parser(
+        "recover", help="make a measurement file of an interrupted recording's results.jsonl"
+    )
+    parser.add_argument(
+        "results",
+        metavar="RESULTS",
+        help="results.jsonl of the interrupted run, or the run's folder",
+    )
     parser.add_argument("--commit", required=True, help="the commit that was measured")
-    parser.add_argument("--output", metavar="FILE", help="where to write (default: measurements.json beside it)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="where to write (default: measurements.json beside it)"
+    )
     add_suite_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and say what is in it."""
-    from k3perf.run.recover import recover
     from k3perf.records.samples import Arm
+    from k3perf.run.recover import recover
 
     given = Path(arguments.results)
     results = given / "results.jsonl" if given.is_dir() else given
@@ -30,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     for cell in recover(results, output, suite_of(arguments), commit=arguments.commit):
         candidates, references = cell.arm(Arm.CANDIDATE), cell.arm(Arm.REFERENCE)
         beside = f" and {len(references)} of the reference" if references else ""
-        sys.stdout.write(f"{cell.target}-{cell.config}-{cell.workload}: {len(candidates)} sessions{beside}\n")
+        sys.stdout.write(
+            f"{cell.target}-{cell.config}-{cell.workload}: {len(candidates)} sessions{beside}\n"
+        )
     sys.stdout.write(f"wrote {output}\n")
     return 0

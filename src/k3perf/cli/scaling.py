@@ -1,4 +1,6 @@
-"""``k3perf scaling``: scaling efficiency of every target that names a base, from committed baselines alone."""
+"""``k3perf scaling``: scaling efficiency of every target that names a base, from
+committed baselines alone.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +11,62 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from k3perf.baselines.scaling import ScalingReading
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.baselines.scaling import ScalingReading
 from k3perf.run.cell_notes import read_scaling_base
 from k3perf.store.baselines import read_baseline
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("scaling", help="what several devices did against their scaling base, from committed baselines")
-    parser.add_argument("--target", action="append", default=[], metavar="NAME", help="only this target; can be repeated")
-    parser.add_argument("--baselines", metavar="DIR", default="baselines", help="folder of the committed baselines (default: baselines)")
+    parser = subparsers.add_parser(
+        "scaling",
+        help="what several devices did against their scaling base, from committed baselines",
+    )
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this target; can be repeated",
+    )
+    parser.add_argument(
+        "--baselines",
+        metavar="DIR",
+        default="baselines",
+        help="folder of the committed baselines (default: baselines)",
+    )
     parser.add_argument("--json", action="store_true", help="print the readings as JSON")
     add_suite_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one row a cell. A cell without an efficiency has its reason below the table, and is no failure."""
+    """Print one row a cell. A cell without an efficiency has its reason below the
+    table, and is no failure.
+    """
     suite, baselines_directory = suite_of(arguments), Path(arguments.baselines)
     if not baselines_directory.is_dir():
-        raise UsageError(f"--baselines {baselines_directory}: no such folder. Give the folder of the committed baselines.")
+        raise UsageError(
+            f"--baselines {baselines_directory}: no such folder. Give the folder of the committed"
+            " baselines."
+        )
     names = _with_base(suite, arguments.target)
-    readings = [reading for name in names for reading in _readings(suite, name, baselines_directory)]
+    readings = [
+        reading for name in names for reading in _readings(suite, name, baselines_directory)
+    ]
     if arguments.json:
         sys.stdout.write(
-            json.dumps([{**asdict(reading), "efficiency_ratio": reading.efficiency_ratio} for reading in readings], indent=1) + "\n"
+            json.dumps(
+                [
+                    {**asdict(reading), "efficiency_ratio": reading.efficiency_ratio}
+                    for reading in readings
+                ],
+                indent=1,
+            )
+            + "\n"
         )
     elif not readings:
         sys.stdout.write("no target names a scaling_base\n")
@@ -50,12 +80,16 @@ def _with_base(suite: Suite, asked: Sequence[str]) -> tuple[str, ...]:
     for name in asked:
         if suite.target(name).scaling_base is None:
             others = f"Targets that do: {', '.join(known)}." if known else "No target does."
-            raise UsageError(f"--target {name}: its file names no scaling_base to compare with. {others}")
+            raise UsageError(
+                f"--target {name}: its file names no scaling_base to compare with. {others}"
+            )
     return tuple(dict.fromkeys(asked)) or known
 
 
 def _readings(suite: Suite, name: str, baselines_directory: Path) -> list[ScalingReading]:
-    """One for each collected cell; a workload on request counts where the target's own baseline has it."""
+    """One for each collected cell; a workload on request counts where the target's own
+    baseline has it.
+    """
     target = suite.target(name)
     base = read_scaling_base(suite, target, baselines_directory)
     if base is None:
@@ -63,17 +97,42 @@ def _readings(suite: Suite, name: str, baselines_directory: Path) -> list[Scalin
     found = []
     for config in dict.fromkeys(cell.config.name for cell in suite.cells((name,))):
         baseline = read_baseline(baselines_directory, name, config)
-        asked = [workload for workload in target.workloads_on_request if baseline is not None and baseline.workload(workload)]
-        found += [base.of_baseline(baseline, config, workload) for workload in (*target.workloads, *asked)]
+        asked = [
+            workload
+            for workload in target.workloads_on_request
+            if baseline is not None and baseline.workload(workload)
+        ]
+        found += [
+            base.of_baseline(baseline, config, workload) for workload in (*target.workloads, *asked)
+        ]
     return found
 
 
 def _table(readings: Sequence[ScalingReading]) -> str:
-    head = ("target", "config", "workload", "devices", "tokens/s", "base", "base devices", "base tokens/s", "efficiency")
+    head = (
+        "target",
+        "config",
+        "workload",
+        "devices",
+        "tokens/s",
+        "base",
+        "base devices",
+        "base tokens/s",
+        "efficiency",
+    )
     rows = [head, *(_row(reading) for reading in readings)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join(_aligned(text, width, column) for column, (text, width) in enumerate(zip(row, widths, strict=True))) for row in rows]
-    told = [f"{reading.target}-{reading.config}-{reading.workload}: {reading.text}" for reading in readings]
+    lines = [
+        "  ".join(
+            _aligned(text, width, column)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    told = [
+        f"{reading.target}-{reading.config}-{reading.workload}: {reading.text}"
+        for reading in readings
+    ]
     return "\n".join([line.rstrip() for line in lines] + ["", *told]) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""Standard streams and signals of a command, so that neither a closed pipe nor a signal changes what its exit status says."""
+"""Standard streams and signals of a command, so that neither a closed pipe nor a signal
+changes what its exit status says.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from typing import Any, TextIO, cast
 
 
 class LastingStream:
-    """A text stream that outlives its reader: what cannot be written is dropped, and ``problem`` says why.
+    """A text stream that outlives its reader: what cannot be written is dropped, and
+    ``problem`` says why.
 
-    ``k3perf merge | head -1`` then still ends with the verdict's status, and a full disk is reported once, at the end.
+    ``k3perf merge | head -1`` then still ends with the verdict's status, and a full
+    disk is reported once, at the end.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -45,7 +49,9 @@ class LastingStream:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """What is buffered goes nowhere: the interpreter flushes once more when it ends, and would complain."""
+        """What is buffered goes nowhere: the interpreter flushes once more when it
+        ends, and would complain.
+        """
         if self.problem is None:
             self.problem = error
         with suppress(OSError, ValueError, AttributeError):
@@ -59,9 +65,13 @@ class LastingStream:
 
 @contextmanager
 def lasting_streams() -> Iterator[LastingStream]:
-    """Standard output and error as ``LastingStream`` while the block runs. Yields the output. A closed stream is replaced."""
+    """Standard output and error as ``LastingStream`` while the block runs. Yields the
+    output. A closed stream is replaced.
+    """
     before = sys.stdout, sys.stderr
-    output, error = (LastingStream(stream if stream is not None else _nowhere()) for stream in before)
+    output, error = (
+        LastingStream(stream if stream is not None else _nowhere()) for stream in before
+    )
     sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, error)
     try:
         yield output
@@ -77,9 +87,11 @@ def _nowhere() -> TextIO:
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that they end a command in the same way.
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that they end a
+    command in the same way.
 
-    A signal that is ignored (nohup) stays ignored. Outside the main thread nothing is changed.
+    A signal that is ignored (nohup) stays ignored. Outside the main thread nothing is
+    changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

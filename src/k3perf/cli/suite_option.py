@@ -10,7 +10,12 @@ from k3perf.config.suite import Suite, load_suite
 
 def add_suite_option(parser: argparse.ArgumentParser) -> None:
     """``--suite DIR``."""
-    parser.add_argument("--suite", metavar="DIR", default="perf_tests", help="folder of the declared suite (default: perf_tests)")
+    parser.add_argument(
+        "--suite",
+        metavar="DIR",
+        default="perf_tests",
+        help="folder of the declared suite (default: perf_tests)",
+    )
 
 
 def suite_of(arguments: argparse.Namespace) -> Suite:
@@ -19,7 +24,9 @@ def suite_of(arguments: argparse.Namespace) -> Suite:
 
 
 def load_checked(suite: Path, engine_python: str | None = None) -> Suite:
-    """The suite in ``suite``. Where there is an engine, its vLLM decides which arguments are known."""
+    """The suite in ``suite``. Where there is an engine, its vLLM decides which
+    arguments are known.
+    """
     from k3perf.run.argument_table import table_of_engine
 
     root = suite.resolve()

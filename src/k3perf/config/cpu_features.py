@@ -1,8 +1,10 @@
-"""The instruction sets that a CPU engine can use here: what the processor has, less what the environment switches off.
+"""The instruction sets that a CPU engine can use here: what the processor has, less
+what the environment switches off.
 
-``ONEDNN_MAX_CPU_ISA`` (or its older name ``DNNL_MAX_CPU_ISA``) caps oneDNN, ``ATEN_CPU_CAPABILITY`` caps PyTorch's own kernels. vLLM's
-attention kernels obey neither: they ask the processor. So a target's need is compared with what is left under the caps, and a refusal
-of the attention kernels with what the processor has.
+``ONEDNN_MAX_CPU_ISA`` (or its older name ``DNNL_MAX_CPU_ISA``) caps oneDNN,
+``ATEN_CPU_CAPABILITY`` caps PyTorch's own kernels. vLLM's attention kernels obey
+neither: they ask the processor. So a target's need is compared with what is left under
+the caps, and a refusal of the attention kernels with what the processor has.
 """
 
 from __future__ import annotations
@@ -32,17 +34,23 @@ _SWITCHED_OFF_BY_ONEDNN: Final[dict[str, tuple[str, ...]]] = {
     "avx10_1_512": _NO_AMX,
     "avx10_2_512": _NO_AMX,
 }
-"""Beginnings of /proc/cpuinfo's names, by the value of the cap. oneDNN ignores a value that it does not know, and the case of letters."""
+"""Beginnings of /proc/cpuinfo's names, by the value of the cap. oneDNN ignores a value
+that it does not know, and the case of letters.
+"""
 
 _SWITCHED_OFF_BY_ATEN: Final = {"default": ("avx", *_NO_AMX), "avx2": (*_NO_AVX512, *_NO_AMX)}
 
 
 def switched_off_by(feature: str, environment: Mapping[str, str]) -> str:
-    """The setting that keeps ``feature`` (a name of /proc/cpuinfo) from being used, as ``NAME=VALUE``; empty when none does."""
+    """The setting that keeps ``feature`` (a name of /proc/cpuinfo) from being used, as
+    ``NAME=VALUE``; empty when none does.
+    """
     onednn = next((name for name in ONEDNN_CAPS if environment.get(name)), "")
     caps = [(onednn, _SWITCHED_OFF_BY_ONEDNN.get(environment.get(onednn, "").lower(), ()))]
     caps.append((ATEN_CAP, _SWITCHED_OFF_BY_ATEN.get(environment.get(ATEN_CAP, ""), ())))
-    return next((f"{name}={environment[name]}" for name, off in caps if feature.startswith(off or "-")), "")
+    return next(
+        (f"{name}={environment[name]}" for name, off in caps if feature.startswith(off or "-")), ""
+    )
 
 
 def usable(flags: Iterable[str], environment: Mapping[str, str]) -> frozenset[str]:
@@ -51,7 +59,9 @@ def usable(flags: Iterable[str], environment: Mapping[str, str]) -> frozenset[st
 
 
 def lacking(needed: Iterable[str], flags: frozenset[str], environment: Mapping[str, str]) -> str:
-    """Which of the ``needed`` instruction sets are missing, and why; empty when all can be used."""
+    """Which of the ``needed`` instruction sets are missing, and why; empty when all can
+    be used.
+    """
     wanted = tuple(needed)
     absent = [feature for feature in wanted if feature not in flags]
     off = {feature: switched_off_by(feature, environment) for feature in wanted if feature in flags}

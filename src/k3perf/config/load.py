@@ -1,6 +1,7 @@
 """YAML files to frozen models: the one place of this layer that reads files.
 
-Every failure becomes one ``ConfigFileError`` with file, key, value and next step. Nothing is resolved here (``k3perf.config.suite`` does).
+Every failure becomes one ``ConfigFileError`` with file, key, value and next step.
+Nothing is resolved here (``k3perf.config.suite`` does).
 """
 
 from __future__ import annotations
@@ -24,21 +25,33 @@ _MISSING: Final = "required key is missing"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML mapping. Raises ConfigFileError when the file is missing, unreadable, no YAML or no mapping."""
+    """One YAML mapping. Raises ConfigFileError when the file is missing, unreadable, no
+    YAML or no mapping.
+    """
     text = read_text(path, "Check its permissions and that it is UTF-8 text.")
     if text is None:
         raise ConfigFileError(path, "", None, "no such file", "Create it or correct the path.")
     try:
         data = yaml_of(text)
     except DocumentProblem as problem:
-        raise problem.at(path, "Correct the line." if problem.place else "Correct the file.") from None
+        raise problem.at(
+            path, "Correct the line." if problem.place else "Correct the file."
+        ) from None
     if not isinstance(data, dict):
-        raise ConfigFileError(path, "", data, "must be a mapping of keys to values", "Compare with a neighbouring file.")
+        raise ConfigFileError(
+            path,
+            "",
+            data,
+            "must be a mapping of keys to values",
+            "Compare with a neighbouring file.",
+        )
     return data
 
 
 def parse(model: type[Document], data: dict[str, Any], path: Path) -> Document:
-    """``data`` as a ``model``. Raises one ConfigFileError for all problems, each with its key, value and next step."""
+    """``data`` as a ``model``. Raises one ConfigFileError for all problems, each with
+    its key, value and next step.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -56,12 +69,19 @@ def _joined(model: type[BaseModel], error: ValidationError, path: Path) -> Confi
     found.sort(key=lambda problem: problem["type"] != "extra_forbidden")
     problems = [_problem(model, problem, path) for problem in found]
     return ConfigFileError(
-        path, problems[0].key, problems[0].value, problems[0].problem, problems[0].next_step, others=tuple(_unexplained(problems))
+        path,
+        problems[0].key,
+        problems[0].value,
+        problems[0].problem,
+        problems[0].next_step,
+        others=tuple(_unexplained(problems)),
     )
 
 
 def _unexplained(problems: list[ConfigFileError]) -> Iterator[ConfigFileError]:
-    """All but the first, without required keys that an unknown key beside them was meant to be."""
+    """All but the first, without required keys that an unknown key beside them was
+    meant to be.
+    """
     meant = {f"{problem.key.rpartition('.')[0]} {problem.next_step}" for problem in problems}
     for problem in problems[1:]:
         place, _, name = problem.key.rpartition(".")
@@ -77,10 +97,18 @@ def _problem(model: type[BaseModel], problem: ErrorDetails, path: Path) -> Confi
     if kind == "extra_forbidden":
         return ConfigFileError(path, key, value, "unknown key", _suggest(model, location))
     if kind == "missing":
-        return ConfigFileError(path, key, None, _MISSING, f"Add {location[-1]!r}; docs/configs.md lists every key.")
+        return ConfigFileError(
+            path, key, None, _MISSING, f"Add {location[-1]!r}; docs/configs.md lists every key."
+        )
     message = problem["msg"].removeprefix("Value error, ")
     shown = None if isinstance(value, dict) else value
-    return ConfigFileError(path, key or model.__name__, shown, message, "Correct the value; docs/configs.md lists every key.")
+    return ConfigFileError(
+        path,
+        key or model.__name__,
+        shown,
+        message,
+        "Correct the value; docs/configs.md lists every key.",
+    )
 
 
 def _did_you_mean(name: str) -> str:

@@ -1,8 +1,8 @@
-"""What decides the form of an engine's log. The harness reads the log, so it sets all of it for a
-measured engine.
+"""What decides the form of an engine's log. The harness reads the log, so it sets all
+of it for a measured engine.
 
-A caller's shell must not hide a line or change how it begins. Nothing here changes how a request
-is computed, and none of it is part of the resolved configuration.
+A caller's shell must not hide a line or change how it begins. Nothing here changes how
+a request is computed, and none of it is part of the resolved configuration.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Final
 FIXED: Final[dict[str, str | None]] = {
     # vLLM's own logger
     "VLLM_CONFIGURE_LOGGING": "1",
-    "VLLM_LOGGING_LEVEL": "INFO",  # at a higher level neither the JIT monitor's greeting nor its warnings are written
+    # at a higher level neither the JIT monitor's greeting nor its warnings are written
+    "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOGGING_PREFIX": None,
     "VLLM_LOGGING_STREAM": "ext://sys.stdout",
     "VLLM_LOGGING_CONFIG_PATH": None,
@@ -41,4 +42,6 @@ FIXED: Final[dict[str, str | None]] = {
     "RAY_COLOR_PREFIX": "0",
     "RAY_LOG_TO_DRIVER": None,
 }
-"""Variable to its value in every measured engine; None: removed. A target must not set them."""
+"""Variable to its value in every measured engine; None: removed. A target must not set
+them.
+"""

@@ -1,7 +1,9 @@
-"""Frozen models of what a team declares: configs, targets, tolerances. YAML in, nothing computed.
+"""Frozen models of what a team declares: configs, targets, tolerances. YAML in, nothing
+computed.
 
-Workload models are in ``k3perf.config.workload_spec``. Every model forbids unknown keys; ``k3perf.config.load`` turns a failure
-into one message with file, key, value and next step.
+Workload models are in ``k3perf.config.workload_spec``. Every model forbids unknown
+keys; ``k3perf.config.load`` turns a failure into one message with file, key, value and
+next step.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Provenance(Declared):
 
 
 class ConfigSpec(Declared):
-    """One approved serving configuration, as written: one change away from its parent, or a named combination of such."""
+    """One approved serving configuration, as written: one change away from its parent,
+    or a named combination of such.
+    """
 
     schema_version: Literal[1]
     name: ConfigName
@@ -71,9 +75,11 @@ class ConfigSpec(Declared):
 class Hardware(Declared):
     """The hardware class a target runs on; the class is part of every baseline's key.
 
-    ``cpu_features``: instruction sets that the engine needs, by their names in /proc/cpuinfo. ``cpu_classes``: classes of processors that
-    can do more, each with the instruction sets that make it; a run is of the first class that fits, else of ``hardware_class``.
-    ``power_limit_w``: what each device may draw, to 2 %; a device under another limit is refused before anything starts.
+    ``cpu_features``: instruction sets that the engine needs, by their names in
+    /proc/cpuinfo. ``cpu_classes``: classes of processors that can do more, each with
+    the instruction sets that make it; a run is of the first class that fits, else of
+    ``hardware_class``. ``power_limit_w``: what each device may draw, to 2 %; a device
+    under another limit is refused before anything starts.
     """
 
     kind: Literal["cpu", "nvidia", "amd"]
@@ -90,12 +96,18 @@ class Hardware(Declared):
 
     def class_with(self, cpu_features: Container[str]) -> str:
         """The class of a machine on which these instruction sets can be used."""
-        fitting = (name for name, needed in self.cpu_classes.items() if all(feature in cpu_features for feature in needed))
+        fitting = (
+            name
+            for name, needed in self.cpu_classes.items()
+            if all(feature in cpu_features for feature in needed)
+        )
         return next(fitting, self.hardware_class)
 
 
 class ModelSource(Declared):
-    """Either a directory shipped in ``perf_tests/models`` (dummy weights) or a checkpoint name."""
+    """Either a directory shipped in ``perf_tests/models`` (dummy weights) or a
+    checkpoint name.
+    """
 
     directory: str | None = None
     checkpoint: str | None = None
@@ -112,8 +124,8 @@ class ModelSource(Declared):
 class Parallelism(Declared):
     """Ranks of one engine. Their number is the product of all sizes.
 
-    On accelerators it must be ``hardware.device_count``. Only these keys declare ranks. vLLM's
-    arguments for them follow from here and are refused elsewhere.
+    On accelerators it must be ``hardware.device_count``. Only these keys declare ranks.
+    vLLM's arguments for them follow from here and are refused elsewhere.
     """
 
     tensor: int = Field(ge=1, default=1)
@@ -129,24 +141,33 @@ class Parallelism(Declared):
 
     @property
     def text(self) -> str:
-        """``tensor 8 x pipeline 2 x data 1``, with prefill context only where there is some."""
+        """``tensor 8 x pipeline 2 x data 1``, with prefill context only where there is
+        some.
+        """
         own = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}"
-        return own if self.prefill_context == 1 else f"{own} x prefill context {self.prefill_context}"
+        return (
+            own if self.prefill_context == 1 else f"{own} x prefill context {self.prefill_context}"
+        )
 
 
 class Launch(Declared):
-    """How the engine's processes come to be: one process tree here, vLLM's own multi-node start, Ray, Slurm or Kubernetes."""
+    """How the engine's processes come to be: one process tree here, vLLM's own
+    multi-node start, Ray, Slurm or Kubernetes.
+    """
 
     kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes"] = "single"
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Refusal(Declared):
-    """A known refusal: what vLLM does not take, or silently turns into something else. Cells that match are not collected.
+    """A known refusal: what vLLM does not take, or silently turns into something else.
+    Cells that match are not collected.
 
-    ``when`` names arguments with the value that is refused, or with ``{one_of: [...]}`` or ``{other_than: VALUE}`` for one that is given.
-    Releases from ``minimum_vllm`` on and before ``below_vllm`` refuse it; empty: no end on that side. Where only the engine's release can
-    tell, the cell is collected and the run ends with a configuration error before anything is started. ``without_cpu_features``: the
+    ``when`` names arguments with the value that is refused, or with ``{one_of: [...]}``
+    or ``{other_than: VALUE}`` for one that is given. Releases from ``minimum_vllm`` on
+    and before ``below_vllm`` refuse it; empty: no end on that side. Where only the
+    engine's release can tell, the cell is collected and the run ends with a
+    configuration error before anything is started. ``without_cpu_features``: the
     refusal holds only on a processor that lacks one of these.
     """
 
@@ -159,10 +180,11 @@ class Refusal(Declared):
 
 
 class KnownRefusal(Refusal):
-    """A refusal of a hardware class and a model's family, whatever the target: ``targets/refusals/*.yaml``.
+    """A refusal of a hardware class and a model's family, whatever the target:
+    ``targets/refusals/*.yaml``.
 
-    ``hardware_classes`` means these classes and their sizes (``h200`` means ``h200-x2`` too); ``model_types`` are those of config.json,
-    none for all.
+    ``hardware_classes`` means these classes and their sizes (``h200`` means ``h200-x2``
+    too); ``model_types`` are those of config.json, none for all.
     """
 
     schema_version: Literal[1]
@@ -173,17 +195,21 @@ class KnownRefusal(Refusal):
 
 
 class Equivalence(Declared):
-    """Configs that this target's engine resolves to one and the same; measured once, reported as equal."""
+    """Configs that this target's engine resolves to one and the same; measured once,
+    reported as equal.
+    """
 
     configs: tuple[ConfigName, ...] = Field(min_length=2)
     reason: str = Field(min_length=8)
 
 
 class MeasurementPlan(Declared):
-    """How much is measured: rounds are bought up to these limits while a cell is undecided.
+    """How much is measured: rounds are bought up to these limits while a cell is
+    undecided.
 
-    ``import_ahead``: the next engine's process imports vLLM while this one starts, which shortens every start but the first. For hosts with
-    processors to spare; start-up times are then not measured.
+    ``import_ahead``: the next engine's process imports vLLM while this one starts,
+    which shortens every start but the first. For hosts with processors to spare;
+    start-up times are then not measured.
     """
 
     mode: Literal["baseline", "reference"]
@@ -199,13 +225,18 @@ class MeasurementPlan(Declared):
 
     @model_validator(mode="after")
     def _ordered(self) -> MeasurementPlan:
-        if self.minimum_rounds > self.maximum_rounds or self.minimum_sessions > self.maximum_sessions:
+        if (
+            self.minimum_rounds > self.maximum_rounds
+            or self.minimum_sessions > self.maximum_sessions
+        ):
             raise ValueError("a minimum is larger than its maximum")
         return self
 
 
 class StageDeadlines(Declared):
-    """Seconds without progress in the engine's log after which a stage counts as hung, per stage."""
+    """Seconds without progress in the engine's log after which a stage counts as hung,
+    per stage.
+    """
 
     import_s: PositiveFloat = 120
     load_s: PositiveFloat = 300
@@ -217,7 +248,9 @@ class StageDeadlines(Declared):
 
 
 class Pinning(Declared):
-    """Processor numbers for the parts that must not steal from each other. Empty: not pinned."""
+    """Processor numbers for the parts that must not steal from each other. Empty: not
+    pinned.
+    """
 
     worker_cpus: tuple[int, ...] = ()
     server_cpus: tuple[int, ...] = ()
@@ -225,11 +258,14 @@ class Pinning(Declared):
 
 
 class TargetSpec(Declared):
-    """Where configs run: hardware class, model, parallelism and the arguments the hardware forces.
+    """Where configs run: hardware class, model, parallelism and the arguments the
+    hardware forces.
 
-    ``workloads`` are measured by every run of the target; ``workloads_on_request`` fit it too, and are measured when a run names them.
-    ``default_instead_of``: measured by default where the named target's hardware is missing.
-    ``scaling_base`` names the target of fewer devices and the same model that scaling efficiency is reported against.
+    ``workloads`` are measured by every run of the target; ``workloads_on_request`` fit
+    it too, and are measured when a run names them. ``default_instead_of``: measured by
+    default where the named target's hardware is missing. ``scaling_base`` names the
+    target of fewer devices and the same model that scaling efficiency is reported
+    against.
     """
 
     schema_version: Literal[1]
@@ -260,12 +296,15 @@ class TargetSpec(Declared):
     def _listed_once(self) -> TargetSpec:
         twice = sorted(set(self.workloads) & set(self.workloads_on_request))
         if twice:
-            raise ValueError(f"{', '.join(twice)} stands in workloads and in workloads_on_request; keep one")
+            raise ValueError(
+                f"{', '.join(twice)} stands in workloads and in workloads_on_request; keep one"
+            )
         return self
 
 
 class Tolerance(Declared):
-    """The largest loss of a metric that the team accepts: a ratio (0.05 is 5 %) or an absolute amount in the metric's unit.
+    """The largest loss of a metric that the team accepts: a ratio (0.05 is 5 %) or an
+    absolute amount in the metric's unit.
 
     0 is for exact metrics alone. A metric that varies from run to run needs more.
     """
@@ -281,12 +320,15 @@ class Tolerance(Declared):
 
 
 class ToleranceFile(Declared):
-    """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, and the error budgets.
+    """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, and the
+    error budgets.
 
-    From general to special: ``defaults``, ``targets``, ``workloads``, ``configs``; the last that names a metric holds, and null means not
-    gated. ``workloads``: a metric that says something of some workloads only, such as the hit ratio of those that share prefixes, is gated
-    there alone. ``configs``, by target and then by config: one config of one target that is far noisier or quieter than its siblings. The
-    noise of the metrics that it names is pooled apart from theirs (docs/gate.md).
+    From general to special: ``defaults``, ``targets``, ``workloads``, ``configs``; the
+    last that names a metric holds, and null means not gated. ``workloads``: a metric
+    that says something of some workloads only, such as the hit ratio of those that
+    share prefixes, is gated there alone. ``configs``, by target and then by config: one
+    config of one target that is far noisier or quieter than its siblings. The noise of
+    the metrics that it names is pooled apart from theirs (docs/gate.md).
     """
 
     schema_version: Literal[1]
@@ -299,7 +341,9 @@ class ToleranceFile(Declared):
     configs: dict[Name, dict[ConfigName, dict[str, Tolerance | None]]] = Field(default_factory=dict)
 
     def places(self) -> Iterator[tuple[str, Mapping[str, Tolerance | None]]]:
-        """Every mapping of metrics to tolerances with its key in the file, from general to special."""
+        """Every mapping of metrics to tolerances with its key in the file, from general
+        to special.
+        """
         yield "defaults", self.defaults
         for target, own in self.targets.items():
             yield f"targets.{target}", own
@@ -310,15 +354,25 @@ class ToleranceFile(Declared):
                 yield f"configs.{target}.{config}", own
 
     def for_target(self, target: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for every workload of one target: the defaults overlaid with the target's own."""
+        """Metric name to tolerance for every workload of one target: the defaults
+        overlaid with the target's own.
+        """
         overlaid = {**self.defaults, **self.targets.get(target, {})}
         return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
 
     def own(self, target: str) -> dict[ConfigName, dict[str, Tolerance | None]]:
-        """What single configs of the target say of metrics themselves; None: not gated there."""
+        """What single configs of the target say of metrics themselves; None: not gated
+        there.
+        """
         return self.configs.get(target, {})
 
     def for_cell(self, target: str, config: str, workload: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for one cell: what holds for the target, overlaid with the workload's own and then the config's own."""
-        overlaid = {**self.for_target(target), **self.workloads.get(workload, {}), **self.own(target).get(config, {})}
+        """Metric name to tolerance for one cell: what holds for the target, overlaid
+        with the workload's own and then the config's own.
+        """
+        overlaid = {
+            **self.for_target(target),
+            **self.workloads.get(workload, {}),
+            **self.own(target).get(config, {}),
+        }
         return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}

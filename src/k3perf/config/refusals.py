@@ -1,4 +1,6 @@
-"""Which known refusals meet a target's arguments, and on which vLLM releases. Pure but for reading a model's config.json."""
+"""Which known refusals meet a target's arguments, and on which vLLM releases. Pure but
+for reading a model's config.json.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
 _OPERATORS: Final = ("one_of", "other_than")
 
 
-def applying(refusals: tuple[KnownRefusal, ...], target: TargetSpec, model_type: str) -> tuple[Refusal, ...]:
-    """The target's own refusals, then those of its hardware class and its model's family."""
+def applying(
+    refusals: tuple[KnownRefusal, ...], target: TargetSpec, model_type: str
+) -> tuple[Refusal, ...]:
+    """The target's own refusals, then those of its hardware class and its model's
+    family.
+    """
     shared = (
         refusal
         for refusal in refusals
@@ -33,16 +39,26 @@ def matches(refusal: Refusal, arguments: Mapping[str, Any]) -> bool:
 
 
 def named_values(refusal: Refusal) -> list[dict[str, Any]]:
-    """The arguments of ``when`` as plain values, to be checked like any other: one mapping for each value that is listed."""
+    """The arguments of ``when`` as plain values, to be checked like any other: one
+    mapping for each value that is listed.
+    """
     found: list[dict[str, Any]] = []
     for name, wanted in refusal.when.items():
-        values = wanted["one_of"] if _operator(wanted) == "one_of" else [wanted["other_than"]] if _operator(wanted) else [wanted]
+        values = (
+            wanted["one_of"]
+            if _operator(wanted) == "one_of"
+            else [wanted["other_than"]]
+            if _operator(wanted)
+            else [wanted]
+        )
         found += [{name: value} for value in values]
     return found
 
 
 def in_range(refusal: Refusal, release: str | None, target: TargetSpec) -> bool | None:
-    """Whether this vLLM release refuses it; None: the release is not known and not all that the target takes agree."""
+    """Whether this vLLM release refuses it; None: the release is not known and not all
+    that the target takes agree.
+    """
     minimum, below = _version(refusal.minimum_vllm), _version(refusal.below_vllm)
     known = _version(release or "")
     if known is not None:
@@ -70,14 +86,17 @@ def range_text(refusal: Refusal) -> str:
 
 
 def model_type_of(root: Path, target: TargetSpec) -> str:
-    """``model_type`` of the target's config.json (a checkpoint's is kept beside the shipped models, under the last part of its name).
+    """``model_type`` of the target's config.json (a checkpoint's is kept beside the
+    shipped models, under the last part of its name).
 
     Empty where there is none to read.
     """
     model = target.model
     directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
     try:
-        return str(read_json(root / directory / "config.json", "", finite=False).get("model_type", ""))
+        return str(
+            read_json(root / directory / "config.json", "", finite=False).get("model_type", "")
+        )
     except (ConfigFileError, AttributeError):
         return ""
 
@@ -87,7 +106,11 @@ def _is_class(hardware_class: str, name: str) -> bool:
 
 
 def _operator(wanted: Any) -> str:
-    return next(iter(wanted)) if isinstance(wanted, Mapping) and len(wanted) == 1 and next(iter(wanted)) in _OPERATORS else ""
+    return (
+        next(iter(wanted))
+        if isinstance(wanted, Mapping) and len(wanted) == 1 and next(iter(wanted)) in _OPERATORS
+        else ""
+    )
 
 
 def _means(wanted: Any, value: Any) -> bool:

@@ -1,4 +1,6 @@
-"""All declared documents of a suite, resolved: parents applied, names checked, cells enumerated with the reason for each one left out."""
+"""All declared documents of a suite, resolved: parents applied, names checked, cells
+enumerated with the reason for each one left out.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,20 @@ from k3perf.config.lineage_checks import config_problems
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
 from k3perf.config.owned_arguments import PARALLELISM
-from k3perf.config.refusals import applying, in_range, matches, model_type_of, named_values, range_text, too_old
-from k3perf.config.target_checks import decode_context_problems, devices_problems, scaling_base_problems
+from k3perf.config.refusals import (
+    applying,
+    in_range,
+    matches,
+    model_type_of,
+    named_values,
+    range_text,
+    too_old,
+)
+from k3perf.config.target_checks import (
+    decode_context_problems,
+    devices_problems,
+    scaling_base_problems,
+)
 from k3perf.config.tolerances import load_tolerances, tolerance_problems
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, UnknownNameError, raise_all
@@ -25,8 +39,8 @@ if TYPE_CHECKING:
 KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay below it
 
 NO_SUITE = (
-    "A suite has configs/, targets/, workloads/ and tolerances.yaml. Go to the repository's root, or name the suite's folder with --suite "
-    "(pytest: --k3-suite)."
+    "A suite has configs/, targets/, workloads/ and tolerances.yaml. Go to the repository's root,"
+    " or name the suite's folder with --suite (pytest: --k3-suite)."
 )
 
 _CORRECT_CONFIG = "Give the model's config.json as its publisher wrote it."
@@ -36,7 +50,9 @@ Named = TypeVar("Named", ConfigSpec, TargetSpec, "WorkloadSpec", KnownRefusal)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One (target, config, workload) with the engine arguments it resolves to. ``cell_id`` is the stable test id."""
+    """One (target, config, workload) with the engine arguments it resolves to.
+    ``cell_id`` is the stable test id.
+    """
 
     target: TargetSpec
     config: ConfigSpec
@@ -95,13 +111,19 @@ class Suite:
         return tuple(chain)
 
     def children(self, name: str) -> tuple[str, ...]:
-        """Configs whose arguments depend on ``name``: those that extend it, directly or not, and combinations that list it."""
+        """Configs whose arguments depend on ``name``: those that extend it, directly or
+        not, and combinations that list it.
+        """
         return tuple(
-            other for other, spec in self.configs.items() if other != name and (name in self.lineage(other) or name in spec.combines)
+            other
+            for other, spec in self.configs.items()
+            if other != name and (name in self.lineage(other) or name in spec.combines)
         )
 
     def changes(self, name: str) -> dict[str, Any]:
-        """The engine arguments that a config sets on the way down from its root, the root's own excluded."""
+        """The engine arguments that a config sets on the way down from its root, the
+        root's own excluded.
+        """
         merged: dict[str, Any] = {}
         for step in reversed(self.lineage(name)[:-1]):
             spec = self.configs[step]
@@ -111,37 +133,60 @@ class Suite:
         return merged
 
     def engine_arguments(self, target: TargetSpec, config: ConfigSpec) -> dict[str, Any]:
-        """The root's arguments, overlaid with what the target's hardware forces, overlaid with the config's own changes."""
+        """The root's arguments, overlaid with what the target's hardware forces,
+        overlaid with the config's own changes.
+        """
         root = self.configs[self.lineage(config.name)[-1]]
-        return {**root.change, **target.engine_arguments, **self.changes(config.name), **_parallel_arguments(target)}
+        return {
+            **root.change,
+            **target.engine_arguments,
+            **self.changes(config.name),
+            **_parallel_arguments(target),
+        }
 
     def vocabulary_size(self, target: TargetSpec) -> int:
-        """Token ids that prompts may use: the shipped model's vocabulary, or the checkpoint's as far as its family is known."""
+        """Token ids that prompts may use: the shipped model's vocabulary, or the
+        checkpoint's as far as its family is known.
+        """
         if target.model.directory is None:
             return KIMI_VOCABULARY_SIZE
         path = self.root / target.model.directory / "config.json"
         config = read_json(path, _CORRECT_CONFIG, finite=False)
         size = config.get("vocab_size") if isinstance(config, dict) else None
         if not isinstance(size, int) or size < 1:
-            raise ConfigFileError(path, "vocab_size", size, "is not a number of tokens", _CORRECT_CONFIG)
+            raise ConfigFileError(
+                path, "vocab_size", size, "is not a number of tokens", _CORRECT_CONFIG
+            )
         return size
 
-    def cells(self, targets: tuple[str, ...] | None = None, *, on_request: Container[str] = ()) -> tuple[Cell, ...]:
-        """Every collected cell of the named targets (all without), in the order target, config, workload.
+    def cells(
+        self, targets: tuple[str, ...] | None = None, *, on_request: Container[str] = ()
+    ) -> tuple[Cell, ...]:
+        """Every collected cell of the named targets (all without), in the order target,
+        config, workload.
 
-        ``on_request``: names of the workloads that are asked for although their target does not measure them by default.
+        ``on_request``: names of the workloads that are asked for although their target
+        does not measure them by default.
         """
         found = []
         for name in targets if targets is not None else tuple(self.targets):
             target = self.target(name)
-            workloads = (*target.workloads, *(workload for workload in target.workloads_on_request if workload in on_request))
+            workloads = (
+                *target.workloads,
+                *(workload for workload in target.workloads_on_request if workload in on_request),
+            )
             for config in self._collected(target):
                 arguments = self.engine_arguments(target, config)
-                found += [Cell(target, config, self.workload(workload), arguments) for workload in workloads]
+                found += [
+                    Cell(target, config, self.workload(workload), arguments)
+                    for workload in workloads
+                ]
         return tuple(found)
 
     def left_out(self, targets: tuple[str, ...] | None = None) -> tuple[LeftOut, ...]:
-        """Configs that a target does not take, with the reason: a known refusal, or an engine equal to one already measured."""
+        """Configs that a target does not take, with the reason: a known refusal, or an
+        engine equal to one already measured.
+        """
         found = []
         for name in targets if targets is not None else tuple(self.targets):
             target = self.target(name)
@@ -151,41 +196,73 @@ class Suite:
                     found.append(LeftOut(name, config.name, reason))
         return tuple(found)
 
-    def refusal(self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None = None) -> str:
-        """Why the target is known to refuse the config; empty when it is not, or when only a release that is not given could tell."""
+    def refusal(
+        self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None = None
+    ) -> str:
+        """Why the target is known to refuse the config; empty when it is not, or when
+        only a release that is not given could tell.
+        """
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
-            if not refusal.without_cpu_features and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+            if (
+                not refusal.without_cpu_features
+                and matches(refusal, arguments)
+                and in_range(refusal, vllm_release, target)
+            ):
                 return refusal.reason
         return ""
 
-    def refusal_here(self, target: TargetSpec, config: ConfigSpec, cpu_features: Container[str]) -> Refusal | None:
-        """The refusal of a processor with these instruction sets alone; None when it can serve the config."""
+    def refusal_here(
+        self, target: TargetSpec, config: ConfigSpec, cpu_features: Container[str]
+    ) -> Refusal | None:
+        """The refusal of a processor with these instruction sets alone; None when it
+        can serve the config.
+        """
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
             missing = any(feature not in cpu_features for feature in refusal.without_cpu_features)
-            if missing and matches(refusal, arguments) and in_range(refusal, None, target) is not False:
+            if (
+                missing
+                and matches(refusal, arguments)
+                and in_range(refusal, None, target) is not False
+            ):
                 return refusal
         return None
 
-    def refusal_of_release(self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None) -> str:
-        """Why an engine of this release cannot serve the config, in a sentence; empty when nothing is known against it."""
+    def refusal_of_release(
+        self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None
+    ) -> str:
+        """Why an engine of this release cannot serve the config, in a sentence; empty
+        when nothing is known against it.
+        """
         if too_old(target, vllm_release):
-            return f"{target.name} needs vLLM {target.hardware.minimum_vllm} or later, the engine has {vllm_release}"
+            return (
+                f"{target.name} needs vLLM {target.hardware.minimum_vllm} or later, the engine has"
+                f" {vllm_release}"
+            )
         arguments = self.engine_arguments(target, config)
         for refusal in self.refusals_of(target):
             known = vllm_release is not None and not refusal.without_cpu_features
             if known and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
                 asked = ", ".join(f"{name} {arguments.get(name)!r}" for name in refusal.when)
-                return f"{target.name}-{config.name}: {asked} is refused by {range_text(refusal)}, the engine has {vllm_release}: {refusal.reason}"
+                return (
+                    f"{target.name}-{config.name}: {asked} is refused by {range_text(refusal)}, the"
+                    f" engine has {vllm_release}: {refusal.reason}"
+                )
         return ""
 
     def refusals_of(self, target: TargetSpec) -> tuple[Refusal, ...]:
         """The target's own refusals and those of its hardware class and model."""
-        return applying(self.known_refusals, target, self._model_types[target.name]) if self.known_refusals else target.refusals
+        return (
+            applying(self.known_refusals, target, self._model_types[target.name])
+            if self.known_refusals
+            else target.refusals
+        )
 
     def not_collected(self, target: TargetSpec, config: ConfigSpec) -> str:
-        """Why the target has no cell of the config: not declared there, refused, or equal to another; empty when it has one."""
+        """Why the target has no cell of the config: not declared there, refused, or
+        equal to another; empty when it has one.
+        """
         if config not in self._declared(target):
             return f"{target.name} does not declare {config.name}"
         return self.refusal(target, config) or self.equivalent(target, config)
@@ -203,7 +280,9 @@ class Suite:
 
     def _collected(self, target: TargetSpec) -> tuple[ConfigSpec, ...]:
         return tuple(
-            config for config in self._declared(target) if not self.refusal(target, config) and not self.equivalent(target, config)
+            config
+            for config in self._declared(target)
+            if not self.refusal(target, config) and not self.equivalent(target, config)
         )
 
     @cached_property
@@ -224,10 +303,14 @@ def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
 def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
     """Load and cross-check ``root``'s configs, targets, workloads and tolerances.
 
-    Raises one ConfigFileError for all problems found: those of single files first, then those between files.
-    ``engine_table`` gives the arguments that the engine's own vLLM takes; it is asked only about what the shipped table objects to.
+    Raises one ConfigFileError for all problems found: those of single files first, then
+    those between files. ``engine_table`` gives the arguments that the engine's own vLLM
+    takes; it is asked only about what the shipped table objects to.
     """
-    from k3perf.config.workload_spec import WorkloadSpec  # here, so that a memory plan, which has no workload, need not build its models
+    from k3perf.config.workload_spec import (
+        # here, so that a memory plan, which has no workload, need not build its models
+        WorkloadSpec,
+    )
 
     problems: list[ConfigFileError] = []
     configs = _load_folder(ConfigSpec, root / "configs", problems)
@@ -250,14 +333,20 @@ def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
         known_refusals=refusals,
     )
     raise_all(config_problems(suite, paths, engine_table))
-    problems = [problem for target, path in targets.values() for problem in _target_problems(suite, target, path, engine_table)]
+    problems = [
+        problem
+        for target, path in targets.values()
+        for problem in _target_problems(suite, target, path, engine_table)
+    ]
     problems += tolerance_problems(
         tolerances,
         tolerances_path,
         targets=suite.targets,
         configs=suite.configs,
         workloads=suite.workloads,
-        not_collected=lambda target, config: suite.not_collected(suite.target(target), suite.config(config)),
+        not_collected=lambda target, config: suite.not_collected(
+            suite.target(target), suite.config(config)
+        ),
     )
     raise_all(problems)
     _check_cell_ids(suite, {name: path for name, (_, path) in targets.items()})
@@ -265,23 +354,45 @@ def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
 
 
 def _check_cell_ids(suite: Suite, paths: dict[str, Path]) -> None:
-    """Names may hold dashes, so two cells could have one id; one of them would then never be measured."""
+    """Names may hold dashes, so two cells could have one id; one of them would then
+    never be measured.
+    """
     known: dict[str, Cell] = {}
     for cell in suite.cells(on_request=frozenset(suite.workloads)):
         other = known.setdefault(cell.cell_id, cell)
         if other is not cell:
             parts = f"{other.target.name} + {other.config.name} + {other.workload.name}"
-            problem = f"its cell {cell.config.name} + {cell.workload.name} has the id {cell.cell_id!r}, which is that of {parts} too"
-            raise ConfigFileError(paths[cell.target.name], "name", cell.target.name, problem, "Rename the target or the workload.")
+            problem = (
+                f"its cell {cell.config.name} + {cell.workload.name} has the id {cell.cell_id!r},"
+                f" which is that of {parts} too"
+            )
+            raise ConfigFileError(
+                paths[cell.target.name],
+                "name",
+                cell.target.name,
+                problem,
+                "Rename the target or the workload.",
+            )
 
 
 def _in_order(configs: dict[str, ConfigSpec]) -> dict[str, ConfigSpec]:
-    """Roots first, then by name, so that ids and reports do not depend on the file system's order."""
-    return dict(sorted(configs.items(), key=lambda item: (item[1].extends is not None, bool(item[1].combines), item[0])))
+    """Roots first, then by name, so that ids and reports do not depend on the file
+    system's order.
+    """
+    return dict(
+        sorted(
+            configs.items(),
+            key=lambda item: (item[1].extends is not None, bool(item[1].combines), item[0]),
+        )
+    )
 
 
-def _load_folder(model: type[Named], folder: Path, problems: list[ConfigFileError]) -> dict[str, tuple[Named, Path]]:
-    """The folder's documents by name; what is wrong with single ones is added to ``problems``."""
+def _load_folder(
+    model: type[Named], folder: Path, problems: list[ConfigFileError]
+) -> dict[str, tuple[Named, Path]]:
+    """The folder's documents by name; what is wrong with single ones is added to
+    ``problems``.
+    """
     if not folder.is_dir():
         raise ConfigFileError(folder, "", None, "no such folder", NO_SUITE)
     found: dict[str, tuple[Named, Path]] = {}
@@ -301,7 +412,9 @@ def _load_folder(model: type[Named], folder: Path, problems: list[ConfigFileErro
     return found
 
 
-def _load_refusals(folder: Path, problems: list[ConfigFileError], engine_table: EngineTable | None) -> tuple[KnownRefusal, ...]:
+def _load_refusals(
+    folder: Path, problems: list[ConfigFileError], engine_table: EngineTable | None
+) -> tuple[KnownRefusal, ...]:
     """Refusals of hardware classes; a suite need not have any."""
     if not folder.is_dir():
         return ()
@@ -311,37 +424,73 @@ def _load_refusals(folder: Path, problems: list[ConfigFileError], engine_table: 
     return tuple(refusal for refusal, _ in found.values())
 
 
-def _refusal_problems(refusal: Refusal, path: Path, key: str, engine_table: EngineTable | None) -> Iterator[ConfigFileError]:
+def _refusal_problems(
+    refusal: Refusal, path: Path, key: str, engine_table: EngineTable | None
+) -> Iterator[ConfigFileError]:
     for arguments in named_values(refusal):
-        yield from argument_problems(arguments, path, key, place="refusal", engine_table=engine_table)
+        yield from argument_problems(
+            arguments, path, key, place="refusal", engine_table=engine_table
+        )
 
 
-def _target_problems(suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None) -> Iterator[ConfigFileError]:
-    yield from argument_problems(target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table)
+def _target_problems(
+    suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None
+) -> Iterator[ConfigFileError]:
+    yield from argument_problems(
+        target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table
+    )
     yield from environment_problems(target.environment, path, "environment")
     for index, refusal in enumerate(target.refusals):
         yield from _refusal_problems(refusal, path, f"refusals.{index}.when", engine_table)
     yield from _unknown_names(suite, target, path)
-    if target.model.directory is not None and not (suite.root / target.model.directory / "config.json").is_file():
+    if (
+        target.model.directory is not None
+        and not (suite.root / target.model.directory / "config.json").is_file()
+    ):
         problem = "the model directory has no config.json"
-        yield ConfigFileError(path, "model.directory", target.model.directory, problem, f"It is looked for under {suite.root}.")
+        yield ConfigFileError(
+            path,
+            "model.directory",
+            target.model.directory,
+            problem,
+            f"It is looked for under {suite.root}.",
+        )
     yield from devices_problems(target, path)
     yield from scaling_base_problems(suite.targets, target, path)
     for config in target.configs or tuple(suite.configs):
         if config in suite.configs:
-            yield from decode_context_problems(target, config, suite.engine_arguments(target, suite.configs[config]), path)
+            yield from decode_context_problems(
+                target, config, suite.engine_arguments(target, suite.configs[config]), path
+            )
 
 
 def _unknown_names(suite: Suite, target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
-    named: list[tuple[str, str]] = [("reference", target.reference)] + [("configs", name) for name in target.configs]
+    named: list[tuple[str, str]] = [("reference", target.reference)] + [
+        ("configs", name) for name in target.configs
+    ]
     named += [("equivalences", name) for group in target.equivalences for name in group.configs]
     for key, name in named:
         if name not in suite.configs:
-            yield ConfigFileError(path, key, name, "no config has this name", f"Use one of: {', '.join(suite.configs)}.")
-    for key, workloads in (("workloads", target.workloads), ("workloads_on_request", target.workloads_on_request)):
+            yield ConfigFileError(
+                path,
+                key,
+                name,
+                "no config has this name",
+                f"Use one of: {', '.join(suite.configs)}.",
+            )
+    for key, workloads in (
+        ("workloads", target.workloads),
+        ("workloads_on_request", target.workloads_on_request),
+    ):
         for name in workloads:
             if name not in suite.workloads:
-                yield ConfigFileError(path, key, name, "no workload has this name", f"Use one of: {', '.join(suite.workloads)}.")
+                yield ConfigFileError(
+                    path,
+                    key,
+                    name,
+                    "no workload has this name",
+                    f"Use one of: {', '.join(suite.workloads)}.",
+                )
     other = target.default_instead_of
     if other is not None and other not in suite.targets:
         listed = f"Use one of: {', '.join(suite.targets)}."

@@ -1,4 +1,6 @@
-"""What a target says twice must agree: devices and ranks, and the target that it scales from."""
+"""What a target says twice must agree: devices and ranks, and the target that it scales
+from.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,40 @@ from k3perf.errors import ConfigFileError
 
 
 def devices_problems(target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
-    """Each rank has a device of its own, and every device a rank: locks, budgets and scaling efficiency count devices, engines use ranks."""
+    """Each rank has a device of its own, and every device a rank: locks, budgets and
+    scaling efficiency count devices, engines use ranks.
+    """
     hardware, parallelism = target.hardware, target.parallelism
     if hardware.kind == "cpu":
         return
     if parallelism.rank_count != hardware.device_count:
-        problem = f"is {hardware.device_count}, but parallelism makes {parallelism.rank_count} ranks ({parallelism.text})"
-        yield ConfigFileError(path, "hardware.device_count", None, problem, "Give one device a rank, of all hosts together.")
+        problem = (
+            f"is {hardware.device_count}, but parallelism makes {parallelism.rank_count} ranks"
+            f" ({parallelism.text})"
+        )
+        yield ConfigFileError(
+            path,
+            "hardware.device_count",
+            None,
+            problem,
+            "Give one device a rank, of all hosts together.",
+        )
     if hardware.device_count % hardware.host_count:
         problem = f"does not divide the {hardware.device_count} devices evenly"
-        yield ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, "Give every host as many devices.")
+        yield ConfigFileError(
+            path,
+            "hardware.host_count",
+            hardware.host_count,
+            problem,
+            "Give every host as many devices.",
+        )
 
 
-def decode_context_problems(target: TargetSpec, config: str, arguments: Mapping[str, Any], path: Path) -> Iterator[ConfigFileError]:
-    """Decode context parallelism adds no rank: it spreads the KV cache over ranks that `parallelism` has.
+def decode_context_problems(
+    target: TargetSpec, config: str, arguments: Mapping[str, Any], path: Path
+) -> Iterator[ConfigFileError]:
+    """Decode context parallelism adds no rank: it spreads the KV cache over ranks that
+    `parallelism` has.
 
     The sizes that vLLM takes are those of ``ParallelConfig`` in vLLM 0.32.
     """
@@ -42,11 +64,21 @@ def decode_context_problems(target: TargetSpec, config: str, arguments: Mapping[
     if own:
         yield ConfigFileError(path, f"engine_arguments.{name}", size, problem, step)
         return
-    yield ConfigFileError(path, "configs", config, f"sets {name} {size!r}, which {problem}", f"{step} Or leave the config out.")
+    yield ConfigFileError(
+        path,
+        "configs",
+        config,
+        f"sets {name} {size!r}, which {problem}",
+        f"{step} Or leave the config out.",
+    )
 
 
-def scaling_base_problems(targets: Mapping[str, TargetSpec], target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
-    """The same model on the same devices, only fewer of them: else the ratio would say something of the model or of the device."""
+def scaling_base_problems(
+    targets: Mapping[str, TargetSpec], target: TargetSpec, path: Path
+) -> Iterator[ConfigFileError]:
+    """The same model on the same devices, only fewer of them: else the ratio would say
+    something of the model or of the device.
+    """
     name = target.scaling_base
     if name is None:
         return
@@ -54,13 +86,24 @@ def scaling_base_problems(targets: Mapping[str, TargetSpec], target: TargetSpec,
     if base is None:
         problem, next_step = "no target has this name", f"Use one of: {', '.join(targets)}."
     elif base.model != target.model:
-        problem = f"serves another model ({_model_text(base)}) than this target ({_model_text(target)})"
+        problem = (
+            f"serves another model ({_model_text(base)}) than this target ({_model_text(target)})"
+        )
         next_step = "Name a target of the same model, or leave the key out."
-    elif (base.hardware.kind, base.hardware.device_name) != (target.hardware.kind, target.hardware.device_name):
-        problem = f"runs on other devices ({_device_text(base)}) than this target ({_device_text(target)})"
+    elif (base.hardware.kind, base.hardware.device_name) != (
+        target.hardware.kind,
+        target.hardware.device_name,
+    ):
+        problem = (
+            f"runs on other devices ({_device_text(base)}) than this target"
+            f" ({_device_text(target)})"
+        )
         next_step = "Name a target on the same devices, or leave the key out."
     elif base.hardware.device_count >= target.hardware.device_count:
-        problem = f"has {base.hardware.device_count} devices, not fewer than this target's {target.hardware.device_count}"
+        problem = (
+            f"has {base.hardware.device_count} devices, not fewer than this target's"
+            f" {target.hardware.device_count}"
+        )
         next_step = "Name a target of fewer devices, or leave the key out."
     else:
         return

@@ -1,4 +1,6 @@
-"""The declared targets as a Markdown table for ``docs/targets.md``. Pure: a suite in, text out."""
+"""The declared targets as a Markdown table for ``docs/targets.md``. Pure: a suite in,
+text out.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,23 @@ _STATE: Final = {
     "default": "seen running",
     "issue": "from an issue, not run",
 }
-_HEADINGS: Final = ("target", "hardware", "model", "ranks", "launch", "configs", "left out", "workloads", "state")
+_HEADINGS: Final = (
+    "target",
+    "hardware",
+    "model",
+    "ranks",
+    "launch",
+    "configs",
+    "left out",
+    "workloads",
+    "state",
+)
 
 
 def target_table(suite: Suite) -> str:
-    """One row for each target, in name order; ``state`` follows from the target's provenance. Workloads on request are in brackets."""
+    """One row for each target, in name order; ``state`` follows from the target's
+    provenance. Workloads on request are in brackets.
+    """
     rows = [_HEADINGS, tuple("---" for _ in _HEADINGS)]
     rows += [_row(suite, target) for _, target in sorted(suite.targets.items())]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
@@ -28,7 +42,9 @@ def target_table(suite: Suite) -> str:
 def _row(suite: Suite, target: TargetSpec) -> tuple[str, ...]:
     left_out = suite.left_out((target.name,))
     collected = len({cell.config.name for cell in suite.cells((target.name,))})
-    state = "not yet run" if "not yet run" in target.provenance.note else _STATE[target.provenance.kind]
+    state = (
+        "not yet run" if "not yet run" in target.provenance.note else _STATE[target.provenance.kind]
+    )
     return (
         f"`{target.name}`",
         _hardware(target),
@@ -37,7 +53,10 @@ def _row(suite: Suite, target: TargetSpec) -> tuple[str, ...]:
         target.launch.kind,
         str(collected),
         ", ".join(f"`{entry.config}`" for entry in left_out) or "-",
-        ", ".join([f"`{name}`" for name in target.workloads] + [f"(`{name}`)" for name in target.workloads_on_request]),
+        ", ".join(
+            [f"`{name}`" for name in target.workloads]
+            + [f"(`{name}`)" for name in target.workloads_on_request]
+        ),
         state,
     )
 
@@ -52,7 +71,12 @@ def _hardware(target: TargetSpec) -> str:
 
 def _ranks(target: TargetSpec) -> str:
     parallelism = target.parallelism
-    parts = [("TP", parallelism.tensor), ("PP", parallelism.pipeline), ("DP", parallelism.data), ("PCP", parallelism.prefill_context)]
+    parts = [
+        ("TP", parallelism.tensor),
+        ("PP", parallelism.pipeline),
+        ("DP", parallelism.data),
+        ("PCP", parallelism.prefill_context),
+    ]
     named = [f"{letter}{count}" for letter, count in parts if count > 1]
     ranks = " x ".join(named) + (", experts spread" if parallelism.expert else "") or "1"
     return ranks + (f"; scaling from `{target.scaling_base}`" if target.scaling_base else "")

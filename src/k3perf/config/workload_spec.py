@@ -1,4 +1,6 @@
-"""Frozen models of a workload: arrival process, lengths, prefix sharing, sampling, SLO. Declared here, expanded in ``k3perf.workload``."""
+"""Frozen models of a workload: arrival process, lengths, prefix sharing, sampling, SLO.
+Declared here, expanded in ``k3perf.workload``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class ClosedLoop(Declared):
 
 
 class OpenLoop(Declared):
-    """Arrivals that do not wait for replies: an absolute rate, or a share of the rate that ``k3perf load find-rate`` found."""
+    """Arrivals that do not wait for replies: an absolute rate, or a share of the rate
+    that ``k3perf load find-rate`` found.
+    """
 
     rate_per_s: PositiveFloat | None = None
     found_rate_share_ratio: PositiveFloat | None = None
@@ -50,14 +54,18 @@ class Poisson(OpenLoop):
 
 
 class Gamma(OpenLoop):
-    """Gamma gaps with mean ``1 / rate``; ``shape`` 1 is Poisson, below 1 burstier, CV of a gap is ``shape ** -0.5``."""
+    """Gamma gaps with mean ``1 / rate``; ``shape`` 1 is Poisson, below 1 burstier, CV
+    of a gap is ``shape ** -0.5``.
+    """
 
     kind: Literal["gamma"]
     shape: PositiveFloat
 
 
 class Ramp(Declared):
-    """A Poisson process whose rate goes linearly from one rate to another within ``duration_s`` and stays there afterwards."""
+    """A Poisson process whose rate goes linearly from one rate to another within
+    ``duration_s`` and stays there afterwards.
+    """
 
     kind: Literal["ramp"]
     start_rate_per_s: PositiveFloat
@@ -66,11 +74,14 @@ class Ramp(Declared):
 
 
 class TraceReplay(Declared):
-    """Arrivals, lengths and prefix sharing come from a trace file (docs/load.md, Traces).
+    """Arrivals, lengths and prefix sharing come from a trace file (docs/load.md,
+    Traces).
 
-    ``window_start_s``/``window_duration_s`` cut the trace, ``time_scale`` divides gaps (2.0 is twice as fast),
-    ``length_scale`` multiplies lengths (0.125 makes 512-token blocks 64 tokens long). Requests whose scaled prompt and output together
-    exceed ``longest_request_tokens`` are left out and counted. ``concurrency_limit`` holds back arrivals beyond that many in flight.
+    ``window_start_s``/``window_duration_s`` cut the trace, ``time_scale`` divides gaps
+    (2.0 is twice as fast), ``length_scale`` multiplies lengths (0.125 makes 512-token
+    blocks 64 tokens long). Requests whose scaled prompt and output together exceed
+    ``longest_request_tokens`` are left out and counted. ``concurrency_limit`` holds
+    back arrivals beyond that many in flight.
     """
 
     kind: Literal["trace"]
@@ -111,7 +122,9 @@ class UniformLength(Declared):
 
 
 class LogNormalLength(Declared):
-    """Log-normal with the given median and sigma of the logarithm, clipped to ``low`` .. ``high``."""
+    """Log-normal with the given median and sigma of the logarithm, clipped to ``low``
+    .. ``high``.
+    """
 
     kind: Literal["lognormal"]
     median: TokenCount
@@ -127,7 +140,9 @@ class EmpiricalLength(Declared):
     values: tuple[TokenCount, ...] = Field(min_length=1)
 
 
-Length = Annotated[FixedLength | UniformLength | LogNormalLength | EmpiricalLength, Field(discriminator="kind")]
+Length = Annotated[
+    FixedLength | UniformLength | LogNormalLength | EmpiricalLength, Field(discriminator="kind")
+]
 
 
 def shortest_tokens(length: FixedLength | UniformLength | LogNormalLength | EmpiricalLength) -> int:
@@ -140,9 +155,11 @@ def shortest_tokens(length: FixedLength | UniformLength | LogNormalLength | Empi
 
 
 class PrefixSharing(Declared):
-    """``share_ratio`` of the requests begin with one of ``groups`` prefixes of ``shared_tokens`` tokens.
+    """``share_ratio`` of the requests begin with one of ``groups`` prefixes of
+    ``shared_tokens`` tokens.
 
-    The prefix counts into the prompt's declared length, so every prompt must be longer than it.
+    The prefix counts into the prompt's declared length, so every prompt must be longer
+    than it.
     """
 
     groups: int = Field(ge=1)
@@ -151,10 +168,12 @@ class PrefixSharing(Declared):
 
 
 class Conversation(Declared):
-    """Requests form conversations of ``turns``: each prompt holds the earlier turns, ``think_time_s`` after the last reply.
+    """Requests form conversations of ``turns``: each prompt holds the earlier turns,
+    ``think_time_s`` after the last reply.
 
-    ``prompt_tokens`` of the workload is what each turn adds; an arrival process paces the conversations' first turns. In a closed loop
-    one of the ``concurrency`` slots is one user, who plays a conversation to its end before starting the next.
+    ``prompt_tokens`` of the workload is what each turn adds; an arrival process paces
+    the conversations' first turns. In a closed loop one of the ``concurrency`` slots is
+    one user, who plays a conversation to its end before starting the next.
     """
 
     turns: int = Field(ge=2)
@@ -179,9 +198,11 @@ class ServiceLevel(Declared):
 class WorkloadSpec(Declared):
     """The requests of a cell. Seeded; expands to a plan with a digest.
 
-    A trace brings its own lengths and prefixes: with ``arrival: {kind: trace}`` leave ``prompt_tokens``, ``output_tokens``, ``prefix`` and
-    ``conversation`` out; ``requests`` then is an upper limit. ``repeat_prompts``: send the very same prompts in every round of a
-    session (they hit the prefix cache then); by default every round has prompts of its own.
+    A trace brings its own lengths and prefixes: with ``arrival: {kind: trace}`` leave
+    ``prompt_tokens``, ``output_tokens``, ``prefix`` and ``conversation`` out;
+    ``requests`` then is an upper limit. ``repeat_prompts``: send the very same prompts
+    in every round of a session (they hit the prefix cache then); by default every round
+    has prompts of its own.
     """
 
     schema_version: Literal[1]
@@ -214,11 +235,19 @@ class WorkloadSpec(Declared):
 
     @model_validator(mode="after")
     def _prefix_fits(self) -> Self:
-        if self.prefix and self.prompt_tokens and shortest_tokens(self.prompt_tokens) <= self.prefix.shared_tokens:
+        if (
+            self.prefix
+            and self.prompt_tokens
+            and shortest_tokens(self.prompt_tokens) <= self.prefix.shared_tokens
+        ):
             raise ValueError(
-                f"prompt_tokens can be as short as {shortest_tokens(self.prompt_tokens)} tokens, which does not hold the prefix of "
-                f"{self.prefix.shared_tokens} shared tokens and one of its own; lengthen the prompts or shorten the prefix"
+                f"prompt_tokens can be as short as {shortest_tokens(self.prompt_tokens)} tokens,"
+                f" which does not hold the prefix of {self.prefix.shared_tokens} shared tokens and"
+                " one of its own; lengthen the prompts or shorten the prefix"
             )
         if self.prefix and self.conversation:
-            raise ValueError("prefix and conversation cannot be combined; the turns of a conversation already share their beginning")
+            raise ValueError(
+                "prefix and conversation cannot be combined; the turns of a conversation already"
+                " share their beginning"
+            )
         return self

@@ -1,5 +1,6 @@
-"""A statement of a log as the text of a cause: one line of at most 600 characters, with the lines
-that say why."""
+"""A statement of a log as the text of a cause: one line of at most 600 characters, with
+the lines that say why.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ def joined(message: Sequence[str]) -> str:
 
 
 def chosen_message(statement: Statement) -> list[str]:
-    """Of a chain the last message that is not second-hand and not the end of a process that was
-    asked to end. Else the last one."""
+    """Of a chain the last message that is not second-hand and not the end of a process
+    that was asked to end. Else the last one.
+    """
     own = [
         message
         for message in statement.messages
-        if not log_patterns.matches("second_hand", message[0]) and not log_patterns.matches("ended", message[0].strip())
+        if not log_patterns.matches("second_hand", message[0])
+        and not log_patterns.matches("ended", message[0].strip())
     ]
     return (own or statement.messages)[-1]
 
@@ -42,7 +45,10 @@ def cause_text(statement: Statement, *, suffix: str = "") -> str:
     text = shortened(message, room) + suffix
     first = statement.messages[0]
     if first is not message and not log_patterns.matches("second_hand", first[0]):
-        caused = f" ({'caused by' if statement.direct_cause else 'after'} {shortened(first, _LONGEST_LINE)})"
+        caused = (
+            f" ({'caused by' if statement.direct_cause else 'after'}"
+            f" {shortened(first, _LONGEST_LINE)})"
+        )
         repeated = joined(first) in text or joined(message) in joined(first)
         if not repeated and len(text) + len(caused) <= LONGEST_CAUSE:
             text += caused
@@ -50,10 +56,14 @@ def cause_text(statement: Statement, *, suffix: str = "") -> str:
 
 
 def shortened(message: Sequence[str], room: int) -> str:
-    """The message on one line of at most ``room`` characters: the first line and those that give
-    a reason before all others."""
+    """The message on one line of at most ``room`` characters: the first line and those
+    that give a reason before all others.
+    """
     lines = [_LONG_INPUT.sub("", line.strip()) for line in message]
-    kept = [lines[0], *(line for line in lines[1:] if line and not log_patterns.matches("noise", line))]
+    kept = [
+        lines[0],
+        *(line for line in lines[1:] if line and not log_patterns.matches("noise", line)),
+    ]
     whole = joined(kept)
     if len(whole) <= room:
         return whole
@@ -70,8 +80,9 @@ def shortened(message: Sequence[str], room: int) -> str:
 
 
 def _reasons(lines: Sequence[str]) -> list[str]:
-    """The lines after the first that say why, and the one below each that only announces it
-    (``Last error:``)."""
+    """The lines after the first that say why, and the one below each that only
+    announces it (``Last error:``).
+    """
     found = []
     for before, line in pairwise(lines):
         announced = before.rstrip().endswith(":") and log_patterns.matches("reasons", before)

@@ -1,8 +1,8 @@
-"""Which lines of an engine's log show a compile or an autotuning once it serves, and the JIT
-monitor's greeting. Pure.
+"""Which lines of an engine's log show a compile or an autotuning once it serves, and
+the JIT monitor's greeting. Pure.
 
-Before the engine is ready the same lines are an ordinary start: the caller says which window it
-asks about.
+Before the engine is ready the same lines are an ordinary start: the caller says which
+window it asks about.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GREETING: Final = re.compile(r"Kernel JIT monitor activated")
 
-# With a name in a group, several lines of one name are one event: a bar that is drawn again, a
-# beginning and its end.
+# With a name in a group, several lines of one name are one event: a bar that is drawn
+# again, a beginning and its end.
 _EVENTS: Final[tuple[re.Pattern[str], ...]] = (
     # vLLM's JIT monitor, whatever the compiler
     re.compile(r"during inference: .*This causes a latency spike"),
@@ -42,11 +42,13 @@ def plain(line: str) -> str:
 
 
 def compile_event(line: str) -> str | None:
-    """The name that all lines of the same compile share, or an empty string for a line that is one
-    compile by itself. None for a line that shows no compile.
+    """The name that all lines of the same compile share, or an empty string for a line
+    that is one compile by itself. None for a line that shows no compile.
     """
     text = plain(line)
-    match = next((found for pattern in _EVENTS if (found := pattern.search(text)) is not None), None)
+    match = next(
+        (found for pattern in _EVENTS if (found := pattern.search(text)) is not None), None
+    )
     return None if match is None else match.groupdict().get("name") or ""
 
 

@@ -1,5 +1,5 @@
-"""Programs that compile kernels, by the names that the process list shows (15 characters at most).
-Pure.
+"""Programs that compile kernels, by the names that the process list shows (15
+characters at most). Pure.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Waits, at no cost, for the death of any process that an engine cannot serve without, and says
-how it died."""
+"""Waits, at no cost, for the death of any process that an engine cannot serve without,
+and says how it died.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +35,16 @@ _STAT_EXIT_CODE: Final = 49  # of the fields behind the program's name
 
 
 def oom_kill_count() -> int | None:
-    """How often the kernel's out-of-memory killer has struck on this machine since boot. None
-    where it does not say."""
+    """How often the kernel's out-of-memory killer has struck on this machine since
+    boot. None where it does not say.
+    """
     try:
         text = Path("/proc/vmstat").read_text()
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)
+    return next(
+        (int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None
+    )
 
 
 def describe_exit(return_code: int) -> str:
@@ -56,9 +60,10 @@ def describe_exit(return_code: int) -> str:
 class EndedProcess:
     """A process that was seen to end.
 
-    ``name`` is its command line or title, ``root`` marks the API server. ``exit_code`` is as
-    ``Popen.returncode`` counts, None where the kernel does not say. ``out_of_memory``: the
-    kernel's out-of-memory killer struck on this machine since the watch began.
+    ``name`` is its command line or title, ``root`` marks the API server. ``exit_code``
+    is as ``Popen.returncode`` counts, None where the kernel does not say.
+    ``out_of_memory``: the kernel's out-of-memory killer struck on this machine since
+    the watch began.
     """
 
     pid: int
@@ -78,7 +83,11 @@ class EndedProcess:
     def title(self) -> str:
         """A short name: vLLM's title of the process, or what it is."""
         title = _TITLE.match(self.name)
-        return title[0] if title is not None else ("API server" if self.root else self.name[:80] or "process")
+        return (
+            title[0]
+            if title is not None
+            else ("API server" if self.root else self.name[:80] or "process")
+        )
 
     @property
     def left_no_word(self) -> str:
@@ -91,10 +100,11 @@ class EndedProcess:
 
 
 def exit_code_of(descriptor: int, pid: int) -> int | None:
-    """How an ended process ended, a child of this one or not. None where the kernel does not say.
+    """How an ended process ended, a child of this one or not. None where the kernel
+    does not say.
 
-    Its zombie says it until its parent has asked, from then on its pid descriptor does (Linux
-    6.15 and later).
+    Its zombie says it until its parent has asked, from then on its pid descriptor does
+    (Linux 6.15 and later).
     """
     for _ in range(_EXIT_CODE_TRIES):
         with suppress(OSError, ValueError, IndexError):
@@ -115,29 +125,57 @@ def exit_code_of(descriptor: int, pid: int) -> int | None:
     return None
 
 
-def explained(logged: RootCause | None, seen: EndedProcess | None, return_code: int | None) -> RootCause:
-    """One cause from what the log says, which process was seen to end first, and how the API
-    server ended.
+def explained(
+    logged: RootCause | None, seen: EndedProcess | None, return_code: int | None
+) -> RootCause:
+    """One cause from what the log says, which process was seen to end first, and how
+    the API server ended.
 
-    Each is None where there is nothing. A process's own words come first. Where another speaks
-    for it, the signal that was seen says more.
+    Each is None where there is nothing. A process's own words come first. Where another
+    speaks for it, the signal that was seen says more.
     """
-    killed = seen is not None and (seen.exit_code or 0) < 0 and seen.exit_code not in (-signal.SIGTERM, -signal.SIGINT)
-    if logged is not None and (not logged.second_hand or logged.exit_code is not None or not killed):
+    killed = (
+        seen is not None
+        and (seen.exit_code or 0) < 0
+        and seen.exit_code not in (-signal.SIGTERM, -signal.SIGINT)
+    )
+    if logged is not None and (
+        not logged.second_hand or logged.exit_code is not None or not killed
+    ):
         return logged
     if seen is not None and (killed or not seen.root):
         said = f". {logged.text}" if logged is not None else ""
-        return RootCause(f"{seen.left_no_word}{said}"[:LONGEST_CAUSE], seen.title, seen.pid, seen.exit_code, second_hand=True)
+        return RootCause(
+            f"{seen.left_no_word}{said}"[:LONGEST_CAUSE],
+            seen.title,
+            seen.pid,
+            seen.exit_code,
+            second_hand=True,
+        )
     if return_code is None:
         return RootCause("no process left a word of it", second_hand=True)
-    return RootCause(f"API server left no word: {describe_end(return_code)}", "API server", None, return_code, second_hand=True)
+    return RootCause(
+        f"API server left no word: {describe_end(return_code)}",
+        "API server",
+        None,
+        return_code,
+        second_hand=True,
+    )
 
 
 class DeathWatch:
-    """One thread in poll(2) on pid file descriptors. ``event`` is set at the first death,
-    ``first`` says which process it was."""
+    """One thread in poll(2) on pid file descriptors. ``event`` is set at the first
+    death, ``first`` says which process it was.
+    """
 
-    def __init__(self, root_pid: int, pids: Iterable[int], *, poll_root: Callable[[], int | None], event: threading.Event) -> None:
+    def __init__(
+        self,
+        root_pid: int,
+        pids: Iterable[int],
+        *,
+        poll_root: Callable[[], int | None],
+        event: threading.Event,
+    ) -> None:
         self.event = event
         self.first: EndedProcess | None = None
         self._poll_root = poll_root
@@ -162,8 +200,9 @@ class DeathWatch:
         return tuple(pid for pid, _ in self._names.values())
 
     def add(self, pids: Iterable[int]) -> None:
-        """Watch those of these processes too that the engine needs: while it starts they come one
-        after the other."""
+        """Watch those of these processes too that the engine needs: while it starts
+        they come one after the other.
+        """
         if self._wake >= 0 and self._take(pids):
             os.eventfd_write(self._wake, 1)
 
@@ -178,7 +217,9 @@ class DeathWatch:
             self._wake = -1
 
     def _take(self, pids: Iterable[int]) -> bool:
-        """Open descriptors of needed processes that are not watched yet. True if there were any."""
+        """Open descriptors of needed processes that are not watched yet. True if there
+        were any.
+        """
         known = set(self.watched_pids)
         new = False
         for pid in pids:
@@ -208,9 +249,11 @@ class DeathWatch:
             if self._wake in now:
                 os.eventfd_read(self._wake)
                 now.remove(self._wake)
-            # one death brings down the levels above it: of several seen at once, the root's is
-            # the last to be a cause
-            for descriptor in sorted(now, key=lambda entry: self._names[entry][0] == self._root_pid):
+            # one death brings down the levels above it: of several seen at once, the
+            # root's is the last to be a cause
+            for descriptor in sorted(
+                now, key=lambda entry: self._names[entry][0] == self._root_pid
+            ):
                 ended.add(descriptor)
                 self._record(descriptor, *self._names[descriptor])
 
@@ -220,6 +263,8 @@ class DeathWatch:
             if exit_code is None and descriptor is not None:
                 exit_code = exit_code_of(descriptor, pid)
             oom_now = oom_kill_count()
-            struck = oom_now is not None and self._oom_before is not None and oom_now > self._oom_before
+            struck = (
+                oom_now is not None and self._oom_before is not None and oom_now > self._oom_before
+            )
             self.first = EndedProcess(pid, name, exit_code, struck, pid == self._root_pid)
         self.event.set()

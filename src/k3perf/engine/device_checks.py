@@ -1,5 +1,5 @@
-"""Is each device fit for the engines that a target starts? Pure: states in, findings out, every
-device on its own.
+"""Is each device fit for the engines that a target starts? Pure: states in, findings
+out, every device on its own.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from k3perf.engine.findings import Finding, Level
 from k3perf.nvml import Cause, Unread
 from k3perf.units import format_bytes
 
-_TOTAL_MEMORY_SLACK_RATIO: Final = 0.95  # firmware keeps some of what the data sheet says
+# firmware keeps some of what the data sheet says
+_TOTAL_MEMORY_SLACK_RATIO: Final = 0.95
 _POWER_LIMIT_SLACK_RATIO: Final = 0.02
 _LOOK_AT_KERNEL_LOG: Final = "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors"
-_ASK_FOR_RIGHTS: Final = "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with the rights to read the device"
+_ASK_FOR_RIGHTS: Final = (
+    "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with the rights to"
+    " read the device"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeeds:
-    """What a target needs of each of its devices. ``own_ranks_count``: ranks of this run that
-    compute on each device already.
+    """What a target needs of each of its devices. ``own_ranks_count``: ranks of this
+    run that compute on each device already.
     """
 
     hardware: Hardware
@@ -44,7 +48,11 @@ def device_findings(needs: DeviceNeeds, states: tuple[DeviceState, ...]) -> list
     enough = len(states) >= needs.devices_count
     wanted = f"{needs.devices_count} x {hardware.device_name or hardware.hardware_class}"
     count = Finding(
-        "devices", Level.OK if enough else Level.FAIL, f"{len(states)} found", wanted, "" if enough else "Choose another target."
+        "devices",
+        Level.OK if enough else Level.FAIL,
+        f"{len(states)} found",
+        wanted,
+        "" if enough else "Choose another target.",
     )
     return [count, *(finding for state in states for finding in _device(needs, state))]
 
@@ -52,9 +60,17 @@ def device_findings(needs: DeviceNeeds, states: tuple[DeviceState, ...]) -> list
 def _silent(index: int, unread: Unread) -> Finding:
     """A device that does not answer NVML, or is refused."""
     if unread.cause is Cause.REFUSED:
-        return Finding(f"device {index}", Level.FAIL, f"refused by NVML: {unread.words}", "an answer", f"{_ASK_FOR_RIGHTS}.")
+        return Finding(
+            f"device {index}",
+            Level.FAIL,
+            f"refused by NVML: {unread.words}",
+            "an answer",
+            f"{_ASK_FOR_RIGHTS}.",
+        )
     text = f"{_LOOK_AT_KERNEL_LOG}. To measure on the others, leave it out of CUDA_VISIBLE_DEVICES."
-    return Finding(f"device {index}", Level.FAIL, f"does not answer NVML: {unread.words}", "an answer", text)
+    return Finding(
+        f"device {index}", Level.FAIL, f"does not answer NVML: {unread.words}", "an answer", text
+    )
 
 
 def _device(needs: DeviceNeeds, state: DeviceState) -> list[Finding]:
@@ -65,7 +81,15 @@ def _device(needs: DeviceNeeds, state: DeviceState) -> list[Finding]:
         return [_silent(state.index, memory)]
     if memory is not None and memory.cause is Cause.REFUSED:
         reading = f"{state.name or 'device'}, memory: {memory.words}"
-        return [Finding(f"device {state.index} memory", Level.FAIL, reading, "a reading", f"{_ASK_FOR_RIGHTS}.")]
+        return [
+            Finding(
+                f"device {state.index} memory",
+                Level.FAIL,
+                reading,
+                "a reading",
+                f"{_ASK_FOR_RIGHTS}.",
+            )
+        ]
     findings = [_class(needs.hardware, state), _driver(needs.hardware, state), _health(state)]
     if needs.hardware.power_limit_w is not None:
         findings.append(_power_limit(needs.hardware.power_limit_w, state))
@@ -82,29 +106,64 @@ def _class(hardware: Hardware, state: DeviceState) -> Finding:
     reading = f"{state.name or _unknown(state, 'name')}, {size}"
     right_name = hardware.device_name.lower() in state.name.lower()
     if right_name and wanted_bytes is not None and state.total_bytes is None:
-        text = f"The target declares device_memory_bytes, and this device does not report its memory ({_words(state, 'memory')})."
+        text = (
+            "The target declares device_memory_bytes, and this device does not report its memory"
+            f" ({_words(state, 'memory')})."
+        )
         return Finding(name, Level.FAIL, reading, needed, f"{text} Choose a target without it.")
-    right_size = wanted_bytes is None or (state.total_bytes or 0) >= wanted_bytes * _TOTAL_MEMORY_SLACK_RATIO
+    right_size = (
+        wanted_bytes is None or (state.total_bytes or 0) >= wanted_bytes * _TOTAL_MEMORY_SLACK_RATIO
+    )
     right = right_name and right_size
-    text = "" if right else f"Baselines of {hardware.hardware_class} do not hold here; choose the target of this device."
+    text = (
+        ""
+        if right
+        else (
+            f"Baselines of {hardware.hardware_class} do not hold here; choose the target of this"
+            " device."
+        )
+    )
     return Finding(name, Level.OK if right else Level.FAIL, reading, needed, text)
 
 
 def _driver(hardware: Hardware, state: DeviceState) -> Finding:
-    old = bool(hardware.minimum_driver) and _version(state.driver_version) < _version(hardware.minimum_driver)
+    old = bool(hardware.minimum_driver) and _version(state.driver_version) < _version(
+        hardware.minimum_driver
+    )
     reading = state.driver_version or _unknown(state, "driver")
-    text = ("Update the driver." if state.driver_version else "The driver does not report its version.") if old else ""
+    text = (
+        (
+            "Update the driver."
+            if state.driver_version
+            else "The driver does not report its version."
+        )
+        if old
+        else ""
+    )
     name = f"device {state.index} driver"
-    return Finding(name, Level.FAIL if old else Level.OK, reading, hardware.minimum_driver or "any", text)
+    return Finding(
+        name, Level.FAIL if old else Level.OK, reading, hardware.minimum_driver or "any", text
+    )
 
 
 def _health(state: DeviceState) -> Finding:
-    """Errors that cannot be seen although the device counts them would make every round INVALID."""
+    """Errors that cannot be seen although the device counts them would make every round
+    INVALID.
+    """
     name, unread = f"device {state.index} health", state.unread.get("ecc")
     if unread is not None and unread.cause is not Cause.NOT_OFFERED:
-        return Finding(name, Level.FAIL, f"uncorrected ECC errors unknown ({unread.words})", "a reading", f"{_step(unread)}.")
+        return Finding(
+            name,
+            Level.FAIL,
+            f"uncorrected ECC errors unknown ({unread.words})",
+            "a reading",
+            f"{_step(unread)}.",
+        )
     sick = bool(state.uncorrected_ecc_count) or bool(state.needs_reset)
-    reading = f"uncorrected ECC errors {_unknown(state, 'ecc') if state.uncorrected_ecc_count is None else state.uncorrected_ecc_count}"
+    reading = (
+        "uncorrected ECC errors"
+        f" {_unknown(state, 'ecc') if state.uncorrected_ecc_count is None else state.uncorrected_ecc_count}"
+    )
     if state.needs_reset:
         reading += ", row remapping pending or failed"
     text = "Reset the device or take it out of service." if sick else ""
@@ -112,14 +171,27 @@ def _health(state: DeviceState) -> Finding:
 
 
 def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
-    """Under another limit the device has other clocks under load: its numbers are of another
-    class.
+    """Under another limit the device has other clocks under load: its numbers are of
+    another class.
     """
     seen_w = state.power_limit_w
     right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
     reading = "unknown" if seen_w is None else f"{seen_w:g} W"
-    text = "" if right else f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target of their own."
-    return Finding(f"device {state.index} power limit", Level.OK if right else Level.FAIL, reading, f"{wanted_w:g} W", text)
+    text = (
+        ""
+        if right
+        else (
+            f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target"
+            " of their own."
+        )
+    )
+    return Finding(
+        f"device {state.index} power limit",
+        Level.OK if right else Level.FAIL,
+        reading,
+        f"{wanted_w:g} W",
+        text,
+    )
 
 
 def _free_memory(needed_bytes: int, state: DeviceState) -> Finding:
@@ -129,27 +201,43 @@ def _free_memory(needed_bytes: int, state: DeviceState) -> Finding:
         return Finding(name, Level.FAIL, _unknown(state, "memory"), needed, text)
     enough = state.free_bytes >= needed_bytes
     text = "" if enough else holders_text(device_holders((state,)))
-    return Finding(name, Level.OK if enough else Level.FAIL, f"{format_bytes(state.free_bytes)} free", needed, text)
+    return Finding(
+        name,
+        Level.OK if enough else Level.FAIL,
+        f"{format_bytes(state.free_bytes)} free",
+        needed,
+        text,
+    )
 
 
 def _processes(needs: DeviceNeeds, state: DeviceState) -> Iterable[Finding]:
     name, unread = f"device {state.index} processes", state.unread.get("processes")
     if unread is not None:
         if unread.cause is Cause.NOT_OFFERED:
-            yield Finding(name, Level.WARN, f"unknown ({unread.words})", "none", "Other processes on this device cannot be seen.")
+            yield Finding(
+                name,
+                Level.WARN,
+                f"unknown ({unread.words})",
+                "none",
+                "Other processes on this device cannot be seen.",
+            )
         else:
-            yield Finding(name, Level.FAIL, f"unknown ({unread.words})", "a reading", f"{_step(unread)}.")
+            yield Finding(
+                name, Level.FAIL, f"unknown ({unread.words})", "a reading", f"{_step(unread)}."
+            )
         return
     count, strangers = _strangers(needs, state.holders or ())
     if count:
         yield Finding(name, Level.FAIL, str(count), "none", holders_text(strangers))
 
 
-def _strangers(needs: DeviceNeeds, holders: tuple[MemoryHolder, ...]) -> tuple[int, tuple[MemoryHolder, ...]]:
+def _strangers(
+    needs: DeviceNeeds, holders: tuple[MemoryHolder, ...]
+) -> tuple[int, tuple[MemoryHolder, ...]]:
     """How many processes on the device are not ours, and which may be meant.
 
-    A pid that is not visible here (of a container's host) may be one of our ranks, but no more of
-    them than we have ranks on the device.
+    A pid that is not visible here (of a container's host) may be one of our ranks, but
+    no more of them than we have ranks on the device.
     """
     others = tuple(holder for holder in holders if holder.pid not in needs.own_pids)
     hidden = tuple(holder for holder in others if not Path(f"/proc/{holder.pid}").exists())
@@ -165,7 +253,11 @@ def _step(unread: Unread) -> str:
 
 
 def _size_text(state: DeviceState) -> str:
-    return f"memory {_unknown(state, 'memory')}" if state.total_bytes is None else format_bytes(state.total_bytes)
+    return (
+        f"memory {_unknown(state, 'memory')}"
+        if state.total_bytes is None
+        else format_bytes(state.total_bytes)
+    )
 
 
 def _unknown(state: DeviceState, key: str) -> str:

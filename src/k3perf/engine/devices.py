@@ -1,4 +1,6 @@
-"""NVML to plain data about each device: is it there, healthy, of which class, how much memory is free and who holds the rest."""
+"""NVML to plain data about each device: is it there, healthy, of which class, how much
+memory is free and who holds the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SHOWN_HOLDERS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MemoryHolder:
-    """A process with memory that is wanted. ``size_bytes`` None: the driver does not say."""
+    """A process with memory that is wanted. ``size_bytes`` None: the driver does not
+    say.
+    """
 
     pid: int
     command: str
@@ -33,8 +37,8 @@ class MemoryHolder:
 class DeviceState:
     """One device as NVML reports it. None: not read, and ``unread`` has the reason.
 
-    Keys of ``unread``: ``device`` (nothing else was read then), ``name``, ``memory``, ``driver``,
-    ``processes``, ``ecc``.
+    Keys of ``unread``: ``device`` (nothing else was read then), ``name``, ``memory``,
+    ``driver``, ``processes``, ``ecc``.
     """
 
     index: int
@@ -51,7 +55,11 @@ class DeviceState:
     @property
     def free_bytes(self) -> int | None:
         """Memory that a new engine could have; None where the device does not say."""
-        return None if self.total_bytes is None or self.used_bytes is None else self.total_bytes - self.used_bytes
+        return (
+            None
+            if self.total_bytes is None or self.used_bytes is None
+            else self.total_bytes - self.used_bytes
+        )
 
     @property
     def silent(self) -> Unread | None:
@@ -76,11 +84,11 @@ def holders_text(holders: tuple[MemoryHolder, ...]) -> str:
 
 
 def nvml_reader(indices: tuple[int, ...] = (), *, nvml: Any = None) -> DeviceReader:
-    """A function that reads the devices (all of them without ``indices``). ``nvml`` is the pynvml
-    module, another one in tests.
+    """A function that reads the devices (all of them without ``indices``). ``nvml`` is
+    the pynvml module, another one in tests.
 
-    The function raises PreflightError when NVML cannot be loaded. A device that does not answer is
-    a state that says so.
+    The function raises PreflightError when NVML cannot be loaded. A device that does
+    not answer is a state that says so.
     """
 
     def read() -> tuple[DeviceState, ...]:
@@ -90,7 +98,9 @@ def nvml_reader(indices: tuple[int, ...] = (), *, nvml: Any = None) -> DeviceRea
                 driver_version = opened.driver_version()
                 return tuple(_state(opened, index, driver_version) for index in wanted)
         except NvmlError as error:
-            raise PreflightError(f"NVML is unavailable: {error}. Install the NVIDIA driver or choose a CPU target") from error
+            raise PreflightError(
+                f"NVML is unavailable: {error}. Install the NVIDIA driver or choose a CPU target"
+            ) from error
 
     return read
 
@@ -99,8 +109,19 @@ def _state(nvml: Nvml, index: int, driver_version: str | Unread) -> DeviceState:
     handle = nvml.handle(index)
     if isinstance(handle, Unread):
         return _silent(index, handle)
-    name, memory, processes, ecc = nvml.name(handle), nvml.memory(handle), nvml.process_bytes(handle), nvml.uncorrected_ecc_count(handle)
-    answers = {"name": name, "memory": memory, "driver": driver_version, "processes": processes, "ecc": ecc}
+    name, memory, processes, ecc = (
+        nvml.name(handle),
+        nvml.memory(handle),
+        nvml.process_bytes(handle),
+        nvml.uncorrected_ecc_count(handle),
+    )
+    answers = {
+        "name": name,
+        "memory": memory,
+        "driver": driver_version,
+        "processes": processes,
+        "ecc": ecc,
+    }
     unread = {key: answer for key, answer in answers.items() if isinstance(answer, Unread)}
     if gone := next((answer for answer in unread.values() if answer.gone), None):
         return _silent(index, gone)
@@ -112,10 +133,14 @@ def _state(nvml: Nvml, index: int, driver_version: str | Unread) -> DeviceState:
         driver_version=offered(driver_version) or "",
         holders=None
         if isinstance(processes, Unread)
-        else tuple(MemoryHolder(pid, command_of(pid), size_bytes) for pid, size_bytes in processes.items()),
+        else tuple(
+            MemoryHolder(pid, command_of(pid), size_bytes) for pid, size_bytes in processes.items()
+        ),
         uncorrected_ecc_count=offered(ecc),
         needs_reset=offered(nvml.look(lambda module: _rows_need_reset(module, handle))),
-        power_limit_w=offered(nvml.look(lambda module: float(module.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1e3)),
+        power_limit_w=offered(
+            nvml.look(lambda module: float(module.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1e3)
+        ),
         unread=unread,
     )
 
@@ -125,6 +150,8 @@ def _silent(index: int, unread: Unread) -> DeviceState:
 
 
 def _rows_need_reset(nvml: Any, handle: Any) -> bool:
-    """A row remapping is pending or has failed: the device must be reset or replaced before its numbers mean anything."""
+    """A row remapping is pending or has failed: the device must be reset or replaced
+    before its numbers mean anything.
+    """
     _correctable, _uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     return bool(pending or failed)

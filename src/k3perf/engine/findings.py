@@ -7,8 +7,8 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """FAIL stops the start; WARN is shown and left to the round rules, which see what it does to
-    the numbers.
+    """FAIL stops the start; WARN is shown and left to the round rules, which see what
+    it does to the numbers.
     """
 
     OK = "ok"
@@ -18,8 +18,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was read, what was needed, and one sentence with the next step when it is
-    not OK.
+    """One check: what was read, what was needed, and one sentence with the next step
+    when it is not OK.
     """
 
     name: str

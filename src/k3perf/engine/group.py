@@ -1,10 +1,13 @@
-"""One engine over several hosts' processes, supervised as one: the death of any rank ends all, logs are told apart by rank.
+"""One engine over several hosts' processes, supervised as one: the death of any rank
+ends all, logs are told apart by rank.
 
-Rank 0 is the head and serves; it is an ``Engine`` like any other. The other ranks are followers: trees without a port, which vLLM calls
-headless. vLLM's head does not notice a follower that is killed (a request then hangs), so the watch is kept here.
+Rank 0 is the head and serves; it is an ``Engine`` like any other. The other ranks are
+followers: trees without a port, which vLLM calls headless. vLLM's head does not notice
+a follower that is killed (a request then hangs), so the watch is kept here.
 
-A follower on another host is a local process that stands for it (``srun``, ``ip netns exec``, ``ssh -tt``): ending it must end what it
-started there. What is proved gone is what runs under this machine's process list.
+A follower on another host is a local process that stands for it (``srun``, ``ip netns
+exec``, ``ssh -tt``): ending it must end what it started there. What is proved gone is
+what runs under this machine's process list.
 """
 
 from __future__ import annotations
@@ -27,7 +30,12 @@ from k3perf.engine.guardian import Guardian
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.port import PortReservation
-from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
+from k3perf.engine.process_tree import (
+    ENGINE_ID_VARIABLE,
+    ProcessTree,
+    become_subreaper,
+    process_identity,
+)
 from k3perf.engine.running import DeviceUsedBytes, Engine, StopReport
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
@@ -39,7 +47,9 @@ KILL_DEADLINE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GroupLaunch:
-    """Launches by rank, rank 0 first; ``{master_port}`` in their ``argv`` is filled in with a free port of ``master_host``."""
+    """Launches by rank, rank 0 first; ``{master_port}`` in their ``argv`` is filled in
+    with a free port of ``master_host``.
+    """
 
     ranks: tuple[EngineLaunch, ...]
     master_host: str = "127.0.0.1"
@@ -57,7 +67,12 @@ class Follower:
         config_file = work_directory / "engine.yaml"
         config_file.write_text(launch.config_file_text)
         self._guardian = Guardian(engine_id)
-        environment: dict[str, str | None] = {**os.environ, **launch.environment, ENGINE_ID_VARIABLE: engine_id, "SPT_NOENV": "1"}
+        environment: dict[str, str | None] = {
+            **os.environ,
+            **launch.environment,
+            ENGINE_ID_VARIABLE: engine_id,
+            "SPT_NOENV": "1",
+        }
         started_ns = time.monotonic_ns()
         log_path = work_directory / "engine.log"
         try:
@@ -72,7 +87,9 @@ class Follower:
                 )
         except OSError as error:
             self._guardian.release()
-            raise EngineError(f"rank {rank} could not be started: {error}", stage="spawn") from error
+            raise EngineError(
+                f"rank {rank} could not be started: {error}", stage="spawn"
+            ) from error
         self._guardian.add_session(self._process.pid)
         self.tree = ProcessTree(engine_id, self._process.pid)
         self.log = LogReader(log_path, start_ns=started_ns)
@@ -83,7 +100,9 @@ class Follower:
 
     def watch(self, event: threading.Event) -> None:
         """Set ``event`` when the root or a worker of this rank dies from now on."""
-        self._watch = DeathWatch(self._process.pid, self.tree.pids(), poll_root=self.poll, event=event)
+        self._watch = DeathWatch(
+            self._process.pid, self.tree.pids(), poll_root=self.poll, event=event
+        )
 
     def death(self) -> str | None:
         """How it died, with the root cause from its log; None while it lives."""
@@ -92,11 +111,15 @@ class Follower:
         if seen is None and return_code is None:
             return None
         how = seen or f"ended with {describe_exit(return_code or 0)}"
-        cause = explained(self.log.cause(), self._watch.first if self._watch is not None else None, return_code)
+        cause = explained(
+            self.log.cause(), self._watch.first if self._watch is not None else None, return_code
+        )
         return f"rank {self.rank}: {how}; root cause: {cause.text}"
 
     def stop(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """SIGTERM to the root, after ``stop_s`` SIGKILL to every member. Gives the pids (left, killed)."""
+        """SIGTERM to the root, after ``stop_s`` SIGKILL to every member. Gives the pids
+        (left, killed).
+        """
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -114,9 +137,13 @@ class Follower:
 
 
 class EngineGroup:
-    """A head and its followers with the surface of an ``Engine``. Made by ``start_group``."""
+    """A head and its followers with the surface of an ``Engine``. Made by
+    ``start_group``.
+    """
 
-    def __init__(self, head: Engine, followers: tuple[Follower, ...], master_port: PortReservation) -> None:
+    def __init__(
+        self, head: Engine, followers: tuple[Follower, ...], master_port: PortReservation
+    ) -> None:
         self.head = head
         self.followers = followers
         self.death_event = head.death_event
@@ -126,7 +153,9 @@ class EngineGroup:
         self._stop_lock = threading.Lock()
         for follower in followers:
             follower.watch(self.death_event)
-        self._reaper = threading.Thread(target=self._end_all_at_first_death, name="k3perf-group-watch", daemon=True)
+        self._reaper = threading.Thread(
+            target=self._end_all_at_first_death, name="k3perf-group-watch", daemon=True
+        )
         self._reaper.start()
 
     @property
@@ -166,7 +195,9 @@ class EngineGroup:
 
     @property
     def scratch(self) -> Path:
-        """The head's temporary directory. Followers on this machine can write into it, those on other hosts cannot."""
+        """The head's temporary directory. Followers on this machine can write into it,
+        those on other hosts cannot.
+        """
         return self.head.scratch
 
     @property
@@ -191,7 +222,10 @@ class EngineGroup:
 
     def pids(self) -> tuple[int, ...]:
         """Every running process of every rank, the head's first."""
-        return (*self.head.pids(), *(pid for follower in self.followers for pid in follower.tree.pids()))
+        return (
+            *self.head.pids(),
+            *(pid for follower in self.followers for pid in follower.tree.pids()),
+        )
 
     def alive(self) -> bool:
         """No process that any rank needs has died."""
@@ -205,7 +239,11 @@ class EngineGroup:
 
     def death_error(self) -> EngineError:
         """The error to report: which rank died, how, and the end of every rank's log."""
-        return EngineError(f"engine died in service: {self.death_cause() or 'a rank ended'}", stage="serving", log_tail=self.log_tail())
+        return EngineError(
+            f"engine died in service: {self.death_cause() or 'a rank ended'}",
+            stage="serving",
+            log_tail=self.log_tail(),
+        )
 
     def log_tail(self, count: int = 10) -> tuple[str, ...]:
         """The last ``count`` lines of each rank's log, each line with its rank."""
@@ -224,7 +262,9 @@ class EngineGroup:
         self.head.thaw()
 
     def stop(self) -> StopReport:
-        """End every rank and prove it; the head first, since it tells its workers. Never raises; idempotent."""
+        """End every rank and prove it; the head first, since it tells its workers.
+        Never raises; idempotent.
+        """
         with self._stop_lock:
             if self._report is None:
                 self._cause = self._cause or _first_death(self.head, self.followers)
@@ -234,25 +274,35 @@ class EngineGroup:
                 self._report = replace(
                     report,
                     left_pids=report.left_pids + tuple(pid for left, _ in ends for pid in left),
-                    killed_pids=report.killed_pids + tuple(pid for _, killed in ends for pid in killed),
+                    killed_pids=report.killed_pids
+                    + tuple(pid for _, killed in ends for pid in killed),
                 )
                 self.death_event.set()  # lets the watching thread end
         return self._report
 
     def _end_all_at_first_death(self) -> None:
-        """Nothing is left to save once a rank is gone: kill the others at once, so that no request waits for a dead rank."""
+        """Nothing is left to save once a rank is gone: kill the others at once, so that
+        no request waits for a dead rank.
+        """
         self.death_event.wait()
         if self._report is not None or self._stop_lock.locked():
             return
         self._cause = self._cause or _first_death(self.head, self.followers)
-        ProcessTree(self.head.engine_id, self.head.pid).kill(deadline_s=KILL_DEADLINE_S, poll_root=self.head.return_code)
+        ProcessTree(self.head.engine_id, self.head.pid).kill(
+            deadline_s=KILL_DEADLINE_S, poll_root=self.head.return_code
+        )
         for follower in self.followers:
             follower.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=follower.poll)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
 
@@ -266,8 +316,9 @@ def start_group(
 ) -> EngineGroup:
     """Start every rank and return when the head is healthy and proved to be ours.
 
-    Each rank has a folder ``rank-N`` under ``work_directory``. Raises EngineError after ending every rank when one dies or makes no
-    progress; the error names the rank and carries the end of every rank's log. ``companion_failed``: as for ``start_engine``.
+    Each rank has a folder ``rank-N`` under ``work_directory``. Raises EngineError after
+    ending every rank when one dies or makes no progress; the error names the rank and
+    carries the end of every rank's log. ``companion_failed``: as for ``start_engine``.
     """
     become_subreaper()
     reservation = PortReservation(launch.master_host)
@@ -277,8 +328,14 @@ def start_group(
     def rank_failed() -> EngineError | None:
         if (given := companion_failed()) is not None:
             return given
-        death = next((found for follower in followers if (found := follower.death()) is not None), None)
-        return None if death is None else EngineError(f"engine ended during its start: {death}", stage="start")
+        death = next(
+            (found for follower in followers if (found := follower.death()) is not None), None
+        )
+        return (
+            None
+            if death is None
+            else EngineError(f"engine ended during its start: {death}", stage="start")
+        )
 
     try:
         for number, rank in enumerate(ranks[1:], start=1):
@@ -302,16 +359,25 @@ def start_group(
         reservation.release()
         if isinstance(error, EngineError):
             tails = error.log_tail + _follower_tails(followers, 10)
-            raise EngineError(str(error).partition("\n")[0], stage=error.stage, root_cause=error.root_cause, log_tail=tails) from error
+            raise EngineError(
+                str(error).partition("\n")[0],
+                stage=error.stage,
+                root_cause=error.root_cause,
+                log_tail=tails,
+            ) from error
         raise
 
 
 def _with_master_port(launch: EngineLaunch, port: int) -> EngineLaunch:
-    return replace(launch, argv=tuple(part.replace(MASTER_PORT_PLACEHOLDER, str(port)) for part in launch.argv))
+    return replace(
+        launch, argv=tuple(part.replace(MASTER_PORT_PLACEHOLDER, str(port)) for part in launch.argv)
+    )
 
 
 def _first_death(head: Engine, followers: tuple[Follower, ...]) -> str | None:
-    """A follower's death before the head's: the head ends because of it, and not the other way round, whenever both are gone."""
+    """A follower's death before the head's: the head ends because of it, and not the
+    other way round, whenever both are gone.
+    """
     deaths = [found for follower in followers if (found := follower.death()) is not None]
     if deaths:
         return deaths[0]
@@ -321,10 +387,14 @@ def _first_death(head: Engine, followers: tuple[Follower, ...]) -> str | None:
 
 def _tails(head: Engine, followers: tuple[Follower, ...], count: int) -> tuple[str, ...]:
     head.log.drain()
-    return tuple(f"rank 0 | {line}" for line in head.log.tail(count)) + _follower_tails(followers, count)
+    return tuple(f"rank 0 | {line}" for line in head.log.tail(count)) + _follower_tails(
+        followers, count
+    )
 
 
-def _follower_tails(followers: tuple[Follower, ...] | list[Follower], count: int) -> tuple[str, ...]:
+def _follower_tails(
+    followers: tuple[Follower, ...] | list[Follower], count: int
+) -> tuple[str, ...]:
     lines: list[str] = []
     for follower in followers:
         follower.log.drain()

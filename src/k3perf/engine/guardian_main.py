@@ -1,9 +1,12 @@
-"""The guardian process: waits for the harness's death and then ends what it guarded. Standard library only; run by path, never imported.
+"""The guardian process: waits for the harness's death and then ends what it guarded.
+Standard library only; run by path, never imported.
 
-Arguments: the harness's pid, its start time in clock ticks, the engine-id prefix, then paths to remove. On standard input come lines
-``session N`` (a session id to end as well), ``file N`` (an inode of /dev/shm to remove after it) and ``release`` (all is ended, leave).
-End of input without ``release``, or the harness's process gone, means that the harness died. SIGKILL of the harness, of its process group
-and a closed terminal all end here.
+Arguments: the harness's pid, its start time in clock ticks, the engine-id prefix, then
+paths to remove. On standard input come lines ``session N`` (a session id to end as
+well), ``file N`` (an inode of /dev/shm to remove after it) and ``release`` (all is
+ended, leave). End of input without ``release``, or the harness's process gone, means
+that the harness died. SIGKILL of the harness, of its process group and a closed
+terminal all end here.
 """
 
 from __future__ import annotations
@@ -39,26 +42,41 @@ def _all_pids() -> list[int]:
 
 def _is_marked(pid: int, mark: bytes) -> bool:
     try:
-        return any(part.startswith(mark) for part in (PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+        return any(
+            part.startswith(mark)
+            for part in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        )
     except OSError:
         return False
 
 
 def _members(mark: bytes, sessions: set[int]) -> set[int]:
-    """Pids that carry the mark or live in a guarded session, with their descendants; without this process and those that have ended: a zombie
-    with more than one thread has only lost its first one."""
-    rows = {pid: fields for pid in _all_pids() if pid != os.getpid() and (fields := _stat_fields(pid)) is not None}
-    found = {pid for pid, fields in rows.items() if int(fields[3]) in sessions or _is_marked(pid, mark)}
+    """Pids that carry the mark or live in a guarded session, with their descendants;
+    without this process and those that have ended: a zombie with more than one thread
+    has only lost its first one.
+    """
+    rows = {
+        pid: fields
+        for pid in _all_pids()
+        if pid != os.getpid() and (fields := _stat_fields(pid)) is not None
+    }
+    found = {
+        pid for pid, fields in rows.items() if int(fields[3]) in sessions or _is_marked(pid, mark)
+    }
     grew = True
     while grew:
-        children = {pid for pid, fields in rows.items() if int(fields[1]) in found and pid not in found}
+        children = {
+            pid for pid, fields in rows.items() if int(fields[1]) in found and pid not in found
+        }
         found |= children
         grew = bool(children)
     return {pid for pid in found if rows[pid][0] != b"Z" or int(rows[pid][17]) > 1}
 
 
 def _shared_memory(pids: Iterable[int]) -> set[int]:
-    """Inodes: a semaphore's maker has it mapped under a name that is deleted (see shared_memory.py)."""
+    """Inodes: a semaphore's maker has it mapped under a name that is deleted (see
+    shared_memory.py).
+    """
     found: set[int] = set()
     for pid in pids:
         with suppress(OSError):
@@ -78,16 +96,23 @@ def _files_present() -> dict[int, str]:
     return found
 
 
-def _end_everything(mark: bytes, sessions: set[int], files: set[int], there_before: frozenset[int]) -> None:
-    """SIGKILL until several looks in a row find nobody; then unlink the shared memory that they were seen with, unless others use it.
+def _end_everything(
+    mark: bytes, sessions: set[int], files: set[int], there_before: frozenset[int]
+) -> None:
+    """SIGKILL until several looks in a row find nobody; then unlink the shared memory
+    that they were seen with, unless others use it.
 
-    ``files``: inodes that the harness saw them with; ``there_before``: those that were there when guarding began, which are not theirs.
+    ``files``: inodes that the harness saw them with; ``there_before``: those that were
+    there when guarding began, which are not theirs.
     """
     end_s = time.monotonic() + KILL_DEADLINE_S
     quiet = 0
     while quiet < QUIET_LOOKS and time.monotonic() < end_s:
         pids = _members(mark, sessions)
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped ones make no more shared memory: what is seen then is all there is
+        for number in (
+            signal.SIGSTOP,
+            signal.SIGKILL,
+        ):  # stopped ones make no more shared memory: what is seen then is all there is
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -112,7 +137,9 @@ def _remove(path: str) -> None:
 
 
 def _harness_released(harness_pid: int, harness_ticks: int, named: dict[bytes, set[int]]) -> bool:
-    """Wait, and collect what it names; True when it said that all is ended, False when it died."""
+    """Wait, and collect what it names; True when it said that all is ended, False when
+    it died.
+    """
     try:
         harness = os.pidfd_open(harness_pid)
     except OSError:
@@ -141,7 +168,14 @@ def _harness_released(harness_pid: int, harness_ticks: int, named: dict[bytes, s
 
 def main() -> None:
     """Guard until released or needed."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP):
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGPIPE,
+        signal.SIGTSTP,
+    ):
         signal.signal(number, signal.SIG_IGN)
     harness_pid, harness_ticks, prefix = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     named: dict[bytes, set[int]] = {b"session": set(), b"file": set()}
@@ -149,7 +183,9 @@ def main() -> None:
     os.write(1, b"guarding\n")
     os.close(1)
     if not _harness_released(harness_pid, harness_ticks, named):
-        _end_everything((VARIABLE + prefix).encode(), named[b"session"], named[b"file"], there_before)
+        _end_everything(
+            (VARIABLE + prefix).encode(), named[b"session"], named[b"file"], there_before
+        )
         for path in sys.argv[4:]:
             _remove(path)
 

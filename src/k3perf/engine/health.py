@@ -1,4 +1,6 @@
-"""Two questions to the server: is it healthy, and is it ours? Loopback only, short timeouts, no connection kept."""
+"""Two questions to the server: is it healthy, and is it ours? Loopback only, short
+timeouts, no connection kept.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ _LARGEST_BYTES: Final = 1 << 20
 def _get(host: str, port: int, path: str) -> tuple[int, bytes] | None:
     try:
         return http_answer.answer(
-            (host, port), "GET", path, headers={"Connection": "close"}, limit_s=_TIMEOUT_S, largest_bytes=_LARGEST_BYTES
+            (host, port),
+            "GET",
+            path,
+            headers={"Connection": "close"},
+            limit_s=_TIMEOUT_S,
+            largest_bytes=_LARGEST_BYTES,
         )
     except http_answer.FAILURES:
         return None
@@ -27,7 +34,9 @@ def is_healthy(host: str, port: int) -> bool:
 
 
 def served_models(host: str, port: int) -> tuple[str, ...] | None:
-    """Model names that ``/v1/models`` lists; None when it does not answer with such a list."""
+    """Model names that ``/v1/models`` lists; None when it does not answer with such a
+    list.
+    """
     answer = _get(host, port, "/v1/models")
     if answer is None or answer[0] != 200:
         return None

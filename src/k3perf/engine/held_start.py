@@ -1,6 +1,8 @@
-"""An engine's process started ahead of its turn: it imports vLLM and waits at a gate until the device is its own.
+"""An engine's process started ahead of its turn: it imports vLLM and waits at a gate
+until the device is its own.
 
-Must not: let the waiting process touch the device, or count the time at the gate as a start-up time.
+Must not: let the waiting process touch the device, or count the time at the gate as a
+start-up time.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
 from k3perf.errors import EngineError
 
 HELD_MODULE: Final = "k3perf_probe.held_start"
-AT_GATE_SUFFIX: Final = ".reached"  # k3perf_probe.held_start writes it; the harness does not import the probe
+AT_GATE_SUFFIX: Final = (
+    # k3perf_probe.held_start writes it; the harness does not import the probe
+    ".reached"
+)
 _POLL_S: Final = 0.05
 
 
 class Gate:
-    """A named pipe that an engine's process waits at. Open for writing here from the start, so that neither side blocks in ``open``."""
+    """A named pipe that an engine's process waits at. Open for writing here from the
+    start, so that neither side blocks in ``open``.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "gate"
@@ -34,11 +41,16 @@ class Gate:
         return Path(f"{self.path}{AT_GATE_SUFFIX}").exists()
 
     def wait_until_reached(self, *, deadline_s: float, ended: Callable[[], bool]) -> None:
-        """Return when the process waits at the gate or has ended (its start will say why). EngineError when it takes too long."""
+        """Return when the process waits at the gate or has ended (its start will say
+        why). EngineError when it takes too long.
+        """
         end_s = time.monotonic() + deadline_s
         while not self.reached and not ended():
             if time.monotonic() >= end_s:
-                raise EngineError(f"the engine's imports took over {deadline_s:g} s (stage_deadlines.import_s)", stage="import")
+                raise EngineError(
+                    f"the engine's imports took over {deadline_s:g} s (stage_deadlines.import_s)",
+                    stage="import",
+                )
             time.sleep(_POLL_S)
 
     def open(self) -> None:
@@ -54,12 +66,18 @@ class Gate:
 
 
 def can_be_held(launch: EngineLaunch) -> bool:
-    """Only vLLM's own server module, started by ``PYTHON -m``, is known to import without touching the device."""
-    return SERVER_MODULE in launch.argv and launch.argv[launch.argv.index(SERVER_MODULE) - 1] == "-m"
+    """Only vLLM's own server module, started by ``PYTHON -m``, is known to import
+    without touching the device.
+    """
+    return (
+        SERVER_MODULE in launch.argv and launch.argv[launch.argv.index(SERVER_MODULE) - 1] == "-m"
+    )
 
 
 def held(launch: EngineLaunch, gate: Path) -> EngineLaunch:
-    """``launch`` with a gate in front of the server module. Raises ValueError when it cannot be held."""
+    """``launch`` with a gate in front of the server module. Raises ValueError when it
+    cannot be held.
+    """
     if not can_be_held(launch):
         raise ValueError(f"the launch does not run {SERVER_MODULE} by -m: {launch.argv}")
     at = launch.argv.index(SERVER_MODULE)

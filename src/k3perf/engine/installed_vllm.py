@@ -1,4 +1,6 @@
-"""Which vLLM an engine environment holds, and whether its native module loads. Asked of the environment's Python."""
+"""Which vLLM an engine environment holds, and whether its native module loads. Asked of
+the environment's Python.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ _LOAD_DEADLINE_S: Final = 300  # torch alone is 1 GB, and the disk may be slow
 class InstalledVllm:
     """The distribution's name and its release.
 
-    Both are empty, with the reason in ``problem``, when there is none or its Python does not run.
+    Both are empty, with the reason in ``problem``, when there is none or its Python
+    does not run.
     """
 
     distribution: str = ""
@@ -41,7 +44,9 @@ class InstalledVllm:
 
 @dataclass(frozen=True, slots=True)
 class NativeModule:
-    """File names of the loaded native module. Empty with ``problem``, and the command that mends it where one is known."""
+    """File names of the loaded native module. Empty with ``problem``, and the command
+    that mends it where one is known.
+    """
 
     loaded: tuple[str, ...] = ()
     problem: str = ""
@@ -50,9 +55,17 @@ class NativeModule:
 
 @cache
 def installed_vllm(python: Path) -> InstalledVllm:
-    """Ask ``python`` once, without importing vLLM; takes about a tenth of a second. Raises nothing."""
+    """Ask ``python`` once, without importing vLLM; takes about a tenth of a second.
+    Raises nothing.
+    """
     try:
-        done = subprocess.run([str(python), "-c", _ASK], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        done = subprocess.run(
+            [str(python), "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
     except OSError as error:
         return InstalledVllm(problem=f"it does not run: {error.strerror}")
     except subprocess.TimeoutExpired:
@@ -60,11 +73,16 @@ def installed_vllm(python: Path) -> InstalledVllm:
     if done.returncode != 0:
         return InstalledVllm(problem=f"it does not run: {_end(done)}")
     words = done.stdout.split()
-    return InstalledVllm(words[0], words[1]) if len(words) == 2 else InstalledVllm(problem="vLLM is not installed there")
+    return (
+        InstalledVllm(words[0], words[1])
+        if len(words) == 2
+        else InstalledVllm(problem="vLLM is not installed there")
+    )
 
 
 def native_module(python: Path, environment: Mapping[str, str]) -> NativeModule:
-    """Load vLLM's native module in a process of ``python``, as an engine with this environment does, once a run.
+    """Load vLLM's native module in a process of ``python``, as an engine with this
+    environment does, once a run.
 
     Takes some seconds at the first call. Raises nothing.
     """
@@ -98,11 +116,16 @@ def _native_module(python: Path, environment: tuple[tuple[str, str], ...]) -> Na
 
 def load_command(python: Path) -> str:
     """What a user runs to see the failure again."""
-    return f"{shlex.quote(str(python))} -c 'from vllm.platforms import current_platform as p; p.import_kernels()'"
+    return (
+        f"{shlex.quote(str(python))} -c 'from vllm.platforms import current_platform as p;"
+        " p.import_kernels()'"
+    )
 
 
 def _load_source() -> str:
-    """The source, not the module: the harness never imports what runs in the engine's Python."""
+    """The source, not the module: the harness never imports what runs in the engine's
+    Python.
+    """
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
         return "raise SystemExit('k3perf_probe is not installed beside k3perf')"
@@ -113,7 +136,11 @@ def _end(done: subprocess.CompletedProcess[str]) -> str:
     """How a process ended: its last words, or the signal."""
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        hint = "; this processor lacks an instruction that the library uses" if name == "SIGILL" else ""
+        hint = (
+            "; this processor lacks an instruction that the library uses"
+            if name == "SIGILL"
+            else ""
+        )
         return f"{name}{hint}"
     lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit status {done.returncode}"

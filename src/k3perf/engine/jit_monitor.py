@@ -1,9 +1,9 @@
-"""vLLM's JIT monitor: whether a release can make it verbose, and what is known of it in a running
-engine.
+"""vLLM's JIT monitor: whether a release can make it verbose, and what is known of it in
+a running engine.
 
-The monitor reports kernels that are compiled while requests are served. Unless it is verbose, it
-reports each kernel once in a process, whatever shapes are compiled after that. The CPU worker
-never starts it, nor does an engine without warm-up.
+The monitor reports kernels that are compiled while requests are served. Unless it is
+verbose, it reports each kernel once in a process, whatever shapes are compiled after
+that. The CPU worker never starts it, nor does an engine without warm-up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,17 @@ print({ARGUMENT!r} in (pathlib.Path(spec.origin).parent / "config" / "observabil
 
 @cache
 def can_be_verbose(python: Path) -> bool:
-    """Whether the vLLM of this Python has ``jit_monitor_verbose``; False too where it cannot be
-    asked. Takes about a tenth of a second.
+    """Whether the vLLM of this Python has ``jit_monitor_verbose``; False too where it
+    cannot be asked. Takes about a tenth of a second.
     """
     try:
-        done = subprocess.run([str(python), "-c", _ASK], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        done = subprocess.run(
+            [str(python), "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.stdout.strip() == "True"
@@ -39,8 +45,8 @@ def can_be_verbose(python: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JitMonitor:
-    """What an engine's resolved configuration says of its monitor. ``offered``: its workers are
-    meant to start one.
+    """What an engine's resolved configuration says of its monitor. ``offered``: its
+    workers are meant to start one.
     """
 
     offered: bool

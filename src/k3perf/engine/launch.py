@@ -23,11 +23,14 @@ WORKER: Final = "worker"
 class EngineLaunch:
     """One engine, ready to start.
 
-    ``argv`` may hold ``{config_file}`` and ``{port}``; the supervisor writes ``config_file_text`` (vLLM's native ``--config`` YAML) into
-    the engine's work directory, reserves a port and fills both in. ``environment`` is laid over the harness's own environment; a value of
-    None removes a variable. ``server_cpus`` pins API server and EngineCore after the start, ``worker_cpus`` says where the
-    workers are bound already (VLLM_CPU_OMP_THREADS_BIND on the CPU backend), so that a check can tell. ``process_titles`` are fragments of
-    the process titles that a healthy tree must show, one per part of the tree.
+    ``argv`` may hold ``{config_file}`` and ``{port}``; the supervisor writes
+    ``config_file_text`` (vLLM's native ``--config`` YAML) into the engine's work
+    directory, reserves a port and fills both in. ``environment`` is laid over the
+    harness's own environment; a value of None removes a variable. ``server_cpus`` pins
+    API server and EngineCore after the start, ``worker_cpus`` says where the workers
+    are bound already (VLLM_CPU_OMP_THREADS_BIND on the CPU backend), so that a check
+    can tell. ``process_titles`` are fragments of the process titles that a healthy tree
+    must show, one per part of the tree.
     """
 
     argv: tuple[str, ...]
@@ -43,4 +46,7 @@ class EngineLaunch:
 
     def rendered_argv(self, *, config_file: str, port: int) -> tuple[str, ...]:
         """``argv`` with both placeholders filled in."""
-        return tuple(part.replace(CONFIG_FILE_PLACEHOLDER, config_file).replace(PORT_PLACEHOLDER, str(port)) for part in self.argv)
+        return tuple(
+            part.replace(CONFIG_FILE_PLACEHOLDER, config_file).replace(PORT_PLACEHOLDER, str(port))
+            for part in self.argv
+        )

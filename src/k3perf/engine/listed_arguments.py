@@ -1,4 +1,6 @@
-"""Ask an engine's Python which arguments its vLLM takes. Starts no server and raises nothing."""
+"""Ask an engine's Python which arguments its vLLM takes. Starts no server and raises
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-_LIST_DEADLINE_S: Final = 180.0  # importing vLLM's parser takes 10 s, on a busy machine several times that
+_LIST_DEADLINE_S: Final = (
+    180.0  # importing vLLM's parser takes 10 s, on a busy machine several times that
+)
 _STAMP_DEADLINE_S: Final = 30.0
 _STAMP: Final = """
 import importlib.util, json
@@ -36,7 +40,8 @@ if spec is not None and spec.origin is not None:
 class VllmStamp:
     """What an answer holds for.
 
-    The installed release, its folder, and when the files that declare arguments last changed.
+    The installed release, its folder, and when the files that declare arguments last
+    changed.
     """
 
     release: str
@@ -69,7 +74,8 @@ def list_arguments(python: Path) -> dict[str, Any] | str:
     text = (Path(spec.origin).parent / "arguments.py").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="k3perf-arguments-") as folder:
         output = Path(folder) / "arguments.json"
-        # In an empty folder: with -c the working directory comes before Python's own modules.
+        # In an empty folder: with -c the working directory comes before Python's own
+        # modules.
         place = Path(folder) / "empty"
         place.mkdir()
         done = _output(python, text, str(output), timeout_s=_LIST_DEADLINE_S, place=place)
@@ -99,4 +105,7 @@ def _output(
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{python} could not be asked: {error if isinstance(error, OSError) else f'no answer in {timeout_s:.0f} s'}"
+        return (
+            f"{python} could not be asked:"
+            f" {error if isinstance(error, OSError) else f'no answer in {timeout_s:.0f} s'}"
+        )

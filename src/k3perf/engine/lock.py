@@ -1,7 +1,10 @@
-"""One suite at a time per device: a lock file with the holder's pid, host and since when.
+"""One suite at a time per device: a lock file with the holder's pid, host and since
+when.
 
-The lock itself is flock(2) on that file, so a crash never leaves it held; the text in the file only says who holds it. A guardian shares
-the open file, so after a ``kill -9`` of the holder the lock stays taken until the holder's engines are gone too, and the file goes with it.
+The lock itself is flock(2) on that file, so a crash never leaves it held; the text in
+the file only says who holds it. A guardian shares the open file, so after a ``kill -9``
+of the holder the lock stays taken until the holder's engines are gone too, and the file
+goes with it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from k3perf.errors import PreflightError
 
 _CLEAN_UP_DEADLINE_S: Final = 35.0  # a guardian's own deadline, and a little
 _POLL_S: Final = 0.1
-_SETTLE_S: Final = 1.0  # for which another user may be between making a folder or file and opening it to everybody
+_SETTLE_S: Final = (
+    # for which another user may be between making a folder or file and opening it to
+    # everybody
+    1.0
+)
 _HOLDER_BYTES: Final = 1 << 16
 _FOR_EVERYBODY: Final = 0o1777  # anybody makes files, and removes only their own
 # O_NONBLOCK: whatever somebody put there, opening it does not wait
@@ -47,28 +54,39 @@ class LockHolder:
 
     @property
     def alive(self) -> bool:
-        """The very process that took the lock still runs on this host (a reused pid has another start time)."""
+        """The very process that took the lock still runs on this host (a reused pid has
+        another start time).
+        """
         row = read_row(self.pid)
         return row is not None and row.start_ticks == self.start_ticks and row.running
 
     @property
     def text(self) -> str:
         """``pid 12 on host x since ... (command)``."""
-        return f"pid {self.pid} on {self.host} since {self.since_utc} ({self.command or 'command unknown'})"
+        return (
+            f"pid {self.pid} on {self.host} since {self.since_utc}"
+            f" ({self.command or 'command unknown'})"
+        )
 
 
 def default_lock_directory() -> Path:
-    """``/tmp/k3perf-locks`` (or under the machine's own temporary directory); shared by every user of the machine."""
+    """``/tmp/k3perf-locks`` (or under the machine's own temporary directory); shared by
+    every user of the machine.
+    """
     return Path(tempfile.gettempdir()) / "k3perf-locks"
 
 
 def lock_path(device_key: str, directory: Path | None = None) -> Path:
     """The lock file of a device key such as ``cpu`` or ``nvidia-0``."""
-    return (directory or default_lock_directory()) / (re.sub(r"[^A-Za-z0-9._-]", "_", device_key) + ".lock")
+    return (directory or default_lock_directory()) / (
+        re.sub(r"[^A-Za-z0-9._-]", "_", device_key) + ".lock"
+    )
 
 
 def read_holder(path: Path) -> LockHolder | None:
-    """What the lock file says; None when it is missing, empty or without sense. Raises PreflightError when a run could not use it either."""
+    """What the lock file says; None when it is missing, empty or without sense. Raises
+    PreflightError when a run could not use it either.
+    """
     try:
         descriptor = _open_existing(path)
     except FileNotFoundError:
@@ -91,7 +109,8 @@ def _holder_in(descriptor: int) -> LockHolder | None:
 
 @contextmanager
 def device_lock(device_key: str, *, directory: Path | None = None) -> Iterator[LockHolder | None]:
-    """Hold a device while the block runs. Yields the dead holder whose stale lock was taken over, or None.
+    """Hold a device while the block runs. Yields the dead holder whose stale lock was
+    taken over, or None.
 
     Raises PreflightError, naming the holder, when another suite has the device.
     """
@@ -101,12 +120,16 @@ def device_lock(device_key: str, *, directory: Path | None = None) -> Iterator[L
     try:
         stale = _holder_in(descriptor)
         _write_holder(descriptor)
-        guardian = Guardian(f"{process_identity(os.getpid())}-", paths=(path,), inherited=(descriptor,))
+        guardian = Guardian(
+            f"{process_identity(os.getpid())}-", paths=(path,), inherited=(descriptor,)
+        )
         yield stale
     finally:
         with suppress(OSError):
             os.ftruncate(descriptor, 0)  # a file that stays names nobody
-        with suppress(OSError):  # another user's file, from a suite of theirs that was killed: it stays, and is free
+        with suppress(
+            OSError
+        ):  # another user's file, from a suite of theirs that was killed: it stays, and is free
             path.unlink(missing_ok=True)
         if guardian is not None:
             guardian.release()
@@ -125,17 +148,25 @@ def _acquire(path: Path, device_key: str) -> int:
             if holder is not None and not holder.alive and time.monotonic() < end_s:
                 time.sleep(_POLL_S)  # its guardian is still ending its engines
                 continue
-            who = holder.text if holder is not None else "another process (the lock file does not say which)"
+            who = (
+                holder.text
+                if holder is not None
+                else "another process (the lock file does not say which)"
+            )
             raise PreflightError(
-                f"device {device_key!r} is in use by another suite: {who}. Wait for it or end it; lock file {path}"
+                f"device {device_key!r} is in use by another suite: {who}. Wait for it or end it;"
+                f" lock file {path}"
             ) from None
         if _still_there(path, descriptor):
             return descriptor
-        os.close(descriptor)  # the holder before us removed the file between our open and our lock
+        # the holder before us removed the file between our open and our lock
+        os.close(descriptor)
 
 
 def _open(path: Path) -> int:
-    """The lock file, which every user of the machine can take; made where there is none. Raises PreflightError when it cannot be used."""
+    """The lock file, which every user of the machine can take; made where there is
+    none. Raises PreflightError when it cannot be used.
+    """
     end_s = time.monotonic() + _SETTLE_S
     while True:
         try:
@@ -158,8 +189,10 @@ def _open_or_make(path: Path) -> int:
 
 
 def _open_existing(path: Path) -> int:
-    """Without O_CREAT: kernels with fs.protected_regular refuse that for another user's file in a folder for everybody. Never through a link of
-    either kind: in such a folder one would let somebody else have another file overwritten."""
+    """Without O_CREAT: kernels with fs.protected_regular refuse that for another user's
+    file in a folder for everybody. Never through a link of either kind: in such a
+    folder one would let somebody else have another file overwritten.
+    """
     descriptor = os.open(path, _FLAGS)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
@@ -179,17 +212,27 @@ def _unusable(path: Path, error: OSError) -> PreflightError:
         return _refusal(path, "it is no regular file")
     # another TMPDIR would be another lock, and two suites would use the device
     if os.access(path.parent, os.W_OK | os.X_OK):
-        return _refusal(path, str(error), f"every user must be able to write it: chmod 666 {path}, by its owner")
-    return _refusal(path, str(error), f"every user must be able to write in {path.parent}: ask its owner for chmod 1777")
+        return _refusal(
+            path, str(error), f"every user must be able to write it: chmod 666 {path}, by its owner"
+        )
+    return _refusal(
+        path,
+        str(error),
+        f"every user must be able to write in {path.parent}: ask its owner for chmod 1777",
+    )
 
 
-def _refusal(path: Path, why: str, advice: str = "remove it, or ask its owner to") -> PreflightError:
+def _refusal(
+    path: Path, why: str, advice: str = "remove it, or ask its owner to"
+) -> PreflightError:
     return PreflightError(f"the lock file {path} cannot be used: {why}; {advice}")
 
 
 def _open_directory_to_all(directory: Path) -> None:
-    """Made where there is none. One of this user's gets its mode, be it new (the umask took some) or of an earlier release; another user's is
-    theirs to open, and one behind a link is left as it is."""
+    """Made where there is none. One of this user's gets its mode, be it new (the umask
+    took some) or of an earlier release; another user's is theirs to open, and one
+    behind a link is left as it is.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         directory.mkdir()

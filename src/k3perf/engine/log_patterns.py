@@ -37,7 +37,9 @@ def patterns(section: str) -> tuple[Pattern, ...]:
     """The entries of one section, in order."""
     return tuple(
         Pattern(
-            re.compile(entry["pattern"]), entry["reason"], {key: value for key, value in entry.items() if key not in ("pattern", "reason")}
+            re.compile(entry["pattern"]),
+            entry["reason"],
+            {key: value for key, value in entry.items() if key not in ("pattern", "reason")},
         )
         for entry in document()[section]
     )
@@ -45,10 +47,17 @@ def patterns(section: str) -> tuple[Pattern, ...]:
 
 @cache
 def _any_of(section: str) -> re.Pattern[str]:
-    """The section as one expression without named groups: whether anything fits is asked of every
-    line."""
-    parts = (_GROUP_NAME.sub("(?:", entry["pattern"]) for entry in document()[section] if not entry.get("by_source"))
-    return re.compile("|".join(f"(?i:{part[4:]})" if part.startswith("(?i)") else f"(?:{part})" for part in parts))
+    """The section as one expression without named groups: whether anything fits is
+    asked of every line.
+    """
+    parts = (
+        _GROUP_NAME.sub("(?:", entry["pattern"])
+        for entry in document()[section]
+        if not entry.get("by_source")
+    )
+    return re.compile(
+        "|".join(f"(?i:{part[4:]})" if part.startswith("(?i)") else f"(?:{part})" for part in parts)
+    )
 
 
 def matches(section: str, text: str) -> bool:

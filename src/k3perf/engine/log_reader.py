@@ -1,7 +1,9 @@
-"""The engine's log file, read as it grows: lines with the time they were seen, the stages of the start, compiles in service.
+"""The engine's log file, read as it grows: lines with the time they were seen, the
+stages of the start, compiles in service.
 
-The engine writes to the file itself (a harness that dies or is slow never blocks it); here it is only read. A line's time is therefore an
-interval: written after the look before, and before the look that found it.
+The engine writes to the file itself (a harness that dies or is slow never blocks it);
+here it is only read. A line's time is therefore an interval: written after the look
+before, and before the look that found it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from k3perf.records.samples import StageTiming
 from k3perf.units import ns_to_s
 
 _KEPT_LINES: Final = 20_000
-_LONGEST_LINE_BYTES: Final = 1 << 14  # the longest line that vLLM writes, its configuration, has some 6 KiB
+_LONGEST_LINE_BYTES: Final = (
+    1 << 14
+)  # the longest line that vLLM writes, its configuration, has some 6 KiB
 _LEFT_OUT: Final = b" ... "
 _BLOCK_BYTES: Final = 1 << 20
 _SEARCHED_BYTES: Final = 1 << 24  # of the end of the log, for the cause of a death
@@ -39,10 +43,17 @@ class SeenLine:
 
 
 class LogReader:
-    """Reads complete lines of ``path`` when asked to (``drain``). Safe to call from several threads."""
+    """Reads complete lines of ``path`` when asked to (``drain``). Safe to call from
+    several threads.
+    """
 
     def __init__(
-        self, path: Path, *, start_ns: int, clock_ns: Callable[[], int] = time.monotonic_ns, on_stage: Callable[[str], None] | None = None
+        self,
+        path: Path,
+        *,
+        start_ns: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        on_stage: Callable[[str], None] | None = None,
     ) -> None:
         self.path = path
         self._clock_ns = clock_ns
@@ -57,18 +68,24 @@ class LogReader:
         self._marks: list[tuple[str, int]] = [(log_lines.STAGES[0], start_ns)]
         self._last_progress_ns = start_ns
         self._names_stages = False
-        self._cause_at: tuple[int, RootCause | None] = (0, None)  # what the log said when it had so many bytes
+        self._cause_at: tuple[int, RootCause | None] = (
+            0,
+            None,
+        )  # what the log said when it had so many bytes
 
     def drain(self) -> int:
         """Read what came since the last look; returns the number of new complete lines."""
         opened: list[str] = []
         count = 0
         with self._lock:
-            look_ns = self._clock_ns()  # before the size is read: whatever this look leaves to the next one is written later than this
+            # before the size is read: whatever this look leaves to the next one is
+            # written later than this
+            look_ns = self._clock_ns()
             try:
                 with self.path.open("rb") as handle:
                     handle.seek(self._offset)
-                    # what is written while this reads is the next look's: an engine that never pauses would be read for ever
+                    # what is written while this reads is the next look's: an engine
+                    # that never pauses would be read for ever
                     left_bytes = os.fstat(handle.fileno()).st_size - self._offset
                     while left_bytes > 0 and (data := handle.read(min(_BLOCK_BYTES, left_bytes))):
                         left_bytes -= len(data)
@@ -82,17 +99,23 @@ class LogReader:
         return count
 
     def _take_block(self, data: bytes, opened: list[str]) -> int:
-        """Lines that the block completes, and an unfinished one that is longer than ``_LONGEST_LINE_BYTES``: a log without line ends must not
-        fill the memory, and is progress all the same."""
+        """Lines that the block completes, and an unfinished one that is longer than
+        ``_LONGEST_LINE_BYTES``: a log without line ends must not fill the memory, and
+        is progress all the same.
+        """
         now_ns = self._clock_ns()
         self._offset += len(data)
-        # a progress bar redraws its line with carriage returns: each redraw counts as a line, so that it is progress too
+        # a progress bar redraws its line with carriage returns: each redraw counts as a
+        # line, so that it is progress too
         *complete, self._partial = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
         if len(self._partial) > _LONGEST_LINE_BYTES:
             complete.append(self._partial)
             self._partial = b""
         for raw in complete:
-            self._take(SeenLine(self._last_look_ns, now_ns, _shortened(raw).decode(errors="replace")), opened)
+            self._take(
+                SeenLine(self._last_look_ns, now_ns, _shortened(raw).decode(errors="replace")),
+                opened,
+            )
         return len(complete)
 
     def _take(self, line: SeenLine, opened: list[str]) -> None:
@@ -127,12 +150,16 @@ class LogReader:
 
     @property
     def last_progress_ns(self) -> int:
-        """When the log last showed something new, heartbeats left out (or the start, before it ever did)."""
+        """When the log last showed something new, heartbeats left out (or the start,
+        before it ever did).
+        """
         return self._last_progress_ns
 
     @property
     def names_stages(self) -> bool:
-        """Whether the log shows lines below a warning at all. Without them the stage is unknown: it stays at the first."""
+        """Whether the log shows lines below a warning at all. Without them the stage is
+        unknown: it stays at the first.
+        """
         return self._names_stages
 
     def note_progress(self) -> None:
@@ -140,9 +167,14 @@ class LogReader:
         self._last_progress_ns = self._clock_ns()
 
     def stage_timings(self, ready_ns: int) -> tuple[StageTiming, ...]:
-        """How long each seen stage took, up to ``ready_ns``. A stage the log never showed is left out, not 0."""
+        """How long each seen stage took, up to ``ready_ns``. A stage the log never
+        showed is left out, not 0.
+        """
         ends = [at_ns for _, at_ns in self._marks[1:]] + [ready_ns]
-        return tuple(StageTiming(stage, ns_to_s(max(end_ns - at_ns, 0))) for (stage, at_ns), end_ns in zip(self._marks, ends, strict=True))
+        return tuple(
+            StageTiming(stage, ns_to_s(max(end_ns - at_ns, 0)))
+            for (stage, at_ns), end_ns in zip(self._marks, ends, strict=True)
+        )
 
     def now_ns(self) -> int:
         """The clock that the lines are stamped with."""
@@ -154,27 +186,37 @@ class LogReader:
             return tuple(line.text for line in self._lines)
 
     def tail(self, count: int = 10) -> tuple[str, ...]:
-        """The last ``count`` lines, an unfinished one included, each cut to 400 characters."""
+        """The last ``count`` lines, an unfinished one included, each cut to 400
+        characters.
+        """
         with self._lock:
             last = [line.text for line in list(self._lines)[-count:]] + self._unfinished()
         return tuple(text[:400] for text in last[-count:])
 
     def _unfinished(self) -> list[str]:
-        """The last line while it has no end, in a list; nothing where there is none. Call it with the lock held."""
+        """The last line while it has no end, in a list; nothing where there is none.
+        Call it with the lock held.
+        """
         return [self._partial.decode(errors="replace")] if self._partial.strip() else []
 
     def compiles_between(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
-        """One line for each compile that may have been reported inside the window; ``drain`` at
-        its edges sharpens it.
+        """One line for each compile that may have been reported inside the window;
+        ``drain`` at its edges sharpens it.
         """
         self.drain()
         with self._lock:
-            inside = [(name, line.text) for name, line in self._compiles if line.after_ns <= end_ns and line.seen_ns >= start_ns]
+            inside = [
+                (name, line.text)
+                for name, line in self._compiles
+                if line.after_ns <= end_ns and line.seen_ns >= start_ns
+            ]
         named = {name: text for name, text in reversed(inside) if name}
         return tuple(text for name, text in inside if not name or named[name] is text)
 
     def compile_cache_warm(self) -> bool | None:
-        """Whether the compiled graphs came from the cache; None when nothing is compiled."""
+        """Whether the compiled graphs came from the cache; None when nothing is
+        compiled.
+        """
         return log_lines.compile_cache_warm(self.lines())
 
     def root_cause(self) -> str:
@@ -185,8 +227,9 @@ class LogReader:
     def cause(self) -> RootCause | None:
         """Why the engine died, by its log. None where the log does not say.
 
-        Reads the file again: after a death each open request may write a traceback, more lines than are kept. A last line without an end
-        counts, a process that dies while it writes leaves one.
+        Reads the file again: after a death each open request may write a traceback,
+        more lines than are kept. A last line without an end counts, a process that dies
+        while it writes leaves one.
         """
         self.drain()
         try:
@@ -195,15 +238,22 @@ class LogReader:
                 if self._cause_at[0] != size_bytes:
                     handle.seek(max(size_bytes - _SEARCHED_BYTES, 0))
                     lines = handle.read(_SEARCHED_BYTES).split(b"\n")
-                    self._cause_at = size_bytes, find_root_cause(_shortened(line).decode(errors="replace") for line in lines)
+                    self._cause_at = (
+                        size_bytes,
+                        find_root_cause(
+                            _shortened(line).decode(errors="replace") for line in lines
+                        ),
+                    )
                 return self._cause_at[1]
         except OSError:
             return find_root_cause((*self.lines(), *self.tail(1)))
 
 
 def _shortened(raw: bytes) -> bytes:
-    """At most ``_LONGEST_LINE_BYTES``: the head, where the process and the exception's name are, and the tail, where an error stands that was
-    written behind a line without an end."""
+    """At most ``_LONGEST_LINE_BYTES``: the head, where the process and the exception's
+    name are, and the tail, where an error stands that was written behind a line without
+    an end.
+    """
     if len(raw) <= _LONGEST_LINE_BYTES:
         return raw
     tail_bytes = _LONGEST_LINE_BYTES // 4

@@ -1,8 +1,8 @@
-"""Records of a log to what its processes said of failures: exceptions with their whole message,
-aborts, refusals, plain errors.
+"""Records of a log to what its processes said of failures: exceptions with their whole
+message, aborts, refusals, plain errors.
 
-Each process's lines are read for themselves, since processes write into one file at once. What no
-process signed is read as one more.
+Each process's lines are read for themselves, since processes write into one file at
+once. What no process signed is read as one more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from k3perf.engine.log_record import Record
 
 ERROR_LEVELS: Final = ("ERROR", "CRITICAL")
 _TRACEBACK: Final = "Traceback (most recent call last):"
-_CHAINS: Final = ("The above exception was the direct cause", "During handling of the above exception")
+_CHAINS: Final = (
+    "The above exception was the direct cause",
+    "During handling of the above exception",
+)
 _MARGIN: Final = re.compile(r"^\s*(?:[+|]-?|\+-\+-+ \d+ -+|\+-+$)(?: |$)")
 _FRAME: Final = re.compile(r'^\s*File ".*", line \d+|^\s*File “')
 _PROCESS_ENDS: Final = re.compile(r"^Process (?P<name>[\w:.-]+):$")
-# behind a traceback any class counts, elsewhere one that looks like a class of exceptions
+# behind a traceback any class counts, elsewhere one that looks like a class of
+# exceptions
 _ANY_CLASS: Final = re.compile(r"^[A-Za-z_][\w.<>]*(?:\([\w.]+\))?(?::(?:\s.*)?)?$")
 _A_CLASS: Final = re.compile(
     r"^(?!\S*Warning\b)(?:[A-Za-z_][\w<>]*\.)*"
@@ -47,9 +51,9 @@ class Kind(Enum):
 class Statement:
     """What one process said at one place.
 
-    ``messages`` are the exceptions of a chain in the order of the log, each its lines (first the
-    class). Other kinds have one message. ``header`` is what was said before a traceback.
-    ``first`` and ``last`` are positions among the records.
+    ``messages`` are the exceptions of a chain in the order of the log, each its lines
+    (first the class). Other kinds have one message. ``header`` is what was said before
+    a traceback. ``first`` and ``last`` are positions among the records.
     """
 
     kind: Kind
@@ -83,7 +87,9 @@ def statements(records: Sequence[Record]) -> list[Statement]:
         stream = streams.setdefault(record.key, _Stream())
         stream.positions.append(position)
         stream.records.append(record)
-    found = [statement for stream in streams.values() for statement in _Reader(stream, records).read()]
+    found = [
+        statement for stream in streams.values() for statement in _Reader(stream, records).read()
+    ]
     return sorted(found, key=lambda statement: statement.first)
 
 
@@ -120,7 +126,13 @@ class _Reader:
         return self._records[at].text
 
     def _add(self, kind: Kind, first: int, messages: list[list[str]], **more: object) -> Statement:
-        statement = Statement(kind, self._positions[first], self._positions[self._at - 1], self._records[first], messages)
+        statement = Statement(
+            kind,
+            self._positions[first],
+            self._positions[self._at - 1],
+            self._records[first],
+            messages,
+        )
         statement.process = statement.record.process
         for name, value in more.items():
             setattr(statement, name, value)
@@ -131,9 +143,17 @@ class _Reader:
         """One logged message: up to its traceback, its exception, or its end."""
         first = self._at
         unit = self._records[first].unit
-        while self._at < len(self._records) and self._records[self._at].unit == unit and self._at - first < _LONGEST_MESSAGE:
+        while (
+            self._at < len(self._records)
+            and self._records[self._at].unit == unit
+            and self._at - first < _LONGEST_MESSAGE
+        ):
             text = self._text(self._at)
-            header = " ".join(self._text(at).strip() for at in range(first, self._at) if not self._text(at).startswith((" ", "\t")))
+            header = " ".join(
+                self._text(at).strip()
+                for at in range(first, self._at)
+                if not self._text(at).startswith((" ", "\t"))
+            )
             if _TRACEBACK in text:
                 self._traceback(header=f"{header} {text.partition(_TRACEBACK)[0]}".strip())
                 return
@@ -163,8 +183,9 @@ class _Reader:
             self._add(Kind.REFUSAL, first, [[text]])
 
     def _further_abort_lines(self, text: str) -> list[str]:
-        """What a dying process says more: the text of the C++ exception, other handlers' lines,
-        each once. Stacks in between are left out."""
+        """What a dying process says more: the text of the C++ exception, other
+        handlers' lines, each once. Stacks in between are left out.
+        """
         lines: list[str] = []
         end = self._at
         for at in range(self._at, min(self._at + _LONGEST_MESSAGE, len(self._records))):
@@ -175,7 +196,11 @@ class _Reader:
                 if further != text and further not in lines:
                     lines.append(further)
                 end = at + 1
-            elif further.strip() and not further[0].isspace() and not log_patterns.matches("noise", further):
+            elif (
+                further.strip()
+                and not further[0].isspace()
+                and not log_patterns.matches("noise", further)
+            ):
                 break
         self._at = end
         return lines
@@ -194,20 +219,33 @@ class _Reader:
         messages: list[list[str]] = []
         direct_cause = False
         while True:
-            grouped = self._text(self._at).lstrip().startswith(("+ Exception Group", "| Traceback", "+-"))
+            grouped = (
+                self._text(self._at).lstrip().startswith(("+ Exception Group", "| Traceback", "+-"))
+            )
             self._at += 1
             if not self._frames(first, grouped):
                 break
             messages.append([self._inner(self._at, grouped)])
             self._at += 1
             self._message(messages, first, grouped=grouped)
-            chained = self._chained(first) if (embedded := self._embedded(messages[-1], first)) is None else embedded
+            chained = (
+                self._chained(first)
+                if (embedded := self._embedded(messages[-1], first)) is None
+                else embedded
+            )
             if chained is None:
                 break
             direct_cause = direct_cause or chained
         header, process = self._header(header, first)
         if messages:
-            self._add(Kind.EXCEPTION, first, messages, header=header, traceback=True, direct_cause=direct_cause)
+            self._add(
+                Kind.EXCEPTION,
+                first,
+                messages,
+                header=header,
+                traceback=True,
+                direct_cause=direct_cause,
+            )
             self._found[-1].process = process or self._found[-1].process
 
     def _inner(self, at: int, grouped: bool) -> str:
@@ -215,7 +253,9 @@ class _Reader:
         return _MARGIN.sub("", text) if grouped else text
 
     def _frames(self, first: int, grouped: bool) -> bool:
-        """Go to the exception's line. False, at the line after the frames, where there is none."""
+        """Go to the exception's line. False, at the line after the frames, where there
+        is none.
+        """
         after_frame = False
         while self._at < len(self._records) and self._at - first < _LONGEST_TRACEBACK:
             record = self._records[self._at]
@@ -225,7 +265,12 @@ class _Reader:
             if record.level not in (self._records[first].level, "") or _ends_in_frames(text):
                 return False
             indented = not text or text[0].isspace()
-            if not indented and not _FRAME.match(text) and not after_frame and _ANY_CLASS.match(text):
+            if (
+                not indented
+                and not _FRAME.match(text)
+                and not after_frame
+                and _ANY_CLASS.match(text)
+            ):
                 return True
             # where blanks at the beginnings were lost, the line below a frame is code
             after_frame = not indented and _FRAME.match(text) is not None
@@ -233,15 +278,20 @@ class _Reader:
         return False
 
     def _message(self, messages: list[list[str]], first: int, *, grouped: bool = False) -> None:
-        """Take the further lines of the last of ``messages``. An exception behind frames inside
-        it (Ray quotes so) is a message of its own."""
+        """Take the further lines of the last of ``messages``. An exception behind
+        frames inside it (Ray quotes so) is a message of its own.
+        """
         unit, level = self._records[first].unit, self._records[first].level
         begin, framed = self._at, False
         longest = _LONGEST_MESSAGE if unit is not None else _LONGEST_LOOSE_MESSAGE
         while self._at < len(self._records) and self._at - begin < longest:
             record = self._records[self._at]
             text = self._inner(self._at, grouped)
-            if (unit is not None and record.unit != unit) or record.level != level or self._ends_message(text, unit is not None):
+            if (
+                (unit is not None and record.unit != unit)
+                or record.level != level
+                or self._ends_message(text, unit is not None)
+            ):
                 return
             if grouped and text == self._text(self._at) and not text.startswith(" "):
                 return
@@ -258,22 +308,35 @@ class _Reader:
             return True
         if logged:
             return log_patterns.matches("fatal_headers", text) and not text.startswith((" ", "\t"))
-        if log_patterns.matches("boundaries", text) or log_patterns.matches("aborts", text) or log_patterns.matches("deaths", text):
+        if (
+            log_patterns.matches("boundaries", text)
+            or log_patterns.matches("aborts", text)
+            or log_patterns.matches("deaths", text)
+        ):
             return True
-        return looks_like_exception(text) and (log_patterns.matches("second_hand", text) or log_patterns.matches("ended", text))
+        return looks_like_exception(text) and (
+            log_patterns.matches("second_hand", text) or log_patterns.matches("ended", text)
+        )
 
     def _embedded(self, message: list[str], first: int) -> Literal[False] | None:
-        """Whether a traceback stands inside the logged message that was just read: what a pool's
-        or compiler's child raised."""
+        """Whether a traceback stands inside the logged message that was just read: what
+        a pool's or compiler's child raised.
+        """
         unit = self._records[first].unit
-        if unit is None or self._at >= len(self._records) or self._records[self._at].unit != unit or _TRACEBACK not in self._text(self._at):
+        if (
+            unit is None
+            or self._at >= len(self._records)
+            or self._records[self._at].unit != unit
+            or _TRACEBACK not in self._text(self._at)
+        ):
             return None
         announced = any(line.rstrip().endswith((":", '"""')) for line in message)
         return False if announced else None
 
     def _chained(self, first: int) -> bool | None:
-        """Step over the sentence that joins two tracebacks: True for a direct cause, False for
-        another join, None where there is none."""
+        """Step over the sentence that joins two tracebacks: True for a direct cause,
+        False for another join, None where there is none.
+        """
         at = self._at
         joined: bool | None = None
         group = False
@@ -301,21 +364,34 @@ class _Reader:
             before = self._text(first - 1) if first > 0 else ""
             header = header.strip() or before.strip()
         if not self._records[first].level:
-            ends = next((match for at in range(max(first - 1, 0), first) if (match := _PROCESS_ENDS.match(self._text(at)))), None)
+            ends = next(
+                (
+                    match
+                    for at in range(max(first - 1, 0), first)
+                    if (match := _PROCESS_ENDS.match(self._text(at)))
+                ),
+                None,
+            )
             if ends is not None:
                 return header, "" if self._records[first].process else ends["name"]
             return self._spoken_before(header, first)
         return header, ""
 
     def _spoken_before(self, header: str, first: int) -> tuple[str, str]:
-        """A formatter that signs only a message's first line: the line before, in the whole log,
-        may be that one."""
+        """A formatter that signs only a message's first line: the line before, in the
+        whole log, may be that one.
+        """
         position = self._positions[first]
         before = self._log[position - 1] if position > 0 else None
         while before is not None and not before.text.strip() and position > 1:
             position -= 1
             before = self._log[position - 1]
-        if before is None or before.level not in ERROR_LEVELS or self._records[first].process or before.text.startswith((" ", "\t")):
+        if (
+            before is None
+            or before.level not in ERROR_LEVELS
+            or self._records[first].process
+            or before.text.startswith((" ", "\t"))
+        ):
             return header, ""
         if (
             looks_like_exception(before.text)

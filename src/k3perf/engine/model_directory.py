@@ -1,8 +1,10 @@
-"""A committed ``config.json`` to a directory that vLLM can serve: the tokenizer files are written beside it, into a cache.
+"""A committed ``config.json`` to a directory that vLLM can serve: the tokenizer files
+are written beside it, into a cache.
 
-A stand-in's tokenizer follows from its vocabulary size alone (one word per id), so it is generated instead of committed. The result
-lies under a digest of what went in: a changed config gets a new directory, an unchanged one is reused. No weights are written; vLLM makes
-dummy ones.
+A stand-in's tokenizer follows from its vocabulary size alone (one word per id), so it
+is generated instead of committed. The result lies under a digest of what went in: a
+changed config gets a new directory, an unchanged one is reused. No weights are written;
+vLLM makes dummy ones.
 """
 
 from __future__ import annotations
@@ -24,12 +26,19 @@ SPECIAL_TOKENS: Final = ("<unk>", "<s>", "</s>")
 DEFAULT_MODEL_MAX_LENGTH: Final = 32768
 
 
-def materialise(model_source_dir: Path, cache: Path, *, next_step: str = "Set K3PERF_CACHE to a folder that can be written.") -> Path:
+def materialise(
+    model_source_dir: Path,
+    cache: Path,
+    *,
+    next_step: str = "Set K3PERF_CACHE to a folder that can be written.",
+) -> Path:
     """A servable copy of ``model_source_dir`` under ``cache``, made once per content.
 
-    Every file of the source is copied; ``tokenizer.json`` and ``tokenizer_config.json`` are generated unless the source ships them.
-    Safe beside other processes: the copy is finished under another name and then renamed. Raises ConfigFileError for a source without a
-    readable ``config.json`` or without a vocabulary size, and, with ``next_step``, when ``cache`` cannot be written; half a copy never stays.
+    Every file of the source is copied; ``tokenizer.json`` and ``tokenizer_config.json``
+    are generated unless the source ships them. Safe beside other processes: the copy is
+    finished under another name and then renamed. Raises ConfigFileError for a source
+    without a readable ``config.json`` or without a vocabulary size, and, with
+    ``next_step``, when ``cache`` cannot be written; half a copy never stays.
     """
     config = _read_config(model_source_dir / "config.json")
     files = _source_files(model_source_dir)
@@ -57,13 +66,17 @@ def _write_copy(files: dict[str, bytes], target: Path) -> None:
 
 
 def vocabulary_size(config: dict[str, Any]) -> int | None:
-    """The vocabulary size of a model config, looked for in ``text_config`` too; None when it names none."""
+    """The vocabulary size of a model config, looked for in ``text_config`` too; None
+    when it names none.
+    """
     size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
     return size if isinstance(size, int) and size > len(SPECIAL_TOKENS) else None
 
 
 def word_level_tokenizer(vocabulary: int) -> dict[str, Any]:
-    """``tokenizer.json`` with exactly ``vocabulary`` words split at white space: three special ones, then ``t3``, ``t4``, ..."""
+    """``tokenizer.json`` with exactly ``vocabulary`` words split at white space: three
+    special ones, then ``t3``, ``t4``, ...
+    """
     words = {word: index for index, word in enumerate(SPECIAL_TOKENS)}
     words |= {f"t{index}": index for index in range(len(SPECIAL_TOKENS), vocabulary)}
     return {
@@ -83,8 +96,17 @@ def _tokenizer_files(config: dict[str, Any], path: Path) -> dict[str, bytes]:
     size = vocabulary_size(config)
     if size is None:
         problem = "must be a whole number above 3"
-        raise ConfigFileError(path, "vocab_size", config.get("vocab_size"), problem, "The tokenizer is generated from it.")
-    length = config.get("max_position_embeddings", config.get("text_config", {}).get("max_position_embeddings", DEFAULT_MODEL_MAX_LENGTH))
+        raise ConfigFileError(
+            path,
+            "vocab_size",
+            config.get("vocab_size"),
+            problem,
+            "The tokenizer is generated from it.",
+        )
+    length = config.get(
+        "max_position_embeddings",
+        config.get("text_config", {}).get("max_position_embeddings", DEFAULT_MODEL_MAX_LENGTH),
+    )
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "unk_token": SPECIAL_TOKENS[0],
@@ -99,7 +121,11 @@ def _tokenizer_files(config: dict[str, Any], path: Path) -> dict[str, bytes]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    config = read_json(path, "A model directory holds the model's config.json, as its publisher wrote it.", finite=False)
+    config = read_json(
+        path,
+        "A model directory holds the model's config.json, as its publisher wrote it.",
+        finite=False,
+    )
     if not isinstance(config, dict):
         raise ConfigFileError(path, "", None, "must be a JSON object", "Correct the file.")
     return config
@@ -117,7 +143,9 @@ def _digest(files: dict[str, bytes]) -> str:
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    """Give the finished copy its name; another process that was faster has written the same content."""
+    """Give the finished copy its name; another process that was faster has written the
+    same content.
+    """
     try:
         scratch.rename(target)
     except OSError:

@@ -1,4 +1,6 @@
-"""A launch and its target to running ranks: one process tree, or vLLM's multi-node start with one tree for each host."""
+"""A launch and its target to running ranks: one process tree, or vLLM's multi-node
+start with one tree for each host.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ def multi_node_launch(
     prefixes: tuple[tuple[str, ...], ...] = (),
     environments: tuple[dict[str, str | None], ...] = (),
 ) -> GroupLaunch:
-    """``launch`` (``PYTHON -m vllm...api_server ARGUMENTS``) on ``hosts`` hosts: rank 0 serves, the others are headless.
+    """``launch`` (``PYTHON -m vllm...api_server ARGUMENTS``) on ``hosts`` hosts: rank 0
+    serves, the others are headless.
 
-    ``prefixes`` and ``environments`` give each rank the words in front of its command (``ip netns exec B``) and variables of its own;
-    missing ones are empty. Raises ValueError when the launch does not start vLLM's server module.
+    ``prefixes`` and ``environments`` give each rank the words in front of its command
+    (``ip netns exec B``) and variables of its own; missing ones are empty. Raises
+    ValueError when the launch does not start vLLM's server module.
     """
     if SERVER_MODULE not in launch.argv:
         raise ValueError(f"the launch does not run {SERVER_MODULE}: {launch.argv}")
@@ -39,7 +43,16 @@ def multi_node_launch(
     for rank in range(hosts):
         prefix = prefixes[rank] if rank < len(prefixes) else ()
         own = environments[rank] if rank < len(environments) else {}
-        place = ("--nnodes", str(hosts), "--node-rank", str(rank), "--master-addr", master_host, "--master-port", MASTER_PORT_PLACEHOLDER)
+        place = (
+            "--nnodes",
+            str(hosts),
+            "--node-rank",
+            str(rank),
+            "--master-addr",
+            master_host,
+            "--master-port",
+            MASTER_PORT_PLACEHOLDER,
+        )
         role = () if rank == 0 else ("--headless",)
         argv = (*prefix, *interpreter, "-m", SERVE_MODULE, "serve", *arguments, *place, *role)
         ranks.append(replace(launch, argv=argv, environment={**launch.environment, **own}))
@@ -55,19 +68,26 @@ def start_target(
     device_used_bytes: DeviceUsedBytes | None = None,
     companion_failed: Callable[[], EngineError | None] = lambda: None,
 ) -> Engine | EngineGroup:
-    """Start ``launch`` as the target's ``launch`` section says; both results have the surface that a session needs.
+    """Start ``launch`` as the target's ``launch`` section says; both results have the
+    surface that a session needs.
 
     ``companion_failed`` is asked while it starts: an error it gives ends the start.
-    Raises UsageError for a kind that a cluster's own tool starts, and what ``start_engine`` and ``start_group`` raise.
+    Raises UsageError for a kind that a cluster's own tool starts, and what
+    ``start_engine`` and ``start_group`` raise.
     """
     kind = target.launch.kind
     if kind == "single":
         return start_engine(
-            launch, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes, companion_failed=companion_failed
+            launch,
+            work_directory=work_directory,
+            on_stage=on_stage,
+            device_used_bytes=device_used_bytes,
+            companion_failed=companion_failed,
         )
     if kind != "multi_node":
         raise UsageError(
-            f"target {target.name!r} is started by {kind}, not by the suite. Use `k3perf export CONFIG --target {target.name} --launch {kind}`."
+            f"target {target.name!r} is started by {kind}, not by the suite. Use `k3perf export"
+            f" CONFIG --target {target.name} --launch {kind}`."
         )
     options = resolve_options(target, {})
     group = multi_node_launch(
@@ -78,5 +98,9 @@ def start_target(
         environments=tuple({"VLLM_HOST_IP": address} for address in options.host_addresses),
     )
     return start_group(
-        group, work_directory=work_directory, on_stage=on_stage, device_used_bytes=device_used_bytes, companion_failed=companion_failed
+        group,
+        work_directory=work_directory,
+        on_stage=on_stage,
+        device_used_bytes=device_used_bytes,
+        companion_failed=companion_failed,
     )

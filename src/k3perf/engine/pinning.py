@@ -1,4 +1,6 @@
-"""Moves the engine's front processes to their processors after the start; workers are bound by vLLM itself."""
+"""Moves the engine's front processes to their processors after the start; workers are
+bound by vLLM itself.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ _FRONT: Final = re.compile(r"EngineCore|APIServer|DPCoordinator")
 
 
 def pin_servers(root_pid: int, pids: Iterable[int], cpus: tuple[int, ...]) -> tuple[int, ...]:
-    """Bind every thread of API server and EngineCore to ``cpus``; returns the pids that were bound. No ``cpus``: nothing is done.
+    """Bind every thread of API server and EngineCore to ``cpus``; returns the pids that
+    were bound. No ``cpus``: nothing is done.
 
-    Affinity belongs to threads, so each one is moved; threads born later inherit it. Raises PreflightError for processors the machine
-    does not have.
+    Affinity belongs to threads, so each one is moved; threads born later inherit it.
+    Raises PreflightError for processors the machine does not have.
     """
     if not cpus:
         return ()
@@ -39,4 +42,7 @@ def _pin(pid: int, cpus: tuple[int, ...]) -> None:
                 except OSError as error:
                     if isinstance(error, ProcessLookupError):
                         continue
-                    raise PreflightError(f"processors {cpus} cannot be used for pid {pid}: {error}; correct pinning.server_cpus") from error
+                    raise PreflightError(
+                        f"processors {cpus} cannot be used for pid {pid}: {error}; correct"
+                        " pinning.server_cpus"
+                    ) from error

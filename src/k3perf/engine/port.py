@@ -1,8 +1,11 @@
-"""One TCP port for one engine: reserved from before the start until after the stop, and the proof of who listens on it.
+"""One TCP port for one engine: reserved from before the start until after the stop, and
+the proof of who listens on it.
 
-The reservation is a socket that is bound with SO_REUSEADDR and never listens. vLLM binds with SO_REUSEADDR too, which Linux allows while
-neither socket listens; the kernel hands such a port to nobody else, and a program without SO_REUSEADDR cannot bind it. A program that
-has it still can, so the listener is always checked against the engine's own processes.
+The reservation is a socket that is bound with SO_REUSEADDR and never listens. vLLM
+binds with SO_REUSEADDR too, which Linux allows while neither socket listens; the kernel
+hands such a port to nobody else, and a program without SO_REUSEADDR cannot bind it. A
+program that has it still can, so the listener is always checked against the engine's
+own processes.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def somebody_listens(host: str, port: int) -> bool:
-    """Whether the kernel would refuse the port because of a listener. Microseconds, where a look into the socket tables takes milliseconds.
+    """Whether the kernel would refuse the port because of a listener. Microseconds,
+    where a look into the socket tables takes milliseconds.
 
     Of any address that takes the host's connections; who it is, ``who_listens`` tells.
     """
@@ -75,8 +79,10 @@ def somebody_listens(host: str, port: int) -> bool:
 
 
 def listeners(port: int) -> list[tuple[str, int]]:
-    """Address as the socket tables write it (hexadecimal, network order by 32-bit words of this machine) and inode of every listener, of any
-    address and of both IP versions."""
+    """Address as the socket tables write it (hexadecimal, network order by 32-bit words
+    of this machine) and inode of every listener, of any address and of both IP
+    versions.
+    """
     found: list[tuple[str, int]] = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
@@ -89,11 +95,21 @@ def listeners(port: int) -> list[tuple[str, int]]:
 
 
 def _written_addresses(host: str) -> frozenset[str]:
-    """How the tables write an IPv4 host, in the IPv4 one and mapped in the IPv6 one: each 32-bit word as this machine reads it."""
+    """How the tables write an IPv4 host, in the IPv4 one and mapped in the IPv6 one:
+    each 32-bit word as this machine reads it.
+    """
     plain = socket.gethostbyname(host)
-    packed = (socket.inet_pton(socket.AF_INET, plain), socket.inet_pton(socket.AF_INET6, f"::ffff:{plain}"))
-    words = ((address[start : start + 4] for start in range(0, len(address), 4)) for address in packed)
-    return frozenset("".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in address) for address in words)
+    packed = (
+        socket.inet_pton(socket.AF_INET, plain),
+        socket.inet_pton(socket.AF_INET6, f"::ffff:{plain}"),
+    )
+    words = (
+        (address[start : start + 4] for start in range(0, len(address), 4)) for address in packed
+    )
+    return frozenset(
+        "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in address)
+        for address in words
+    )
 
 
 def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
@@ -110,11 +126,15 @@ def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
 
 
 def who_listens(host: str, port: int, own_pids: Iterable[int]) -> Listener:
-    """Who takes connections to ``host``: listeners of that very address, else those of every address. Reads the machine's socket tables:
-    milliseconds. Listeners of other addresses with the same port number are nobody's concern."""
+    """Who takes connections to ``host``: listeners of that very address, else those of
+    every address. Reads the machine's socket tables: milliseconds. Listeners of other
+    addresses with the same port number are nobody's concern.
+    """
     found = listeners(port)
     addresses = _written_addresses(host)
-    listening = {inode for address, inode in found if address in addresses} or {inode for address, inode in found if not int(address, 16)}
+    listening = {inode for address, inode in found if address in addresses} or {
+        inode for address, inode in found if not int(address, 16)
+    }
     if not listening:
         return Listener.NOBODY
     return Listener.OWN if listening <= socket_inodes(own_pids) else Listener.STRANGER

@@ -1,7 +1,9 @@
-"""Is this machine fit to start an engine? Readings against needs, every one shown, before anything is started.
+"""Is this machine fit to start an engine? Readings against needs, every one shown,
+before anything is started.
 
-``check`` only looks. ``require`` turns what failed into one PreflightError. ``wait_for_memory`` waits for memory that an earlier engine may
-still be giving back, and past its deadline names who holds it.
+``check`` only looks. ``require`` turns what failed into one PreflightError.
+``wait_for_memory`` waits for memory that an earlier engine may still be giving back,
+and past its deadline names who holds it.
 """
 
 from __future__ import annotations
@@ -54,18 +56,32 @@ def _read_governors() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's own readings as functions, so that a test can put another machine here."""
+    """The machine's own readings as functions, so that a test can put another machine
+    here.
+    """
 
-    available_memory_bytes: Callable[[], int] = field(default=lambda: int(psutil.virtual_memory().available))
-    free_disk_bytes: Callable[[Path], int] = field(default=lambda path: int(shutil.disk_usage(path).free))
-    usable_cpus: Callable[[], tuple[int, ...]] = field(default=lambda: tuple(sorted(os.sched_getaffinity(0))))
-    busy_ratio: Callable[[], float] = field(default=lambda: psutil.cpu_percent(interval=_BUSY_SAMPLE_S) / 100)
+    available_memory_bytes: Callable[[], int] = field(
+        default=lambda: int(psutil.virtual_memory().available)
+    )
+    free_disk_bytes: Callable[[Path], int] = field(
+        default=lambda path: int(shutil.disk_usage(path).free)
+    )
+    usable_cpus: Callable[[], tuple[int, ...]] = field(
+        default=lambda: tuple(sorted(os.sched_getaffinity(0)))
+    )
+    busy_ratio: Callable[[], float] = field(
+        default=lambda: psutil.cpu_percent(interval=_BUSY_SAMPLE_S) / 100
+    )
     governors: Callable[[], tuple[str, ...]] = field(default=_read_governors)
     used_swap_bytes: Callable[[], int] = field(default=lambda: int(psutil.swap_memory().used))
 
 
-def check(needs: Needs, *, machine: Machine | None = None, devices: DeviceReader | None = None) -> tuple[Finding, ...]:
-    """Every check that the hardware kind asks for. ``devices`` reads the accelerators; needed for ``nvidia``. Raises nothing."""
+def check(
+    needs: Needs, *, machine: Machine | None = None, devices: DeviceReader | None = None
+) -> tuple[Finding, ...]:
+    """Every check that the hardware kind asks for. ``devices`` reads the accelerators;
+    needed for ``nvidia``. Raises nothing.
+    """
     machine = machine or Machine()
     findings = [_port(), *_directories(needs, machine)]
     if needs.engine_python is not None:
@@ -81,7 +97,10 @@ def require(findings: Iterable[Finding]) -> None:
     """Raise one PreflightError that lists every failed check."""
     failed = [finding for finding in findings if finding.level is Level.FAIL]
     if failed:
-        problems = [f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip() for finding in failed]
+        problems = [
+            f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip()
+            for finding in failed
+        ]
         raise PreflightError("this machine is not fit to start: " + "; ".join(problems))
 
 
@@ -94,7 +113,9 @@ def wait_for_memory(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Wait until ``needed_bytes`` are free; returns what is free then. At the deadline a PreflightError names the holders."""
+    """Wait until ``needed_bytes`` are free; returns what is free then. At the deadline
+    a PreflightError names the holders.
+    """
     end_s = clock_s() + deadline_s
     while True:
         free = free_bytes()
@@ -102,8 +123,8 @@ def wait_for_memory(
             return free
         if clock_s() >= end_s:
             raise PreflightError(
-                f"{format_bytes(needed_bytes)} of memory are needed, {format_bytes(free)} are free after waiting {deadline_s:g} s. "
-                + holders_text(holders())
+                f"{format_bytes(needed_bytes)} of memory are needed, {format_bytes(free)} are free"
+                f" after waiting {deadline_s:g} s. " + holders_text(holders())
             )
         sleep(_MEMORY_POLL_S)
 
@@ -113,7 +134,11 @@ def host_memory_holders() -> tuple[MemoryHolder, ...]:
     found = []
     for process in psutil.process_iter(["pid", "memory_info", "cmdline", "name"]):
         info = process.info
-        if info["pid"] != os.getpid() and info["memory_info"] is not None and info["memory_info"].rss:  # kernel threads hold none
+        if (
+            info["pid"] != os.getpid()
+            and info["memory_info"] is not None
+            and info["memory_info"].rss
+        ):  # kernel threads hold none
             command = " ".join(info["cmdline"] or ()) or info["name"] or ""
             found.append(MemoryHolder(info["pid"], command[:120], int(info["memory_info"].rss)))
     found.sort(key=lambda holder: holder.size_bytes or 0, reverse=True)
@@ -134,17 +159,35 @@ def _directories(needs: Needs, machine: Machine) -> list[Finding]:
     for path in needs.writable_directories:
         nearest = next((parent for parent in (path, *path.parents) if parent.exists()), Path("/"))
         if not nearest.is_dir() or not _can_write(nearest):
-            findings.append(Finding("results", Level.FAIL, f"{path} is read-only", "a writable directory", "Name another one."))
+            findings.append(
+                Finding(
+                    "results",
+                    Level.FAIL,
+                    f"{path} is read-only",
+                    "a writable directory",
+                    "Name another one.",
+                )
+            )
             continue
         free = machine.free_disk_bytes(nearest)
         level = Level.OK if free >= needs.free_disk_bytes else Level.FAIL
         text = "" if level is Level.OK else f"Free some space at {nearest}."
-        findings.append(Finding("disk", level, f"{format_bytes(free)} free at {nearest}", format_bytes(needs.free_disk_bytes), text))
+        findings.append(
+            Finding(
+                "disk",
+                level,
+                f"{format_bytes(free)} free at {nearest}",
+                format_bytes(needs.free_disk_bytes),
+                text,
+            )
+        )
     return findings
 
 
 def _can_write(directory: Path) -> bool:
-    """By trying: root passes every permission check, and a read-only mount shows only here."""
+    """By trying: root passes every permission check, and a read-only mount shows only
+    here.
+    """
     probe = directory / f".k3perf-probe-{os.getpid()}"
     try:
         probe.touch()
@@ -156,9 +199,12 @@ def _can_write(directory: Path) -> bool:
 
 def _engine_python(path: Path) -> Finding:
     usable = path.is_file() and os.access(path, os.X_OK)
-    named = "--k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON"  # a run asks this, k3perf doctor too
+    # a run asks this, k3perf doctor too
+    named = "--k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON"
     text = "" if usable else f"Name the Python of an environment that has vLLM: {named}."
-    return Finding("engine python", Level.OK if usable else Level.FAIL, str(path), "an executable file", text)
+    return Finding(
+        "engine python", Level.OK if usable else Level.FAIL, str(path), "an executable file", text
+    )
 
 
 def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
@@ -170,7 +216,11 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
             Level.FAIL if missing else Level.OK,
             f"{len(usable)} usable",
             ", ".join(map(str, needs.cpus)) or "any",
-            f"Processors {missing} of the target's pinning are not to be had here." if missing else "",
+            (
+                f"Processors {missing} of the target's pinning are not to be had here."
+                if missing
+                else ""
+            ),
         )
     ]
     governors = machine.governors()
@@ -187,7 +237,15 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
     busy = machine.busy_ratio()
     loud = busy > _BUSY_LIMIT_RATIO
     text = "Others use the processors; rounds that suffer from it will be INVALID." if loud else ""
-    findings.append(Finding("cpu load", Level.WARN if loud else Level.OK, f"{busy:.0%} busy", f"at most {_BUSY_LIMIT_RATIO:.0%}", text))
+    findings.append(
+        Finding(
+            "cpu load",
+            Level.WARN if loud else Level.OK,
+            f"{busy:.0%} busy",
+            f"at most {_BUSY_LIMIT_RATIO:.0%}",
+            text,
+        )
+    )
     swap = machine.used_swap_bytes()
     findings.append(
         Finding(
@@ -204,18 +262,36 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
         text = "" if enough else holders_text(host_memory_holders())
         findings.append(
             Finding(
-                "memory", Level.OK if enough else Level.FAIL, f"{format_bytes(available)} free", format_bytes(needs.free_memory_bytes), text
+                "memory",
+                Level.OK if enough else Level.FAIL,
+                f"{format_bytes(available)} free",
+                format_bytes(needs.free_memory_bytes),
+                text,
             )
         )
     return findings
 
 
 def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
-    of_each = DeviceNeeds(needs.hardware, needs.free_memory_bytes, needs.own_pids, needs.own_ranks_count)
-    wanted = f"{of_each.devices_count} x {needs.hardware.device_name or needs.hardware.hardware_class}"
+    of_each = DeviceNeeds(
+        needs.hardware, needs.free_memory_bytes, needs.own_pids, needs.own_ranks_count
+    )
+    wanted = (
+        f"{of_each.devices_count} x {needs.hardware.device_name or needs.hardware.hardware_class}"
+    )
     if devices is None:
-        text = f"No device reader for {needs.hardware.kind}; class, health and memory stay unchecked."
-        return [Finding("devices", Level.FAIL if needs.hardware.kind == "nvidia" else Level.WARN, "not read", wanted, text)]
+        text = (
+            f"No device reader for {needs.hardware.kind}; class, health and memory stay unchecked."
+        )
+        return [
+            Finding(
+                "devices",
+                Level.FAIL if needs.hardware.kind == "nvidia" else Level.WARN,
+                "not read",
+                wanted,
+                text,
+            )
+        ]
     try:
         states = devices()
     except PreflightError as error:

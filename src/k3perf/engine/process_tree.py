@@ -1,8 +1,11 @@
-"""Every process of one engine, wherever it was reparented to: found, frozen, ended and proved gone, by pid alone.
+"""Every process of one engine, wherever it was reparented to: found, frozen, ended and
+proved gone, by pid alone.
 
-A process belongs to the engine when its environment carries the engine's id, when it is in the session that the engine's root opened, or
-when it descends from such a process. Three marks, because each has a hole: a program may overwrite its environment block when it sets its
-title (setproctitle does so unless SPT_NOENV is set), may open a session of its own, or may lose its parent.
+A process belongs to the engine when its environment carries the engine's id, when it is
+in the session that the engine's root opened, or when it descends from such a process.
+Three marks, because each has a hole: a program may overwrite its environment block when
+it sets its title (setproctitle does so unless SPT_NOENV is set), may open a session of
+its own, or may lose its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from k3perf.engine.compilers import is_compiler
 ENGINE_ID_VARIABLE: Final = "K3PERF_ENGINE_ID"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.02
-_ORDERLY_POLL_S: Final = 0.1  # an orderly end takes a second or two, and each look reads the whole process list
+_ORDERLY_POLL_S: Final = (
+    # an orderly end takes a second or two, and each look reads the whole process list
+    0.1
+)
 _SETTLED_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
@@ -32,11 +38,11 @@ _IDENTITY: Final = re.compile(r"\d+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One line of the process list; ``start_ticks`` tells a reused pid from the process that had
-    it before.
+    """One line of the process list; ``start_ticks`` tells a reused pid from the process
+    that had it before.
 
-    ``children_ticks``: processor time of its children that have ended and been waited for, and of
-    theirs.
+    ``children_ticks``: processor time of its children that have ended and been waited
+    for, and of theirs.
     """
 
     pid: int
@@ -50,12 +56,16 @@ class ProcessRow:
 
     @property
     def running(self) -> bool:
-        """Some thread of it runs. A zombie with other threads has only lost its first one: it holds its memory and has no exit status yet."""
+        """Some thread of it runs. A zombie with other threads has only lost its first
+        one: it holds its memory and has no exit status yet.
+        """
         return self.state != "Z" or self.thread_count > 1
 
 
 def become_subreaper() -> bool:
-    """Make this process the one that orphans of its descendants are reparented to (prctl(2)); False where the kernel refuses."""
+    """Make this process the one that orphans of its descendants are reparented to
+    (prctl(2)); False where the kernel refuses.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     return int(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
 
@@ -88,13 +98,17 @@ def process_list() -> dict[int, ProcessRow]:
 
 
 def process_identity(pid: int) -> str | None:
-    """``pid-start_ticks``: a name for a process that no later process can have; None when it is gone."""
+    """``pid-start_ticks``: a name for a process that no later process can have; None
+    when it is gone.
+    """
     row = read_row(pid)
     return None if row is None else f"{row.pid}-{row.start_ticks}"
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process for messages, shortened; empty when it cannot be read."""
+    """The command line of a process for messages, shortened; empty when it cannot be
+    read.
+    """
     try:
         raw = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -103,7 +117,9 @@ def command_of(pid: int) -> str:
 
 
 def name_of(pid: int) -> str:
-    """The process's name (the first 15 characters of its program's); empty when it cannot be read."""
+    """The process's name (the first 15 characters of its program's); empty when it
+    cannot be read.
+    """
     try:
         return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
@@ -118,23 +134,29 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 
 def marked_processes() -> dict[int, str]:
-    """Every process on the machine that carries an engine's mark, with the identity (``pid-start_ticks``) of the harness that started it."""
+    """Every process on the machine that carries an engine's mark, with the identity
+    (``pid-start_ticks``) of the harness that started it.
+    """
     mark = f"{ENGINE_ID_VARIABLE}=".encode()
     found = {}
     for pid in process_list():
         with suppress(OSError):  # one that has ended has no environment any more
             for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
                 owner = "-".join(entry[len(mark) :].decode(errors="replace").split("-")[:2])
-                if entry.startswith(mark) and _IDENTITY.fullmatch(owner):  # of another form: not ours
+                if entry.startswith(mark) and _IDENTITY.fullmatch(
+                    owner
+                ):  # of another form: not ours
                     found[pid] = owner
     return found
 
 
-def find_members(engine_id: str, root_pid: int | None, strangers: dict[int, int] | None = None) -> dict[int, ProcessRow]:
+def find_members(
+    engine_id: str, root_pid: int | None, strangers: dict[int, int] | None = None
+) -> dict[int, ProcessRow]:
     """The engine's processes by pid, zombies included; never this process itself.
 
-    ``strangers`` is kept between calls: pids with start times of processes that are not the engine's. Their environments, which are most of the
-    cost, are not read again.
+    ``strangers`` is kept between calls: pids with start times of processes that are not
+    the engine's. Their environments, which are most of the cost, are not read again.
     """
     strangers = {} if strangers is None else strangers
     mark = f"{ENGINE_ID_VARIABLE}={engine_id}".encode()
@@ -143,17 +165,27 @@ def find_members(engine_id: str, root_pid: int | None, strangers: dict[int, int]
     members = {
         pid
         for pid, row in rows.items()
-        if root_pid in (pid, row.session_id) or (strangers.get(pid) != row.start_ticks and _is_marked(pid, mark))
+        if root_pid in (pid, row.session_id)
+        or (strangers.get(pid) != row.start_ticks and _is_marked(pid, mark))
     }
     grew = True
     while grew:
-        children = {pid for pid, row in rows.items() if row.parent_pid in members and pid not in members}
+        children = {
+            pid for pid, row in rows.items() if row.parent_pid in members and pid not in members
+        }
         members |= children
         grew = bool(children)
-    # A process between fork and exec still shows its parent's environment, so a young one is looked at again.
+    # A process between fork and exec still shows its parent's environment, so a young
+    # one is looked at again.
     settled_ticks = _settled_ticks()
     strangers.clear()
-    strangers.update({pid: row.start_ticks for pid, row in rows.items() if pid not in members and row.start_ticks < settled_ticks})
+    strangers.update(
+        {
+            pid: row.start_ticks
+            for pid, row in rows.items()
+            if pid not in members and row.start_ticks < settled_ticks
+        }
+    )
     return {pid: rows[pid] for pid in members}
 
 
@@ -163,10 +195,11 @@ def _settled_ticks() -> float:
 
 
 class ProcessTree:
-    """The processes of one engine. ``root_pid`` is also the id of the session that it opened.
+    """The processes of one engine. ``root_pid`` is also the id of the session that it
+    opened.
 
-    Processes seen once stay known by pid and start time, so that one which changed session, title and parent between two looks is
-    still found.
+    Processes seen once stay known by pid and start time, so that one which changed
+    session, title and parent between two looks is still found.
     """
 
     def __init__(self, engine_id: str, root_pid: int) -> None:
@@ -175,10 +208,14 @@ class ProcessTree:
         self._known: dict[int, int] = {}
         self._strangers: dict[int, int] = {}
         self.compilers_seen: dict[tuple[int, int], tuple[int, str]] = {}
-        """Compilers that some look met: pid and start to when it did (monotonic ns) and the name."""
+        """Compilers that some look met: pid and start to when it did (monotonic ns) and
+        the name.
+        """
 
     def rows(self) -> dict[int, ProcessRow]:
-        """The processes now, zombies included. Reads the whole process list: milliseconds, so not inside measured windows."""
+        """The processes now, zombies included. Reads the whole process list:
+        milliseconds, so not inside measured windows.
+        """
         found = find_members(self.engine_id, self.root_pid, self._strangers)
         for pid, start_ticks in list(self._known.items()):
             row = found.get(pid) or read_row(pid)
@@ -191,8 +228,9 @@ class ProcessTree:
         return found
 
     def _note_compilers(self, found: dict[int, ProcessRow]) -> None:
-        """Every look at the tree is a look for compilers too: the sampler's, every few seconds of a
-        round, costs nothing more. A young process may still have the name of the one that made it.
+        """Every look at the tree is a look for compilers too: the sampler's, every few
+        seconds of a round, costs nothing more. A young process may still have the name
+        of the one that made it.
         """
         settled_ticks = _settled_ticks()
         for pid, row in found.items():
@@ -201,7 +239,9 @@ class ProcessTree:
                 self.compilers_seen.setdefault((pid, row.start_ticks), (time.monotonic_ns(), name))
 
     def pids(self) -> tuple[int, ...]:
-        """Pids of the processes that run (ended ones left out), root first, then in order of their start."""
+        """Pids of the processes that run (ended ones left out), root first, then in
+        order of their start.
+        """
         running = [row for row in self.rows().values() if row.running]
         running.sort(key=lambda row: (row.pid != self.root_pid, row.start_ticks, row.pid))
         return tuple(row.pid for row in running)
@@ -216,7 +256,9 @@ class ProcessTree:
         return tuple(sent)
 
     def freeze(self) -> None:
-        """Stop every process (SIGSTOP), parents first, and again for those that were forked meanwhile."""
+        """Stop every process (SIGSTOP), parents first, and again for those that were
+        forked meanwhile.
+        """
         for _ in range(2):
             self.signal(signal.SIGSTOP)
 
@@ -225,22 +267,27 @@ class ProcessTree:
         self.signal(signal.SIGCONT)
 
     def reap(self) -> None:
-        """Collect exit statuses of orphans that were reparented to this process; the root is left to its Popen object."""
+        """Collect exit statuses of orphans that were reparented to this process; the
+        root is left to its Popen object.
+        """
         for pid in list(self._known):
             if pid != self.root_pid:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
     def kill(self, *, deadline_s: float, poll_root: Callable[[], object]) -> tuple[int, ...]:
-        """SIGKILL every member until none runs; returns the pids that still run at the deadline (none, unless the kernel holds them).
+        """SIGKILL every member until none runs; returns the pids that still run at the
+        deadline (none, unless the kernel holds them).
 
-        ``poll_root`` collects the root's exit status, so that it does not stay as a zombie.
+        ``poll_root`` collects the root's exit status, so that it does not stay as a
+        zombie.
         """
         end_s = time.monotonic() + deadline_s
         while True:
             self.signal(signal.SIGKILL)
             left = self.pids()
-            poll_root()  # after the look: what it saw as gone has a status to collect now
+            # after the look: what it saw as gone has a status to collect now
+            poll_root()
             self.reap()
             if not left or time.monotonic() >= end_s:
                 return left

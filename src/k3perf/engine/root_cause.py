@@ -18,10 +18,10 @@ _LIKELY: Final = {
 class RootCause:
     """Why an engine died.
 
-    ``text`` is one line of at most 600 characters. ``process`` is the one that failed first: a
-    name, ``rank N``, or empty where nothing names it. ``exit_code`` is how it ended, as
-    ``Popen.returncode`` counts. None where that is unknown. ``second_hand``: the one that failed
-    left no word, and the text is what another says about it.
+    ``text`` is one line of at most 600 characters. ``process`` is the one that failed
+    first: a name, ``rank N``, or empty where nothing names it. ``exit_code`` is how it
+    ended, as ``Popen.returncode`` counts. None where that is unknown. ``second_hand``:
+    the one that failed left no word, and the text is what another says about it.
     """
 
     text: str
@@ -32,7 +32,9 @@ class RootCause:
 
     @property
     def died(self) -> str:
-        """Who failed first and how it ended, for a message. Empty where neither is known."""
+        """Who failed first and how it ended, for a message. Empty where neither is
+        known.
+        """
         who = self.process + (f" (pid {self.pid})" if self.process and self.pid is not None else "")
         if self.exit_code is None:
             return f"{who} failed first" if who else ""
@@ -40,7 +42,9 @@ class RootCause:
 
 
 def describe_end(exit_code: int) -> str:
-    """``exit status 1``, or ``killed by SIGKILL (often the kernel's out-of-memory killer)``."""
+    """``exit status 1``, or ``killed by SIGKILL (often the kernel's out-of-memory
+    killer)``.
+    """
     if exit_code >= 0:
         return f"exit status {exit_code}"
     with suppress(ValueError):

@@ -1,4 +1,6 @@
-"""A started engine: where it listens, which processes it is, how it died if it did, and its verified end."""
+"""A started engine: where it listens, which processes it is, how it died if it did, and
+its verified end.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ DeviceUsedBytes = Callable[[], int | None]
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What was proved after an engine's end. ``device_memory_returned`` None: no device, or it could not be read."""
+    """What was proved after an engine's end. ``device_memory_returned`` None: no
+    device, or it could not be read.
+    """
 
     left_pids: tuple[int, ...]
     port_free: bool
@@ -59,7 +63,10 @@ class StopReport:
         """One line: what is left, or that nothing is."""
         problems = []
         if self.left_pids:
-            problems.append("still running: " + ", ".join(f"{pid} ({command_of(pid)[:60]})" for pid in self.left_pids))
+            problems.append(
+                "still running: "
+                + ", ".join(f"{pid} ({command_of(pid)[:60]})" for pid in self.left_pids)
+            )
         if not self.port_free:
             problems.append("the port is still taken")
         if self.device_memory_returned is False:
@@ -69,7 +76,9 @@ class StopReport:
 
 @dataclass(slots=True)
 class EngineParts:
-    """What a start has put together so far; ``Engine`` owns it. Not for callers of the supervisor."""
+    """What a start has put together so far; ``Engine`` owns it. Not for callers of the
+    supervisor.
+    """
 
     launch: EngineLaunch
     process: subprocess.Popen[bytes]
@@ -90,7 +99,8 @@ class EngineParts:
 class Engine:
     """One engine process tree, made by ``supervisor.start_engine``.
 
-    Ended by ``stop``, by leaving its ``with`` block, at exit of the harness, or by its guardian when the harness is killed.
+    Ended by ``stop``, by leaving its ``with`` block, at exit of the harness, or by its
+    guardian when the harness is killed.
     """
 
     def __init__(self, parts: EngineParts) -> None:
@@ -162,7 +172,9 @@ class Engine:
 
     @property
     def scratch(self) -> Path:
-        """Its temporary directory: removed when it is stopped, by the guardian when the harness is killed."""
+        """Its temporary directory: removed when it is stopped, by the guardian when the
+        harness is killed.
+        """
         return self._parts.scratch
 
     @property
@@ -177,20 +189,31 @@ class Engine:
 
     @property
     def imported_ahead(self) -> bool:
-        """It was held at a gate after its imports: its start-up time is no start-up time of a service."""
+        """It was held at a gate after its imports: its start-up time is no start-up
+        time of a service.
+        """
         return self._parts.gate is not None
 
     def wait_at_gate(self) -> None:
-        """Return when a held engine waits (or has ended). EngineError after the import stage's deadline."""
+        """Return when a held engine waits (or has ended). EngineError after the import
+        stage's deadline.
+        """
         if self._parts.gate is not None:
-            self._parts.gate.wait_until_reached(deadline_s=self.launch.deadlines.import_s, ended=lambda: self.return_code() is not None)
+            self._parts.gate.wait_until_reached(
+                deadline_s=self.launch.deadlines.import_s,
+                ended=lambda: self.return_code() is not None,
+            )
 
     def release_from_gate(self, on_stage: Callable[[str], None] | None) -> None:
-        """Called once by the supervisor: from now on it starts like any other, its clocks and the device's memory read anew."""
+        """Called once by the supervisor: from now on it starts like any other, its
+        clocks and the device's memory read anew.
+        """
         parts = self._parts
         if parts.gate is None:
             raise ValueError("this engine is not held")
-        parts.device_used_before_bytes = parts.device_used_bytes() if parts.device_used_bytes is not None else None
+        parts.device_used_before_bytes = (
+            parts.device_used_bytes() if parts.device_used_bytes is not None else None
+        )
         parts.started_ns = time.monotonic_ns()
         parts.log = LogReader(parts.log_path, start_ns=parts.started_ns, on_stage=on_stage)
         parts.gate.open()
@@ -200,24 +223,32 @@ class Engine:
         return self._parts.tree.pids()
 
     def mark_ready(self, ready_ns: int) -> None:
-        """Called once by the supervisor: the engine is healthy and proved to be ours. Starts the death watch."""
+        """Called once by the supervisor: the engine is healthy and proved to be ours.
+        Starts the death watch.
+        """
         self.look()
         self._close_start_watch()
         self.ready_ns = ready_ns
         self.stages = self.log.stage_timings(ready_ns)
         self.compile_cache_warm = self.log.compile_cache_warm()
-        self._watch = DeathWatch(self.pid, self.pids(), poll_root=self._parts.process.poll, event=self.death_event)
+        self._watch = DeathWatch(
+            self.pid, self.pids(), poll_root=self._parts.process.poll, event=self.death_event
+        )
 
     def look(self) -> None:
-        """Remember what the tree consists of and which shared memory it uses; milliseconds, so not inside measured windows.
+        """Remember what the tree consists of and which shared memory it uses;
+        milliseconds, so not inside measured windows.
 
-        While the engine starts, the processes that it needs are watched from the first look that finds them.
+        While the engine starts, the processes that it needs are watched from the first
+        look that finds them.
         """
         pids = self.pids()
         self._parts.shared_memory.look(pids)
         if self._report is None and not self.ready_ns:
             if self._start_watch is None:
-                self._start_watch = DeathWatch(self.pid, pids, poll_root=self._parts.process.poll, event=threading.Event())
+                self._start_watch = DeathWatch(
+                    self.pid, pids, poll_root=self._parts.process.poll, event=threading.Event()
+                )
             else:
                 self._start_watch.add(pids)
 
@@ -226,7 +257,9 @@ class Engine:
             self._start_watch.close()
 
     def wait(self, duration_s: float) -> None:
-        """Let time pass while the engine starts, with an eye on the shared memory that it makes."""
+        """Let time pass while the engine starts, with an eye on the shared memory that
+        it makes.
+        """
         self._parts.shared_memory.wait(duration_s, self.pids)
 
     def return_code(self) -> int | None:
@@ -238,12 +271,18 @@ class Engine:
         return self._report is None and not self.death_event.is_set() and self.return_code() is None
 
     def failure(self) -> RootCause:
-        """Why it died: its log's words, else which process was seen to end first and how, else how the API server ended."""
+        """Why it died: its log's words, else which process was seen to end first and
+        how, else how the API server ended.
+        """
         watch = self._watch or self._start_watch
-        return explained(self.log.cause(), watch.first if watch is not None else None, self.return_code())
+        return explained(
+            self.log.cause(), watch.first if watch is not None else None, self.return_code()
+        )
 
     def death_cause(self) -> str | None:
-        """How it died and the root cause; None while it lives or when it was stopped on purpose."""
+        """How it died and the root cause; None while it lives or when it was stopped on
+        purpose.
+        """
         how = self._how_it_died()
         return None if how is None else f"{how}; root cause: {self.failure().text}"
 
@@ -257,10 +296,17 @@ class Engine:
     def death_error(self) -> EngineError:
         """The error to report for an engine that died in service."""
         how = self._how_it_died() or "the engine ended"
-        return EngineError(f"engine died in service: {how}", stage="serving", root_cause=self.failure().text, log_tail=self.log.tail())
+        return EngineError(
+            f"engine died in service: {how}",
+            stage="serving",
+            root_cause=self.failure().text,
+            log_tail=self.log.tail(),
+        )
 
     def freeze(self) -> None:
-        """Stop every process of the tree where it is (SIGSTOP), so that it takes no processor time."""
+        """Stop every process of the tree where it is (SIGSTOP), so that it takes no
+        processor time.
+        """
         self._parts.tree.freeze()
 
     def thaw(self) -> None:
@@ -268,7 +314,8 @@ class Engine:
         self._parts.tree.thaw()
 
     def stop(self) -> StopReport:
-        """End the whole tree and prove it: SIGTERM to a serving API server, after ``stop_s`` SIGKILL to every member.
+        """End the whole tree and prove it: SIGTERM to a serving API server, after
+        ``stop_s`` SIGKILL to every member.
 
         Never raises; idempotent. Ending signals are held back meanwhile.
         """
@@ -307,12 +354,16 @@ class Engine:
         return StopReport(left, port_free, device, killed, removed, time.monotonic() - begin_s)
 
     def _ask_to_end(self) -> None:
-        """SIGTERM to the API server, and its time for an orderly end. An engine that is not serving yet has nothing to put in order."""
+        """SIGTERM to the API server, and its time for an orderly end. An engine that is
+        not serving yet has nothing to put in order.
+        """
         process = self._parts.process
         self._parts.tree.thaw()
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
-        self._parts.tree.wait_gone(deadline_s=self._parts.launch.deadlines.stop_s, poll_root=process.poll)
+        self._parts.tree.wait_gone(
+            deadline_s=self._parts.launch.deadlines.stop_s, poll_root=process.poll
+        )
 
     def _device_memory_returned(self) -> bool | None:
         before_bytes, read = self._parts.device_used_before_bytes, self._parts.device_used_bytes
@@ -332,7 +383,12 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def __repr__(self) -> str:

@@ -1,14 +1,19 @@
-"""POSIX shared memory of an engine: which files in /dev/shm are its own, and their removal once its processes have ended.
+"""POSIX shared memory of an engine: which files in /dev/shm are its own, and their
+removal once its processes have ended.
 
-vLLM's processes talk through such files and semaphores, and a process that is killed never unlinks its own: 190 MB a time on the CPU backend.
-The kernel does not say who made a file, and one that nobody uses may still be another program's: a parent hands a semaphore's name to a child
-that is still starting and lets go of it. So a file counts as the engine's only if it was not there before the engine and was mapped or
-open in one of the engine's own processes when somebody looked; nothing is ever concluded from a name, an age or an absence of users.
-While an engine starts, inotify(7) says when a file appears, and its processes are looked at then and there: a process that dies soon after
+vLLM's processes talk through such files and semaphores, and a process that is killed
+never unlinks its own: 190 MB a time on the CPU backend. The kernel does not say who
+made a file, and one that nobody uses may still be another program's: a parent hands a
+semaphore's name to a child that is still starting and lets go of it. So a file counts
+as the engine's only if it was not there before the engine and was mapped or open in one
+of the engine's own processes when somebody looked; nothing is ever concluded from a
+name, an age or an absence of users. While an engine starts, inotify(7) says when a file
+appears, and its processes are looked at then and there: a process that dies soon after
 has been seen with its file.
 
-Files are compared by inode, not by name: sem_open(3) maps a new semaphore under a temporary name and links it to its own afterwards, so the
-maker's mapping shows a deleted file.
+Files are compared by inode, not by name: sem_open(3) maps a new semaphore under a
+temporary name and links it to its own afterwards, so the maker's mapping shows a
+deleted file.
 """
 
 from __future__ import annotations
@@ -37,8 +42,11 @@ def inodes_used_by(pids: Iterable[int]) -> frozenset[int]:
     for pid in pids:
         with suppress(OSError):
             mappings = Path(f"/proc/{pid}/maps").read_bytes()
-            if mark in mappings:  # thousands of lines, and most processes have none of these
-                found.update(int(line.split(maxsplit=5)[4]) for line in mappings.splitlines() if mark in line)
+            # thousands of lines, and most processes have none of these
+            if mark in mappings:
+                found.update(
+                    int(line.split(maxsplit=5)[4]) for line in mappings.splitlines() if mark in line
+                )
         with suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - hundreds of entries, names are enough
                 with suppress(OSError):
@@ -65,9 +73,11 @@ def _tell_nobody(_inodes: Iterable[int]) -> None:
 
 
 class SharedMemoryRecord:
-    """What one engine made, as far as it was seen. Made before the engine's start; ``close`` it at the end.
+    """What one engine made, as far as it was seen. Made before the engine's start;
+    ``close`` it at the end.
 
-    ``on_seen`` hears inodes that were not seen before, for whoever has to remove the files if this process cannot.
+    ``on_seen`` hears inodes that were not seen before, for whoever has to remove the
+    files if this process cannot.
     """
 
     def __init__(self) -> None:
@@ -84,7 +94,9 @@ class SharedMemoryRecord:
             self.on_seen(new)
 
     def wait(self, duration_s: float, pids: Callable[[], Iterable[int]]) -> None:
-        """Let time pass, and look whenever a file appears. Where the kernel has no inotify to give, it only lets time pass."""
+        """Let time pass, and look whenever a file appears. Where the kernel has no
+        inotify to give, it only lets time pass.
+        """
         if self._watch is None:
             time.sleep(duration_s)
             return
@@ -95,10 +107,14 @@ class SharedMemoryRecord:
                 self.look(pids())
 
     def remove(self) -> tuple[str, ...]:
-        """Unlink the engine's files that nobody uses any more; call it when the tree is gone. Returns what was removed."""
+        """Unlink the engine's files that nobody uses any more; call it when the tree is
+        gone. Returns what was removed.
+        """
         present = files_present()
         wanted = self._seen & set(present)
-        removed = sorted(present[inode] for inode in wanted - inodes_used_by(process_list() if wanted else ()))
+        removed = sorted(
+            present[inode] for inode in wanted - inodes_used_by(process_list() if wanted else ())
+        )
         for name in removed:
             Path(name).unlink(missing_ok=True)
         return tuple(removed)
@@ -111,7 +127,9 @@ class SharedMemoryRecord:
 
 
 def _watch_directory() -> int | None:
-    """An inotify descriptor that becomes readable when a file appears; None where there is none to be had."""
+    """An inotify descriptor that becomes readable when a file appears; None where there
+    is none to be had.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = int(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:

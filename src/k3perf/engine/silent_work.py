@@ -1,9 +1,9 @@
-"""Work of an engine that starts without a line in its log: compilers among its processes, cache
-folders that grow.
+"""Work of an engine that starts without a line in its log: compilers among its
+processes, cache folders that grow.
 
-FlashInfer builds kernels with ninja and nvcc for ten minutes and says nothing. Weights come over
-a network into the hub's cache. That is progress. A compiler that uses no processor time is not,
-and an old cache is not.
+FlashInfer builds kernels with ninja and nvcc for ten minutes and says nothing. Weights
+come over a network into the hub's cache. That is progress. A compiler that uses no
+processor time is not, and an old cache is not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Final
 
 from k3perf.engine.compilers import is_compiler
 
-# Variable, folder below it, and the folder where the variable is not set (below the home).
+# Variable, folder below it, and the folder where the variable is not set (below the
+# home).
 _CACHES: Final = (
     ("VLLM_CACHE_ROOT", "", ".cache/vllm"),
     ("TORCHINDUCTOR_CACHE_DIR", "", ""),
@@ -41,8 +42,9 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cache_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Folders in which an engine with this environment keeps what it compiles and downloads. They
-    need not exist."""
+    """Folders in which an engine with this environment keeps what it compiles and
+    downloads. They need not exist.
+    """
     home = Path(environment.get("HOME") or Path("~").expanduser())
     found = []
     for variable, below, default in _CACHES:
@@ -57,9 +59,10 @@ def cache_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
 class SilentWork:
     """Compares what it sees with what it saw at the last call.
 
-    ``pids`` are the engine's processes, ``folders`` may not exist yet. Made when the engine
-    starts: only files that are younger count. A look reads the process list and walks the folders
-    (milliseconds to a second), so call it only while the log is silent.
+    ``pids`` are the engine's processes, ``folders`` may not exist yet. Made when the
+    engine starts: only files that are younger count. A look reads the process list and
+    walks the folders (milliseconds to a second), so call it only while the log is
+    silent.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], folders: Iterable[Path]) -> None:
@@ -70,13 +73,15 @@ class SilentWork:
         self._files: dict[Path, tuple[int, int]] = {}
 
     def seen(self) -> str:
-        """What got on since the last call, in words. Empty when nothing did, and at the first
-        call."""
+        """What got on since the last call, in words. Empty when nothing did, and at the
+        first call.
+        """
         return self._compiler_worked() or self._folder_grew()
 
     def _compiler_worked(self) -> str:
-        """A new compiler, or one that used processor time. Both looks are needed: a pool of idle
-        compile workers is not progress."""
+        """A new compiler, or one that used processor time. Both looks are needed: a
+        pool of idle compile workers is not progress.
+        """
         before, now = self._compilers, dict(_compilers(self._pids()))
         if before is None:
             self._compilers = now
@@ -90,8 +95,9 @@ class SilentWork:
         return ""
 
     def _folder_grew(self) -> str:
-        """A folder with more or larger new files than at the last look. What cannot be read is
-        not progress."""
+        """A folder with more or larger new files than at the last look. What cannot be
+        read is not progress.
+        """
         grown = ""
         for folder in self._folders:
             now = _new_files(folder, self._since_ns)
@@ -121,7 +127,9 @@ def _compiles(pid: int) -> bool:
 
 
 def _compilers(pids: Iterable[int]) -> Iterator[tuple[int, float]]:
-    """Pids of compilers with the processor seconds that they and their ended children have used."""
+    """Pids of compilers with the processor seconds that they and their ended children
+    have used.
+    """
     for pid in pids:
         with suppress(OSError, ValueError):
             if _compiles(pid):
@@ -131,10 +139,11 @@ def _compilers(pids: Iterable[int]) -> Iterator[tuple[int, float]]:
 
 
 def _new_files(folder: Path, since_ns: int) -> tuple[int, int] | None:
-    """Number and bytes of the files below the folder that were made or written since. None where
-    it is too large to be walked in a second.
+    """Number and bytes of the files below the folder that were made or written since.
+    None where it is too large to be walked in a second.
 
-    A folder whose own time is older got no new file, so its files are not asked one by one.
+    A folder whose own time is older got no new file, so its files are not asked one by
+    one.
     """
     count = size_bytes = 0
     end_s = time.monotonic() + _LONGEST_WALK_S
@@ -149,7 +158,10 @@ def _new_files(folder: Path, since_ns: int) -> tuple[int, int] | None:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    elif changed and (found := entry.stat(follow_symlinks=False)).st_ctime_ns >= since_ns:
+                    elif (
+                        changed
+                        and (found := entry.stat(follow_symlinks=False)).st_ctime_ns >= since_ns
+                    ):
                         count += 1
                         size_bytes += found.st_size
     return count, size_bytes

@@ -1,6 +1,8 @@
-"""EngineLaunch to running Engine: start, watch the stages of the start, prove that the server is ours; or end everything and say why not.
+"""EngineLaunch to running Engine: start, watch the stages of the start, prove that the
+server is ours; or end everything and say why not.
 
-Must not: talk to a server that is not of our own process tree; leave a process behind on any way out, exceptions from nowhere included.
+Must not: talk to a server that is not of our own process tree; leave a process behind
+on any way out, exceptions from nowhere included.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.pinning import pin_servers
 from k3perf.engine.port import Listener, PortReservation, somebody_listens, who_listens
-from k3perf.engine.process_tree import ENGINE_ID_VARIABLE, ProcessTree, become_subreaper, process_identity
+from k3perf.engine.process_tree import (
+    ENGINE_ID_VARIABLE,
+    ProcessTree,
+    become_subreaper,
+    process_identity,
+)
 from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
 from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.engine.silent_work import SilentWork, cache_folders
@@ -31,9 +38,13 @@ from k3perf.errors import EngineError
 from k3perf.units import ns_to_s, s_to_ns
 
 _POLL_S: Final = 0.25
-_LOOK_S: Final = 5.0  # listing mappings takes tens of milliseconds: not at every poll; a new file in shared memory is looked at at once
+# listing mappings takes tens of milliseconds: not at every poll; a new file in shared
+# memory is looked at at once
+_LOOK_S: Final = 5.0
 _WHOLE_START_FACTOR: Final = 4.0
-_SILENT_SHARE: Final = 4.0  # of a stage's deadline, after which a silent log is not all that is looked at
+_SILENT_SHARE: Final = (
+    4.0  # of a stage's deadline, after which a silent log is not all that is looked at
+)
 
 
 class _PortTaken(Exception):
@@ -50,19 +61,25 @@ def start_engine(
 ) -> Engine:
     """Start one engine and return when it is healthy and proved to be ours.
 
-    ``work_directory`` keeps the native config file and the log. ``on_stage`` hears each stage of the start as the log shows it.
-    ``device_used_bytes`` reads the device's used memory: ``stop`` waits until it is back at what it was before.
-    ``companion_failed`` is asked while it starts: an error it gives (another rank of the engine is gone) ends the start.
-    Raises EngineError (stage, root cause, last ten lines) after ending everything, PreflightError when the machine refuses the start.
+    ``work_directory`` keeps the native config file and the log. ``on_stage`` hears each
+    stage of the start as the log shows it. ``device_used_bytes`` reads the device's
+    used memory: ``stop`` waits until it is back at what it was before.
+    ``companion_failed`` is asked while it starts: an error it gives (another rank of
+    the engine is gone) ends the start. Raises EngineError (stage, root cause, last ten
+    lines) after ending everything, PreflightError when the machine refuses the start.
     """
     become_subreaper()
     work_directory.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, launch.port_attempts + 1):
         try:
-            return _start_once(launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed)
+            return _start_once(
+                launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed
+            )
         except _PortTaken as taken:
             last = str(taken)
-    raise EngineError(f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready")
+    raise EngineError(
+        f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready"
+    )
 
 
 def _start_once(
@@ -78,10 +95,14 @@ def _start_once(
     return _brought_up(engine, companion_failed)
 
 
-def hold_engine(launch: EngineLaunch, *, work_directory: Path, device_used_bytes: DeviceUsedBytes | None = None) -> Engine:
-    """Start an engine's process ahead of its turn: it imports vLLM, then waits at a gate without touching the device.
+def hold_engine(
+    launch: EngineLaunch, *, work_directory: Path, device_used_bytes: DeviceUsedBytes | None = None
+) -> Engine:
+    """Start an engine's process ahead of its turn: it imports vLLM, then waits at a
+    gate without touching the device.
 
-    The result is ended by ``stop`` or brought up by ``release_engine``. ValueError for a launch that cannot be held.
+    The result is ended by ``stop`` or brought up by ``release_engine``. ValueError for
+    a launch that cannot be held.
     """
     become_subreaper()
     work_directory.mkdir(parents=True, exist_ok=True)
@@ -95,9 +116,11 @@ def release_engine(
     on_stage: Callable[[str], None] | None = None,
     companion_failed: Callable[[], EngineError | None] = lambda: None,
 ) -> Engine:
-    """Open the gate of a held engine and return when it is healthy and ours; raises as ``start_engine`` does.
+    """Open the gate of a held engine and return when it is healthy and ours; raises as
+    ``start_engine`` does.
 
-    A port that was taken meanwhile is an EngineError: the caller starts the engine anew.
+    A port that was taken meanwhile is an EngineError: the caller starts the engine
+    anew.
     """
     engine.release_from_gate(on_stage)
     try:
@@ -118,15 +141,22 @@ def _brought_up(engine: Engine, companion_failed: Callable[[], EngineError | Non
 
 
 def _environment(launch: EngineLaunch, engine_id: str, scratch: Path) -> dict[str, str]:
-    """The harness's environment, the launch's over it, the mark, and a temporary directory that is removed at the end.
+    """The harness's environment, the launch's over it, the mark, and a temporary
+    directory that is removed at the end.
 
-    SPT_NOENV keeps setproctitle from overwriting the environment block, where the mark is read. Inductor's cache stays where it would be
-    without our temporary directory (or beside vLLM's), else every start would compile anew.
+    SPT_NOENV keeps setproctitle from overwriting the environment block, where the mark
+    is read. Inductor's cache stays where it would be without our temporary directory
+    (or beside vLLM's), else every start would compile anew.
     """
-    cache_root = launch.environment.get("VLLM_CACHE_ROOT") or f"{tempfile.gettempdir()}/k3perf-cache-{os.getuid()}"
+    cache_root = (
+        launch.environment.get("VLLM_CACHE_ROOT")
+        or f"{tempfile.gettempdir()}/k3perf-cache-{os.getuid()}"
+    )
     environment: dict[str, str | None] = {
         **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{cache_root}/torchinductor"),
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get(
+            "TORCHINDUCTOR_CACHE_DIR", f"{cache_root}/torchinductor"
+        ),
         **launch.environment,
         ENGINE_ID_VARIABLE: engine_id,
         "SPT_NOENV": "1",
@@ -151,7 +181,9 @@ def _spawn(
     used_before_bytes = device_used_bytes() if device_used_bytes is not None and not hold else None
     shared_memory = SharedMemoryRecord()
     reservation = PortReservation(launch.host)
-    scratch = Path(tempfile.mkdtemp(prefix="k3perf-"))  # short: sockets live in it, and their paths end at 108 characters
+    scratch = Path(
+        tempfile.mkdtemp(prefix="k3perf-")
+    )  # short: sockets live in it, and their paths end at 108 characters
     environment = _environment(launch, engine_id, scratch)
     guardian, gate = None, None
     try:
@@ -203,7 +235,9 @@ def _spawn(
 
 
 def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError | None]) -> None:
-    """Follow the log until the server answers as ours; raise EngineError when the engine dies or a stage makes no progress in time."""
+    """Follow the log until the server answers as ours; raise EngineError when the
+    engine dies or a stage makes no progress in time.
+    """
     deadlines = engine.launch.deadlines
     limits_s = {stage: getattr(deadlines, f"{stage}_s") for stage in log_lines.STAGES}
     whole_s = _WHOLE_START_FACTOR * sum(limits_s.values())
@@ -221,7 +255,8 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
         if (failure := companion_failed()) is not None:
             raise failure
         now_ns, stage = time.monotonic_ns(), engine.log.stage
-        # an engine that logs errors alone names no stage: any of them may be the one that it is in
+        # an engine that logs errors alone names no stage: any of them may be the one
+        # that it is in
         limit_s = limits_s[stage] if engine.log.names_stages else sum(limits_s.values())
         quiet_s = ns_to_s(now_ns - engine.log.last_progress_ns)
         if quiet_s > limit_s / _SILENT_SHARE and (now_ns >= next_work_ns or quiet_s > limit_s):
@@ -232,15 +267,25 @@ def _wait_until_ready(engine: Engine, companion_failed: Callable[[], EngineError
         if quiet_s > limit_s:
             raise _hung(engine, _quiet_text(engine, quiet_s, limits_s))
         if ns_to_s(now_ns - engine.started_ns) > whole_s:
-            raise _hung(engine, f"not ready after {whole_s:.0f} s, {_WHOLE_START_FACTOR:g} times all its stage deadlines together")
+            raise _hung(
+                engine,
+                f"not ready after {whole_s:.0f} s, {_WHOLE_START_FACTOR:g} times all its stage"
+                " deadlines together",
+            )
         engine.wait(_POLL_S)
 
 
 def _quiet_text(engine: Engine, quiet_s: float, limits_s: dict[str, float]) -> str:
     if engine.log.names_stages:
         stage = engine.log.stage
-        return f"no progress in its log for {quiet_s:.0f} s (stage_deadlines.{stage}_s is {limits_s[stage]:g}), no compiler at work, no cache growing"
-    return f"no line in its log for {quiet_s:.0f} s, and none before that named a stage (all stage_deadlines together are {sum(limits_s.values()):g})"
+        return (
+            f"no progress in its log for {quiet_s:.0f} s (stage_deadlines.{stage}_s is"
+            f" {limits_s[stage]:g}), no compiler at work, no cache growing"
+        )
+    return (
+        f"no line in its log for {quiet_s:.0f} s, and none before that named a stage (all"
+        f" stage_deadlines together are {sum(limits_s.values()):g})"
+    )
 
 
 def _hung(engine: Engine, reading: str) -> EngineError:
@@ -270,7 +315,9 @@ def _raise_if_ended(engine: Engine) -> None:
 
 
 def _answers_as_ours(engine: Engine) -> bool:
-    """Healthy, the only listener on its port a process of ours, and serving the model that was asked for."""
+    """Healthy, the only listener on its port a process of ours, and serving the model
+    that was asked for.
+    """
     launch = engine.launch
     if not somebody_listens(launch.host, engine.port):
         return False
@@ -284,6 +331,8 @@ def _answers_as_ours(engine: Engine) -> bool:
         return False
     if launch.model_name not in models:
         raise EngineError(
-            f"the engine serves {', '.join(models) or 'no model'}, not {launch.model_name!r}", stage="ready", log_tail=engine.log.tail()
+            f"the engine serves {', '.join(models) or 'no model'}, not {launch.model_name!r}",
+            stage="ready",
+            log_tail=engine.log.tail(),
         )
     return True

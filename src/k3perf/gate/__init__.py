@@ -1,1 +1,3 @@
-"""(baseline, measurement, policy) to verdict. Pure; needs no vLLM, no GPU and no pytest."""
+"""(baseline, measurement, policy) to verdict. Pure; needs no vLLM, no GPU and no
+pytest.
+"""

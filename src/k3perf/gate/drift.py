@@ -1,6 +1,7 @@
 """Two resolved configurations to the list of their differences.
 
-Which keys count is decided where the configuration is read, not here. Only what older files have in it and is environment now is left out.
+Which keys count is decided where the configuration is read, not here. Only what older
+files have in it and is environment now is left out.
 """
 
 from __future__ import annotations
@@ -8,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from k3perf.records.verdict import ConfigDifference
 from k3perf.metrics.environment import without_environment
+from k3perf.records.verdict import ConfigDifference
 
 ABSENT: Final = "(absent)"
 """Stands for a key that one side does not have; None is a value like any other."""
 
 
 def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested mappings to dotted keys: ``{"cache": {"block_size": 16}}`` and ``{"cache.block_size": 16}`` give the same. Lists are
-    values."""
+    """Nested mappings to dotted keys: ``{"cache": {"block_size": 16}}`` and
+    ``{"cache.block_size": 16}`` give the same. Lists are values.
+    """
     flat: dict[str, object] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
@@ -28,8 +30,12 @@ def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object]
     return flat
 
 
-def config_differences(approved: Mapping[str, object], resolved: Mapping[str, object]) -> tuple[ConfigDifference, ...]:
-    """Every key whose value differs in value or type (1, 1.0 and True differ), sorted by key."""
+def config_differences(
+    approved: Mapping[str, object], resolved: Mapping[str, object]
+) -> tuple[ConfigDifference, ...]:
+    """Every key whose value differs in value or type (1, 1.0 and True differ), sorted
+    by key.
+    """
     if approved is resolved:
         return ()
     was, now = (without_environment(flatten(side)) for side in (approved, resolved))

@@ -1,8 +1,9 @@
-"""A cell's measurement to series of losses, one per gated metric: valid sessions and rounds only, paired where a reference arm was
-measured.
+"""A cell's measurement to series of losses, one per gated metric: valid sessions and
+rounds only, paired where a reference arm was measured.
 
-In ``reference`` and ``ab`` a candidate session is paired with the reference session of the same ``pair_id``; its rounds with the rounds
-of the same ``pair_index``, or, where rounds did not alternate, with the median of the reference session's rounds.
+In ``reference`` and ``ab`` a candidate session is paired with the reference session of
+the same ``pair_id``; its rounds with the rounds of the same ``pair_index``, or, where
+rounds did not alternate, with the median of the reference session's rounds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from k3perf.gate.scale import Scale
-from k3perf.records.metric_definitions import MetricDef, Scope
 from k3perf.metrics.validity import VALID_ROUNDS_LIMIT, Spoils, spoiled_by
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.metric_definitions import MetricDef, Scope
 from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.location import median
 
@@ -23,9 +24,11 @@ Values = Mapping[str, MetricValue]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One candidate session, ready to be read: its rounds' values, and what each is compared with.
+    """One candidate session, ready to be read: its rounds' values, and what each is
+    compared with.
 
-    ``beside`` holds per round the reference round next to it; empty with ``reference_rounds`` set: rounds did not alternate.
+    ``beside`` holds per round the reference round next to it; empty with
+    ``reference_rounds`` set: rounds did not alternate.
     """
 
     session: SessionMetrics
@@ -38,11 +41,13 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The valid sessions of a cell, and how many of its ``session_count`` candidate sessions, and rounds of valid ones, were left out and why.
+    """The valid sessions of a cell, and how many of its ``session_count`` candidate
+    sessions, and rounds of valid ones, were left out and why.
 
-    ``standing``: sessions of which memory, capacity and configuration can be judged: the valid ones, and those that only lack valid
-    rounds, since what an engine holds needs no quiet machine. ``unpaired_reasons`` are those of reference sessions that candidates lack
-    for being invalid; a reference that is not there has none.
+    ``standing``: sessions of which memory, capacity and configuration can be judged:
+    the valid ones, and those that only lack valid rounds, since what an engine holds
+    needs no quiet machine. ``unpaired_reasons`` are those of reference sessions that
+    candidates lack for being invalid; a reference that is not there has none.
     """
 
     units: tuple[Unit, ...]
@@ -57,15 +62,19 @@ class Readings:
 
     @property
     def alternating(self) -> bool:
-        """Rounds have their reference round beside them, so that a difference holds the noise of both arms."""
+        """Rounds have their reference round beside them, so that a difference holds the
+        noise of both arms.
+        """
         return all(not unit.reference_rounds for unit in self.units)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Losses of one metric: per session its rounds' (or its one value). ``defect`` says why the series cannot be judged at all.
+    """Losses of one metric: per session its rounds' (or its one value). ``defect`` says
+    why the series cannot be judged at all.
 
-    ``missing_count``: values that could not be computed. ``round_indices`` name the rounds that the losses belong to.
+    ``missing_count``: values that could not be computed. ``round_indices`` name the
+    rounds that the losses belong to.
     """
 
     sessions: tuple[tuple[float, ...], ...]
@@ -84,7 +93,9 @@ def read_cell(measurement: CellMeasurement) -> Readings:
     """Sort out what can be judged."""
     candidates = measurement.arm(Arm.CANDIDATE)
     valid = [session for session in candidates if not session.invalid_reasons]
-    invalid_rounds = [measured for session in valid for measured in session.rounds if measured.invalid_reasons]
+    invalid_rounds = [
+        measured for session in valid for measured in session.rounds if measured.invalid_reasons
+    ]
     found = Readings(
         units=tuple(_alone(session) for session in valid) if measurement.mode == "baseline" else (),
         session_count=len(candidates),
@@ -101,19 +112,27 @@ def read_cell(measurement: CellMeasurement) -> Readings:
         for session in measurement.arm(Arm.REFERENCE)
         if session.pair_id is not None and not session.invalid_reasons
     }
-    paired = [(session, references[session.pair_id]) for session in valid if session.pair_id in references]
+    paired = [
+        (session, references[session.pair_id]) for session in valid if session.pair_id in references
+    ]
     alone = {session.pair_id for session in valid} - references.keys()
     return replace(
         found,
         units=tuple(_paired(session, reference) for session, reference in paired),
         unpaired_session_count=len(valid) - len(paired),
-        unpaired_reasons=_reasons(session for session in measurement.arm(Arm.REFERENCE) if session.pair_id in alone),
+        unpaired_reasons=_reasons(
+            session for session in measurement.arm(Arm.REFERENCE) if session.pair_id in alone
+        ),
     )
 
 
 def served_as_planned(session: SessionMetrics) -> bool:
-    """The session is valid, or at least one of its rounds did the planned work, whatever else ran on the machine."""
-    return not session.invalid_reasons or any(_worst(measured) <= Spoils.TIMES for measured in session.rounds)
+    """The session is valid, or at least one of its rounds did the planned work,
+    whatever else ran on the machine.
+    """
+    return not session.invalid_reasons or any(
+        _worst(measured) <= Spoils.TIMES for measured in session.rounds
+    )
 
 
 def _worst(measured: RoundMetrics) -> int:
@@ -128,9 +147,17 @@ def _stands(session: SessionMetrics) -> bool:
 
 
 def _standing_units(measurement: CellMeasurement) -> tuple[Unit, ...]:
-    """Units without rounds. In ``ab`` the base arm is what is compared with, so a candidate without one does not stand."""
-    references = {session.pair_id: session for session in measurement.arm(Arm.REFERENCE) if _stands(session)}
-    units = (Unit(session, (), (), references.get(session.pair_id)) for session in measurement.arm(Arm.CANDIDATE) if _stands(session))
+    """Units without rounds. In ``ab`` the base arm is what is compared with, so a
+    candidate without one does not stand.
+    """
+    references = {
+        session.pair_id: session for session in measurement.arm(Arm.REFERENCE) if _stands(session)
+    }
+    units = (
+        Unit(session, (), (), references.get(session.pair_id))
+        for session in measurement.arm(Arm.CANDIDATE)
+        if _stands(session)
+    )
     return tuple(unit for unit in units if unit.reference is not None or measurement.mode != "ab")
 
 
@@ -144,14 +171,20 @@ def _valid_rounds(session: SessionMetrics) -> list[RoundMetrics]:
 
 def _alone(session: SessionMetrics) -> Unit:
     rounds = _valid_rounds(session)
-    return Unit(session, tuple(measured.values for measured in rounds), tuple(measured.round_index for measured in rounds))
+    return Unit(
+        session,
+        tuple(measured.values for measured in rounds),
+        tuple(measured.round_index for measured in rounds),
+    )
 
 
 def _paired(session: SessionMetrics, reference: SessionMetrics) -> Unit:
     rounds, others = _valid_rounds(session), _valid_rounds(reference)
     if any(measured.pair_index is not None for measured in rounds):
         by_index: dict[int | None, Values] = {
-            measured.pair_index: measured.values for measured in others if measured.pair_index is not None
+            measured.pair_index: measured.values
+            for measured in others
+            if measured.pair_index is not None
         }
         both = [measured for measured in rounds if measured.pair_index in by_index]
         return Unit(
@@ -171,16 +204,26 @@ def _paired(session: SessionMetrics, reference: SessionMetrics) -> Unit:
 
 
 def read_metric(readings: Readings, metric: MetricDef, scale: Scale) -> Series:
-    """The losses of one metric over the cell's valid sessions; differences to the reference where there is one."""
+    """The losses of one metric over the cell's valid sessions; differences to the
+    reference where there is one.
+    """
     sessions, indices, ids = [], [], []
     missing = 0
     for unit in readings.units:
         losses, used, absent = (
-            _round_losses(unit, metric.name, scale) if metric.scope is Scope.ROUND else _session_loss(unit, metric.name, scale)
+            _round_losses(unit, metric.name, scale)
+            if metric.scope is Scope.ROUND
+            else _session_loss(unit, metric.name, scale)
         )
         missing += absent
         if math.isnan(sum(losses)):
-            return Series((), (), (), missing, f"session {unit.session.session_id} holds a value that is {_needed(scale)}")
+            return Series(
+                (),
+                (),
+                (),
+                missing,
+                f"session {unit.session.session_id} holds a value that is {_needed(scale)}",
+            )
         if losses:
             sessions.append(losses)
             indices.append(used)
@@ -198,15 +241,23 @@ def _loss(values: Values, name: str, scale: Scale) -> float | None:
     return None if found is None or found.value is None else scale.loss(found.value)
 
 
-def _session_loss(unit: Unit, name: str, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+def _session_loss(
+    unit: Unit, name: str, scale: Scale
+) -> tuple[tuple[float, ...], tuple[int, ...], int]:
     own = _loss(unit.session.values, name, scale)
     other = 0.0 if unit.reference is None else _loss(unit.reference.values, name, scale)
     return ((own - other,), (), 0) if own is not None and other is not None else ((), (), 0)
 
 
-def _round_losses(unit: Unit, name: str, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+def _round_losses(
+    unit: Unit, name: str, scale: Scale
+) -> tuple[tuple[float, ...], tuple[int, ...], int]:
     if unit.reference is None:
-        present = [value for values in unit.rounds if name in values and (value := values[name].value) is not None]
+        present = [
+            value
+            for values in unit.rounds
+            if name in values and (value := values[name].value) is not None
+        ]
         if len(present) == len(unit.rounds):
             return scale.losses(present), unit.round_indices, 0
     own = [_loss(values, name, scale) for values in unit.rounds]

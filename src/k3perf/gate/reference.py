@@ -1,7 +1,9 @@
-"""What a candidate's sessions are compared with: the recorded ones, or in ``ab`` the expectation of no difference. Pure.
+"""What a candidate's sessions are compared with: the recorded ones, or in ``ab`` the
+expectation of no difference. Pure.
 
-A candidate session of n rounds is compared with the first n rounds of each recorded session, taken in the same way, so that what
-happens to every session as it goes on (warming up, sliding) is no difference between them.
+A candidate session of n rounds is compared with the first n rounds of each recorded
+session, taken in the same way, so that what happens to every session as it goes on
+(warming up, sliding) is no difference between them.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from k3perf.config.models import Tolerance
-from k3perf.records.baseline import MetricBaseline
 from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, recorded_losses
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.scale import Scale
-from k3perf.records.metric_definitions import MetricDef, Scope
 from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
+from k3perf.records.baseline import MetricBaseline
+from k3perf.records.metric_definitions import MetricDef, Scope
 from k3perf.stats.location import MAD_TO_SIGMA, mean, median, sample_variance
 from k3perf.stats.order_statistics import locate
 
@@ -28,7 +30,9 @@ USUAL_SPREAD: Final = SESSION_RULES[SPREAD_LIMIT]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One metric with its tolerance and scale, and how values were compared (``basis``)."""
+    """One metric with its tolerance and scale, and how values were compared
+    (``basis``).
+    """
 
     metric: MetricDef
     tolerance: Tolerance
@@ -42,8 +46,9 @@ class Subject:
 
 
 class Level(NamedTuple):
-    """Sessions of one number of rounds, on the loss scale: their mean, the variance between them with its degrees of freedom, and their
-    skewness towards a loss."""
+    """Sessions of one number of rounds, on the loss scale: their mean, the variance
+    between them with its degrees of freedom, and their skewness towards a loss.
+    """
 
     mean: float
     variance: float
@@ -54,10 +59,13 @@ class Level(NamedTuple):
 class Reference:
     """What a candidate is compared with, on the loss scale.
 
-    ``session_count`` 0: the expected value is known (ab), not measured. ``taken`` says how a session's value is taken and how many rounds
-    are worth having. ``round_count``: the rounds of the recorded sessions, 0 where the metric has none. ``noise`` is the pooled one behind
-    it. ``round_sigma``: robust, within a session; infinite where it is not known, so that no spread is out of line. Rounds whose robust
-    sigma is more than ``spread_over_noise_ratio`` times that are out of line; the session gets rounds up to the maximum.
+    ``session_count`` 0: the expected value is known (ab), not measured. ``taken`` says
+    how a session's value is taken and how many rounds are worth having.
+    ``round_count``: the rounds of the recorded sessions, 0 where the metric has none.
+    ``noise`` is the pooled one behind it. ``round_sigma``: robust, within a session;
+    infinite where it is not known, so that no spread is out of line. Rounds whose
+    robust sigma is more than ``spread_over_noise_ratio`` times that are out of line;
+    the session gets rounds up to the maximum.
     """
 
     __slots__ = (
@@ -102,12 +110,19 @@ class Reference:
             return level
 
     def spread(self, ordered: Sequence[float]) -> float:
-        """The robust sigma of a session's rounds over the recorded one. ``ordered``: their losses in ascending order, at least one."""
+        """The robust sigma of a session's rounds over the recorded one. ``ordered``:
+        their losses in ascending order, at least one.
+        """
         return MAD_TO_SIGMA * _median_deviation(ordered) / self.round_sigma
 
     def out_of_line(self, ordered: Sequence[float]) -> bool:
-        """Whether that is beyond the limit. The median deviation from the median is at most half of the range."""
-        return ordered[-1] - ordered[0] > 2 * self.spread_bound and _median_deviation(ordered) > self.spread_bound
+        """Whether that is beyond the limit. The median deviation from the median is at
+        most half of the range.
+        """
+        return (
+            ordered[-1] - ordered[0] > 2 * self.spread_bound
+            and _median_deviation(ordered) > self.spread_bound
+        )
 
 
 def _median_deviation(ordered: Sequence[float]) -> float:
@@ -115,8 +130,12 @@ def _median_deviation(ordered: Sequence[float]) -> float:
     return median([abs(value - centre) for value in ordered])
 
 
-def with_level(reference: Reference, session_count: int, change: Callable[[Level], Level]) -> Reference:
-    """The same reference as if it had been recorded with that many sessions, every level changed."""
+def with_level(
+    reference: Reference, session_count: int, change: Callable[[Level], Level]
+) -> Reference:
+    """The same reference as if it had been recorded with that many sessions, every
+    level changed.
+    """
     return Reference(
         session_count,
         lambda rounds: change(reference.at(rounds)),
@@ -128,15 +147,25 @@ def with_level(reference: Reference, session_count: int, change: Callable[[Level
     )
 
 
-def recorded_reference(subject: Subject, entry: MetricBaseline, policy: Policy, *, alternating: bool) -> Reference:
-    """Mean and noise of a cell's recorded sessions; the mean is NaN where one has no loss. ``alternating`` as in ``Readings``.
+def recorded_reference(
+    subject: Subject, entry: MetricBaseline, policy: Policy, *, alternating: bool
+) -> Reference:
+    """Mean and noise of a cell's recorded sessions; the mean is NaN where one has no
+    loss. ``alternating`` as in ``Readings``.
 
-    Kept with the entry: a cell is asked about at every look, and a target's noise stays the same object for a whole run.
+    Kept with the entry: a cell is asked about at every look, and a target's noise stays
+    the same object for a whole run.
     """
     noise = policy.noise_of(subject.metric.name, subject.basis)
     plan = policy.plan
     one_armed = subject.basis != "absolute" and not alternating
-    key = (subject.scale.logarithmic, plan.minimum_rounds, plan.maximum_rounds, one_armed, policy.spread_over_noise_ratio)
+    key = (
+        subject.scale.logarithmic,
+        plan.minimum_rounds,
+        plan.maximum_rounds,
+        one_armed,
+        policy.spread_over_noise_ratio,
+    )
     kept: tuple[MetricNoise, Reference] | None = entry.memo.get(key)
     if kept is None or kept[0] is not noise:
         cell = recorded_losses(entry, subject.scale)
@@ -161,8 +190,11 @@ def cell_reference(
     one_armed: bool = False,
     spread_over_noise_ratio: float,
 ) -> Reference:
-    """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared with one value of the reference session, so that
-    fewer rounds show half of the noise they bring. ``spread_over_noise_ratio``: as the target's policy has it; USUAL_SPREAD where there is none."""
+    """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared
+    with one value of the reference session, so that fewer rounds show half of the noise
+    they bring. ``spread_over_noise_ratio``: as the target's policy has it; USUAL_SPREAD
+    where there is none.
+    """
     if not noise.cells and _finite(cell):
         noise = MetricNoise((cell,), round_count)
     taken = noise.taken(*rounds)
@@ -170,7 +202,9 @@ def cell_reference(
     def level_at(count: int) -> Level:
         level = _level(cell, noise, Taken(taken.location, count))
         if one_armed and count < round_count:
-            hidden = level.variance - _level(cell, noise, Taken(taken.location, round_count)).variance
+            hidden = (
+                level.variance - _level(cell, noise, Taken(taken.location, round_count)).variance
+            )
             level = level._replace(variance=level.variance + max(hidden, 0.0))
         return level
 
@@ -202,8 +236,8 @@ def _level(cell: Sessions, noise: MetricNoise, taken: Taken) -> Level:
 def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Reference:
     """ab: the expected difference is none, and known; the noise is that of pairs.
 
-    Where the candidate's own pairs have a part in it, those whose rounds spread out of line have none: a look sets them aside
-    (``session_values``).
+    Where the candidate's own pairs have a part in it, those whose rounds spread out of
+    line have none: a look sets them aside (``session_values``).
     """
     noise = _pair_noise(subject, policy)
     plan = policy.plan
@@ -217,7 +251,10 @@ def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Refe
         return Level(0.0, variance, df, noise.skewness(this))
 
     def stays_out_of_line(losses: Sequence[float], count: int) -> bool:
-        return all(reference.out_of_line(sorted(losses[:rounds])) for rounds in (count, plan.maximum_rounds))
+        return all(
+            reference.out_of_line(sorted(losses[:rounds]))
+            for rounds in (count, plan.maximum_rounds)
+        )
 
     count = (noise.round_count or 1) if subject.metric.scope is Scope.ROUND else 0
     reference = Reference(
@@ -233,6 +270,8 @@ def base_arm_reference(subject: Subject, series: Series, policy: Policy) -> Refe
 
 
 def _pair_noise(subject: Subject, policy: Policy) -> MetricNoise:
-    """Noise of a pair: recorded for pairs, or twice the recorded one of single sessions (pairing can only make it smaller)."""
+    """Noise of a pair: recorded for pairs, or twice the recorded one of single sessions
+    (pairing can only make it smaller).
+    """
     noise = policy.noise_of(subject.metric.name, subject.basis)
     return noise if noise.known else policy.noise_of(subject.metric.name, "absolute").doubled()

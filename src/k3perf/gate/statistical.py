@@ -1,4 +1,6 @@
-"""One statistical metric of a cell: series and baseline entry to a ``MetricVerdict``, with the sentence that explains it."""
+"""One statistical metric of a cell: series and baseline entry to a ``MetricVerdict``,
+with the sentence that explains it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from functools import lru_cache
 from typing import Final
 
 from k3perf.config.models import MeasurementPlan
-from k3perf.records.baseline import MetricBaseline
 from k3perf.gate.decision import Decision, judge
 from k3perf.gate.exact import judge_exact
 from k3perf.gate.looks import Look, schedule
-from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.reference import Reference, Subject, base_arm_reference, recorded_reference
 from k3perf.gate.scale import Scale
 from k3perf.gate.session_values import OUTLIER_SIGMAS, Cause, Limits, SetAside
-from k3perf.records.verdict import MetricVerdict, plain_verdict
-from k3perf.records.metric_definitions import Scope
 from k3perf.metrics.validity import SPREAD_LIMIT
+from k3perf.records.baseline import MetricBaseline
+from k3perf.records.metric_definitions import Scope
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import MetricVerdict, plain_verdict
 from k3perf.stats.location import mean, median, robust_sigma
 from k3perf.stats.order_statistics import Location
 
@@ -30,8 +32,9 @@ SAME_AS_ANCHOR: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A metric's verdict with what it still needs (None: nothing), and for the cell's notes the rounds that stand out and the sessions that
-    were set aside."""
+    """A metric's verdict with what it still needs (None: nothing), and for the cell's
+    notes the rounds that stand out and the sessions that were set aside.
+    """
 
     verdict: MetricVerdict
     need_sessions: int | None = None
@@ -40,15 +43,29 @@ class Judged:
     set_aside: tuple[str, ...] = ()
 
 
-def judge_statistical(subject: Subject, entry: MetricBaseline | None, series: Series, policy: Policy, *, alternating: bool) -> Judged:
-    """``entry`` None: ab mode, the expected difference is none. ``alternating`` as in ``Readings``."""
+def judge_statistical(
+    subject: Subject,
+    entry: MetricBaseline | None,
+    series: Series,
+    policy: Policy,
+    *,
+    alternating: bool,
+) -> Judged:
+    """``entry`` None: ab mode, the expected difference is none. ``alternating`` as in
+    ``Readings``.
+    """
     if series.defect:
         return Judged(_plain(subject, Outcome.INVALID, series.defect))
     if entry is not None and entry.constant and _never_varies(series):
         return Judged(_as_exact(subject, entry, series))
     if _stuck(series):
         return Judged(
-            _plain(subject, Outcome.INVALID, "every round of a session read the very same value, which a measured quantity does not do")
+            _plain(
+                subject,
+                Outcome.INVALID,
+                "every round of a session read the very same value, which a measured quantity does"
+                " not do",
+            )
         )
     reference = (
         base_arm_reference(subject, series, policy)
@@ -56,17 +73,33 @@ def judge_statistical(subject: Subject, entry: MetricBaseline | None, series: Se
         else recorded_reference(subject, entry, policy, alternating=alternating)
     )
     if not math.isfinite(reference.at(policy.plan.minimum_rounds).mean):
-        return Judged(_plain(subject, Outcome.INVALID, "the baseline holds a value without a logarithm; record it anew"))
+        return Judged(
+            _plain(
+                subject,
+                Outcome.INVALID,
+                "the baseline holds a value without a logarithm; record it anew",
+            )
+        )
     looks = looks_of(subject, reference, policy.plan)
     limits = limits_of(subject, policy)
     decision = judge(series.sessions, reference, limits, looks)
-    aside = tuple(_aside(item, subject, reference, series, limits.tolerance) for item in decision.set_aside)
+    aside = tuple(
+        _aside(item, subject, reference, series, limits.tolerance) for item in decision.set_aside
+    )
     verdict = _verdict(subject, reference, decision, len(looks), aside)
     if entry is not None:
-        verdict = _against_anchor(verdict, subject, decision, entry, policy.cumulative_loss_cap_ratio)
-    needs = (decision.need_sessions, decision.need_rounds) if verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID) else (None, None)
+        verdict = _against_anchor(
+            verdict, subject, decision, entry, policy.cumulative_loss_cap_ratio
+        )
+    needs = (
+        (decision.need_sessions, decision.need_rounds)
+        if verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
+        else (None, None)
+    )
     named = tuple(f"{subject.metric.name}: {text}" for text in aside)
-    return Judged(verdict, *needs, outliers=_outliers(subject, series, limits.tolerance), set_aside=named)
+    return Judged(
+        verdict, *needs, outliers=_outliers(subject, series, limits.tolerance), set_aside=named
+    )
 
 
 def _never_varies(series: Series) -> bool:
@@ -74,11 +107,16 @@ def _never_varies(series: Series) -> bool:
 
 
 def _stuck(series: Series) -> bool:
-    return any(losses[0] == losses[-1] and len(losses) > 1 and len(set(losses)) == 1 for losses in series.sessions)
+    return any(
+        losses[0] == losses[-1] and len(losses) > 1 and len(set(losses)) == 1
+        for losses in series.sessions
+    )
 
 
 def _as_exact(subject: Subject, entry: MetricBaseline, series: Series) -> MetricVerdict:
-    """Recorded and measured without any spread: a number of this cell that does not vary."""
+    """Recorded and measured without any spread: a number of this cell that does not
+    vary.
+    """
     now = subject.scale.value(series.sessions[0][0])
     was = entry.sessions[0].value
     close = was if math.isclose(now, was, rel_tol=1e-12, abs_tol=1e-12) else now
@@ -95,11 +133,19 @@ def _as_exact(subject: Subject, entry: MetricBaseline, series: Series) -> Metric
 def limits_of(subject: Subject, policy: Policy) -> Limits:
     """Tolerance and this metric's shares of the budgets."""
     loss = subject.scale.tolerance(subject.tolerance)
-    return _limits(loss, policy.alpha, policy.half_tolerance_alpha, policy.missed_loss_budget, policy.plan.maximum_rounds)
+    return _limits(
+        loss,
+        policy.alpha,
+        policy.half_tolerance_alpha,
+        policy.missed_loss_budget,
+        policy.plan.maximum_rounds,
+    )
 
 
 @lru_cache(maxsize=1024)
-def _limits(tolerance: float, alpha: float, half_alpha: float, beta: float, maximum_rounds: int) -> Limits:
+def _limits(
+    tolerance: float, alpha: float, half_alpha: float, beta: float, maximum_rounds: int
+) -> Limits:
     return Limits(tolerance, alpha, half_alpha, beta, maximum_rounds)
 
 
@@ -116,25 +162,43 @@ def round_looks(reference: Reference, plan: MeasurementPlan) -> tuple[Look, ...]
     sessions = range(plan.minimum_sessions, plan.maximum_sessions + 1)
     rounds = reference.taken.rounds
     full = plan.maximum_rounds if plan.maximum_sessions == 1 else rounds
-    share = reference.noise.share(reference.taken.location, plan.minimum_rounds, full) if full > plan.minimum_rounds else 1.0
-    return schedule(sessions, plan.minimum_rounds, rounds, plan.maximum_rounds, reference.session_count, share)
+    share = (
+        reference.noise.share(reference.taken.location, plan.minimum_rounds, full)
+        if full > plan.minimum_rounds
+        else 1.0
+    )
+    return schedule(
+        sessions, plan.minimum_rounds, rounds, plan.maximum_rounds, reference.session_count, share
+    )
 
 
-def _verdict(subject: Subject, reference: Reference, decision: Decision, look_count: int, aside: tuple[str, ...]) -> MetricVerdict:
+def _verdict(
+    subject: Subject,
+    reference: Reference,
+    decision: Decision,
+    look_count: int,
+    aside: tuple[str, ...],
+) -> MetricVerdict:
     scale = subject.scale
     base = scale.value(decision.reference_mean)
 
     loss_ratio = scale.loss_ratio
 
     def ratio(loss: float | None) -> float | None:
-        return None if loss is None or loss - loss != 0 else loss_ratio(loss, base)  # not finite: no bound could be given
+        return (
+            None if loss is None or loss - loss != 0 else loss_ratio(loss, base)
+        )  # not finite: no bound could be given
 
     return MetricVerdict(
         metric=subject.metric.name,
         unit=subject.unit,
         outcome=decision.outcome,
         baseline_value=base,
-        now_value=None if decision.estimate is None else scale.value(decision.reference_mean + decision.estimate),
+        now_value=(
+            None
+            if decision.estimate is None
+            else scale.value(decision.reference_mean + decision.estimate)
+        ),
         loss_ratio=ratio(decision.estimate),
         loss_lower_bound_ratio=ratio(decision.lower),
         loss_upper_bound_ratio=ratio(decision.upper),
@@ -158,51 +222,84 @@ _DECIDED = {
 }
 
 
-def _reason(decision: Decision, look_count: int, reference: Reference, aside: tuple[str, ...]) -> str:
+def _reason(
+    decision: Decision, look_count: int, reference: Reference, aside: tuple[str, ...]
+) -> str:
     location = reference.taken.location
     where = f"look {decision.look} of {look_count}"
     if location is not Location.MEDIAN:
         where += f"; a session counts by the {location} of its rounds' losses"
     if decision.cause is Cause.DECIDED:
         return "; ".join([f"{_DECIDED[decision.outcome]} ({where})", *aside])
-    need = f"; needs {decision.need_sessions} sessions of {decision.need_rounds} rounds" if decision.need_sessions else ""
+    need = (
+        f"; needs {decision.need_sessions} sessions of {decision.need_rounds} rounds"
+        if decision.need_sessions
+        else ""
+    )
     if decision.cause is Cause.TOO_FEW:
         return f"too little was measured to look at{need}"
     if decision.cause is Cause.NO_NOISE:
-        return f"no noise between sessions is known for this metric{need or '; record more baseline sessions'}"
+        return (
+            "no noise between sessions is known for this"
+            f" metric{need or '; record more baseline sessions'}"
+        )
     if decision.cause is Cause.OUTLIERS:
         return f"rounds stand out in a session that seems to lose more than the tolerance{need}"
     if aside:
         return f"{'; '.join(aside)}{need or '; the plan has too few sessions to do without'}"
     if decision.cause is Cause.SPREAD:
-        return f"a session's rounds spread {decision.spread:.1f} times as much as recorded, {_most(reference)}{need}"
-    return f"the evidence decides neither way ({where}){need or '; the measurement budget is spent'}"
+        return (
+            f"a session's rounds spread {decision.spread:.1f} times as much as recorded,"
+            f" {_most(reference)}{need}"
+        )
+    return (
+        f"the evidence decides neither way ({where}){need or '; the measurement budget is spent'}"
+    )
 
 
 def _most(reference: Reference) -> str:
     return f"at most {reference.spread_over_noise_ratio:g} ({SPREAD_LIMIT})"
 
 
-def _aside(item: SetAside, subject: Subject, reference: Reference, series: Series, tolerance: float) -> str:
-    """A session that was set aside, with what it would have said: a reader must see where that contradicts the outcome."""
+def _aside(
+    item: SetAside, subject: Subject, reference: Reference, series: Series, tolerance: float
+) -> str:
+    """A session that was set aside, with what it would have said: a reader must see
+    where that contradicts the outcome.
+    """
     beyond = ", beyond the tolerance" if item.loss > tolerance else ""
     return (
-        f"session {series.session_ids[item.place]} was set aside: its rounds spread {item.spread:.1f} times as much as recorded, "
-        f"{_most(reference)}, and it read {_worse(subject, item.loss)}{beyond}"
+        f"session {series.session_ids[item.place]} was set aside: its rounds spread"
+        f" {item.spread:.1f} times as much as recorded, {_most(reference)}, and it read"
+        f" {_worse(subject, item.loss)}{beyond}"
     )
 
 
-def _against_anchor(verdict: MetricVerdict, subject: Subject, decision: Decision, entry: MetricBaseline, cap_ratio: float) -> MetricVerdict:
+def _against_anchor(
+    verdict: MetricVerdict,
+    subject: Subject,
+    decision: Decision,
+    entry: MetricBaseline,
+    cap_ratio: float,
+) -> MetricVerdict:
     """A slow slide: every step inside the tolerance, the sum certainly beyond the cap."""
     moved = _moved_since_anchor(entry, subject.scale)
-    if decision.estimate is None or decision.lower is None or not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
+    if (
+        decision.estimate is None
+        or decision.lower is None
+        or not math.isfinite(moved)
+        or abs(moved) < SAME_AS_ANCHOR
+    ):
         return verdict
     cumulative = subject.scale.loss_ratio(decision.estimate + moved, entry.anchor_value)
     certain = subject.scale.loss_ratio(decision.lower + moved, entry.anchor_value)
     verdict = replace(verdict, cumulative_loss_ratio=cumulative)
     if certain is None or cumulative is None or certain <= cap_ratio or moved <= 0:
         return verdict
-    text = f"the losses since the anchor add up to {cumulative:.1%} (certainly {certain:.1%}), the cap is {cap_ratio:.1%}"
+    text = (
+        f"the losses since the anchor add up to {cumulative:.1%} (certainly {certain:.1%}), the cap"
+        f" is {cap_ratio:.1%}"
+    )
     return replace(verdict, outcome=Outcome.REGRESSED, reason=text)
 
 
@@ -218,14 +315,17 @@ def _moved_since_anchor(entry: MetricBaseline, scale: Scale) -> float:
 
 def _outliers(subject: Subject, series: Series, tolerance: float) -> tuple[str, ...]:
     named = []
-    for losses, indices, session_id in zip(series.sessions, series.round_indices, series.session_ids, strict=False):
+    for losses, indices, session_id in zip(
+        series.sessions, series.round_indices, series.session_ids, strict=False
+    ):
         if len(losses) < 3 or max(losses) - min(losses) <= tolerance:
             continue
         centre = median(losses)
         limit = max(OUTLIER_SIGMAS * robust_sigma(losses, centre), tolerance)
         where = f"of session {session_id} stands out"
         named += [
-            f"{subject.metric.name}: round {index} {where}, {_worse(subject, loss - centre)} than its session's median"
+            f"{subject.metric.name}: round {index} {where}, {_worse(subject, loss - centre)} than"
+            " its session's median"
             for loss, index in zip(losses, indices, strict=True)
             if abs(loss - centre) > limit
         ]

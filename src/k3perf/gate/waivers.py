@@ -1,4 +1,6 @@
-"""Waivers: which one covers a metric today and on this build, and which one never could. Pure: the day comes from the caller."""
+"""Waivers: which one covers a metric today and on this build, and which one never
+could. Pure: the day comes from the caller.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ from pathlib import Path
 from k3perf.config.suite import Suite
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Waiver
+from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
-from k3perf.records.metric_definitions import METRICS
 
 
 def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
-    """Raises ConfigFileError for a waiver that can never hold: of a cell that is not measured, of a metric that is not judged there, or of
-    a build that no release is called by. It would be ignored in silence, and the loss that it names reported.
+    """Raises ConfigFileError for a waiver that can never hold: of a cell that is not
+    measured, of a metric that is not judged there, or of a build that no release is
+    called by. It would be ignored in silence, and the loss that it names reported.
     """
     for index, waiver in enumerate(waivers):
         names: tuple[tuple[str, str, Collection[str]], ...] = (
@@ -30,28 +33,48 @@ def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
         )
         for key, name, known in names:
             if name not in known:
-                raise ConfigFileError(path, f"{index}.{key}", name, f"no {key} has this name", _nearest(name, known))
+                raise ConfigFileError(
+                    path, f"{index}.{key}", name, f"no {key} has this name", _nearest(name, known)
+                )
         if re.match(r"[vV]\d", waiver.build):
             raise ConfigFileError(
-                path, f"{index}.build", waiver.build, "no release is called so", f"Write {waiver.build[1:]}, without the v."
+                path,
+                f"{index}.build",
+                waiver.build,
+                "no release is called so",
+                f"Write {waiver.build[1:]}, without the v.",
             )
         key, problem = _never_judged(waiver, suite)
         if problem:
-            raise ConfigFileError(path, f"{index}.{key}", getattr(waiver, key), problem, "Correct the waiver, or remove it.")
+            raise ConfigFileError(
+                path,
+                f"{index}.{key}",
+                getattr(waiver, key),
+                problem,
+                "Correct the waiver, or remove it.",
+            )
 
 
 def _never_judged(waiver: Waiver, suite: Suite) -> tuple[str, str]:
-    """The key and the reason why the waiver fits no metric of any run. Both are empty when it fits one."""
+    """The key and the reason why the waiver fits no metric of any run. Both are empty
+    when it fits one.
+    """
     target = suite.target(waiver.target)
     reason = suite.not_collected(target, suite.config(waiver.config))
     if reason:
         return "config", f"{waiver.target} does not measure this config: {reason}"
     if waiver.workload not in (*target.workloads, *target.workloads_on_request):
         return "workload", f"{waiver.target} does not measure this workload"
-    if waiver.metric not in suite.tolerances.for_cell(waiver.target, waiver.config, waiver.workload):
+    if waiver.metric not in suite.tolerances.for_cell(
+        waiver.target, waiver.config, waiver.workload
+    ):
         return (
             "metric",
-            f"this metric has no tolerance in {waiver.target}-{waiver.config}-{waiver.workload}, so that it is not judged there",
+            (
+                "this metric has no tolerance in"
+                f" {waiver.target}-{waiver.config}-{waiver.workload}, so that it is not judged"
+                " there"
+            ),
         )
     return "", ""
 
@@ -62,19 +85,34 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def apply_waivers(
-    verdict: MetricVerdict, cell: tuple[str, str, str], waivers: Iterable[Waiver], *, today: date, build: str
+    verdict: MetricVerdict,
+    cell: tuple[str, str, str],
+    waivers: Iterable[Waiver],
+    *,
+    today: date,
+    build: str,
 ) -> tuple[MetricVerdict, tuple[str, ...]]:
-    """A REGRESSED metric with a waiver in force becomes a PASS that says so; every waiver that fits but is not in force is noted."""
+    """A REGRESSED metric with a waiver in force becomes a PASS that says so; every
+    waiver that fits but is not in force is noted.
+    """
     notes = []
     if verdict.outcome is not Outcome.REGRESSED:
         return verdict, ()
     for waiver in waivers:
-        if (waiver.target, waiver.config, waiver.workload, waiver.metric) != (*cell, verdict.metric):
+        if (waiver.target, waiver.config, waiver.workload, waiver.metric) != (
+            *cell,
+            verdict.metric,
+        ):
             continue
         refusal = _refusal(waiver, verdict, today, build)
         if not refusal:
-            text = f"waived by {waiver.owner} until {waiver.expires_on} ({waiver.reason}); {verdict.reason}"
-            return replace(verdict, outcome=Outcome.PASS, waived_by=waiver.owner, reason=text), (f"{verdict.metric}: {text}",)
+            text = (
+                f"waived by {waiver.owner} until {waiver.expires_on} ({waiver.reason});"
+                f" {verdict.reason}"
+            )
+            return replace(verdict, outcome=Outcome.PASS, waived_by=waiver.owner, reason=text), (
+                f"{verdict.metric}: {text}",
+            )
         notes.append(f"{verdict.metric}: the waiver of {waiver.owner} does not hold: {refusal}")
     return verdict, tuple(notes)
 
@@ -84,12 +122,20 @@ def _refusal(waiver: Waiver, verdict: MetricVerdict, today: date, build: str) ->
         return f"it stopped on {waiver.expires_on}"
     if not covers_build(waiver.build, build):
         return f"it was given for build {waiver.build}, this is {build or 'an unnamed build'}"
-    bound = verdict.loss_ratio if verdict.loss_lower_bound_ratio is None else verdict.loss_lower_bound_ratio
-    if waiver.largest_loss_ratio is not None and (bound is None or bound > waiver.largest_loss_ratio):
+    bound = (
+        verdict.loss_ratio
+        if verdict.loss_lower_bound_ratio is None
+        else verdict.loss_lower_bound_ratio
+    )
+    if waiver.largest_loss_ratio is not None and (
+        bound is None or bound > waiver.largest_loss_ratio
+    ):
         return f"the loss grew beyond its {waiver.largest_loss_ratio:.1%}"
     return ""
 
 
 def covers_build(waived: str, build: str) -> bool:
-    """The same build, or one whose version begins with the waived one at a dot or plus sign."""
+    """The same build, or one whose version begins with the waived one at a dot or plus
+    sign.
+    """
     return build == waived or build.startswith((f"{waived}.", f"{waived}+"))

@@ -1,7 +1,8 @@
 """The load layer's clock and its precise timer.
 
-Every time of a round is an int of nanoseconds from ``monotonic_ns``. On Linux that clock is one for all processes of a machine, so the
-times of several client processes, and of the mock server, can be compared directly.
+Every time of a round is an int of nanoseconds from ``monotonic_ns``. On Linux that
+clock is one for all processes of a machine, so the times of several client processes,
+and of the mock server, can be compared directly.
 """
 
 from __future__ import annotations
@@ -25,13 +26,21 @@ _TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 
 
 class PreciseTimer:
-    """One re-armable alarm on an event loop, ``callback()`` at or just after an absolute ``due_ns``.
+    """One re-armable alarm on an event loop, ``callback()`` at or just after an
+    absolute ``due_ns``.
 
-    Event loops round their timers to whole milliseconds (asyncio's epoll and libuv both do), which would show as schedule lag. On Linux
-    this waits on a timerfd, which wakes the loop exactly as a readable socket does; elsewhere it falls back to ``loop.call_later``.
+    Event loops round their timers to whole milliseconds (asyncio's epoll and libuv both
+    do), which would show as schedule lag. On Linux this waits on a timerfd, which wakes
+    the loop exactly as a readable socket does; elsewhere it falls back to
+    ``loop.call_later``.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], clock: Clock = monotonic_ns) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        callback: Callable[[], None],
+        clock: Clock = monotonic_ns,
+    ) -> None:
         self._loop = loop
         self._callback = callback
         self._clock = clock
@@ -41,7 +50,9 @@ class PreciseTimer:
             loop.add_reader(self._fd, self._on_readable)
 
     def arm(self, due_ns: int) -> None:
-        """Ring at ``due_ns`` instead of whenever was set before; a time already past rings at once."""
+        """Ring at ``due_ns`` instead of whenever was set before; a time already past
+        rings at once.
+        """
         if self._fd is not None:
             _set_timerfd(self._fd, max(due_ns, 1))
             return

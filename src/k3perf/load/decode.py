@@ -1,7 +1,9 @@
-"""Timed reads of one response to its request sample: HTTP framing, server-sent events, JSON, token counts, status.
+"""Timed reads of one response to its request sample: HTTP framing, server-sent events,
+JSON, token counts, status.
 
-Pure. Runs after the round (or between turns of a conversation), so that its cost never delays a read. Nothing raises: whatever the
-bytes are, there is one sample with one status.
+Pure. Runs after the round (or between turns of a conversation), so that its cost never
+delays a read. Nothing raises: whatever the bytes are, there is one sample with one
+status.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from k3perf.records.samples import ChunkRecord, RequestSample, RequestStatus
 
 _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refusal")
 _DETAIL_LIMIT: Final = 200
-_ERROR_LIMIT: Final = 2000  # what the engine says of its own failure is kept word for word
+# what the engine says of its own failure is kept word for word
+_ERROR_LIMIT: Final = 2000
 _DONE: Final = b"[DONE]"
 _DATA: Final = b"data: "
 _DATA_SIZE: Final = len(_DATA)
@@ -36,7 +39,9 @@ class Expected:
 
 @dataclass(slots=True)
 class _Body:
-    """HTTP framing undone: status, content type, and body pieces with the time of the read that completed them."""
+    """HTTP framing undone: status, content type, and body pieces with the time of the
+    read that completed them.
+    """
 
     status_code: int = 0
     content_type: str = ""
@@ -81,8 +86,12 @@ class _Stream:
     problem: tuple[RequestStatus, str] | None = None
 
 
-def decode_exchange(exchange: Exchange, expected: Expected, *, request_index: int, round_end_ns: int) -> RequestSample:
-    """The sample of one exchange; ``round_end_ns`` stands in for the end of one that never ended."""
+def decode_exchange(
+    exchange: Exchange, expected: Expected, *, request_index: int, round_end_ns: int
+) -> RequestSample:
+    """The sample of one exchange; ``round_end_ns`` stands in for the end of one that
+    never ended.
+    """
     body = _unframe(exchange)
     stream = _read_events(body) if body.status_code == 200 and _is_event_stream(body) else _Stream()
     chunks, count = _chunks_and_count(stream)
@@ -94,7 +103,9 @@ def decode_exchange(exchange: Exchange, expected: Expected, *, request_index: in
         sent_ns=exchange.sent_ns,
         end_ns=exchange.end_ns if exchange.end_ns is not None else round_end_ns,
         chunks=chunks,
-        prompt_token_count=stream.prompt_count if stream.prompt_count is not None else expected.prompt_token_count,
+        prompt_token_count=(
+            stream.prompt_count if stream.prompt_count is not None else expected.prompt_token_count
+        ),
         requested_output_token_count=expected.output_token_count * expected.sequence_count,
         output_token_count=count if count is not None else 0,
         sequence_count=expected.sequence_count,
@@ -104,7 +115,9 @@ def decode_exchange(exchange: Exchange, expected: Expected, *, request_index: in
 
 
 def reply_token_ids(exchange: Exchange) -> tuple[int, ...]:
-    """The ids of the reply's first sequence as the server returned them; empty when it returned none."""
+    """The ids of the reply's first sequence as the server returned them; empty when it
+    returned none.
+    """
     body = _unframe(exchange)
     if body.status_code != 200 or not _is_event_stream(body):
         return ()
@@ -133,7 +146,12 @@ def _read_events(body: _Body) -> _Stream:
     stream = _Stream()
     pending = b""
     for at_ns, piece in body.pieces:
-        if not pending and piece.startswith(_DATA) and piece.endswith(_EVENT_END) and _read_usual_event(stream, piece, at_ns):
+        if (
+            not pending
+            and piece.startswith(_DATA)
+            and piece.endswith(_EVENT_END)
+            and _read_usual_event(stream, piece, at_ns)
+        ):
             continue
         if pending or not piece.endswith(b"\n"):
             piece = pending + piece  # noqa: PLW2901 - the piece is completed by what was left over
@@ -153,7 +171,9 @@ def _read_events(body: _Body) -> _Stream:
 
 
 def _read_line(stream: _Stream, line: bytes, at_ns: int) -> None:
-    """One line of a server-sent event; an empty one ends the event, and its type with it."""
+    """One line of a server-sent event; an empty one ends the event, and its type with
+    it.
+    """
     if line.startswith(b"data:"):
         _read_event(stream, line[5:].strip(), at_ns)
     elif line.startswith(b"event:"):
@@ -163,12 +183,14 @@ def _read_line(stream: _Stream, line: bytes, at_ns: int) -> None:
 
 
 def _read_usual_event(stream: _Stream, piece: bytes, at_ns: int) -> bool:
-    """Take a piece that is one whole event of the common form, that of a server which was asked for ids and counts; else leave it alone.
+    """Take a piece that is one whole event of the common form, that of a server which
+    was asked for ids and counts; else leave it alone.
 
     Several events in one piece are no valid JSON, so they are left alone too.
     """
     try:
-        event = orjson.loads(piece[_DATA_SIZE:])  # the line ends after it are white space
+        # the line ends after it are white space
+        event = orjson.loads(piece[_DATA_SIZE:])
         (choice,) = event["choices"]
         ids, usage = choice["token_ids"], event["usage"]
         if (
@@ -200,10 +222,16 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError as error:
-        stream.problem = (RequestStatus.BAD_PAYLOAD, f"invalid JSON in the stream: {error}: {_shown(payload)}")
+        stream.problem = (
+            RequestStatus.BAD_PAYLOAD,
+            f"invalid JSON in the stream: {error}: {_shown(payload)}",
+        )
         return
     if not isinstance(event, dict):
-        stream.problem = (RequestStatus.BAD_PAYLOAD, f"a stream event is not an object: {_shown(payload)}")
+        stream.problem = (
+            RequestStatus.BAD_PAYLOAD,
+            f"a stream event is not an object: {_shown(payload)}",
+        )
         return
     if (said := error_in(event)) is not None:
         stream.problem = (RequestStatus.ENGINE_ERROR, f"error in the stream: {said}")
@@ -211,11 +239,16 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
     try:
         _count_tokens(stream, event, at_ns)
     except (AttributeError, TypeError, KeyError, ValueError) as error:
-        stream.problem = (RequestStatus.BAD_PAYLOAD, f"unexpected form of a stream event ({error}): {_shown(payload)}")
+        stream.problem = (
+            RequestStatus.BAD_PAYLOAD,
+            f"unexpected form of a stream event ({error}): {_shown(payload)}",
+        )
 
 
 def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
-    """A chunk holds as many tokens as it has ids, else as its usage rose by; text alone only says that there was something."""
+    """A chunk holds as many tokens as it has ids, else as its usage rose by; text alone
+    only says that there was something.
+    """
     ids = 0
     text = False
     for choice in event.get("choices") or ():
@@ -270,7 +303,9 @@ def _take_usage(stream: _Stream, usage: dict[str, Any]) -> int:
 
 
 def _chunks_and_count(stream: _Stream) -> tuple[tuple[ChunkRecord, ...], int | None]:
-    """Chunks with their counts, and the count of all tokens; None when neither ids nor usage told it."""
+    """Chunks with their counts, and the count of all tokens; None when neither ids nor
+    usage told it.
+    """
     if stream.chunks:
         return tuple(stream.chunks), stream.id_count if stream.id_count else stream.usage_risen
     if not stream.text_reads_ns:
@@ -279,39 +314,70 @@ def _chunks_and_count(stream: _Stream) -> tuple[tuple[ChunkRecord, ...], int | N
     if stream.usage_count is None or stream.usage_count < len(reads_ns):
         return tuple(ChunkRecord(at_ns, 1) for at_ns in reads_ns), stream.usage_count
     share, rest = divmod(stream.usage_count, len(reads_ns))
-    return tuple(ChunkRecord(at_ns, share + (position < rest)) for position, at_ns in enumerate(reads_ns)), stream.usage_count
+    return (
+        tuple(
+            ChunkRecord(at_ns, share + (position < rest)) for position, at_ns in enumerate(reads_ns)
+        ),
+        stream.usage_count,
+    )
 
 
-def _judge(exchange: Exchange, body: _Body, stream: _Stream, count: int | None, expected: Expected) -> tuple[RequestStatus, str]:
+def _judge(
+    exchange: Exchange, body: _Body, stream: _Stream, count: int | None, expected: Expected
+) -> tuple[RequestStatus, str]:
     broken = _transport_problem(exchange, body, stream)
     if broken is not None:
         return broken
     if count is None:
         return RequestStatus.NO_USAGE, "neither token ids nor usage in the stream"
     if stream.id_count and stream.usage_count is not None and stream.usage_count != count:
-        return RequestStatus.BAD_PAYLOAD, f"the stream's ids are {count} tokens, its usage says {stream.usage_count}"
+        return (
+            RequestStatus.BAD_PAYLOAD,
+            f"the stream's ids are {count} tokens, its usage says {stream.usage_count}",
+        )
     asked = expected.output_token_count * expected.sequence_count
     if count < asked:
         return RequestStatus.SHORT, f"{count} of {asked} tokens"
     if count > asked:
         return RequestStatus.LONG, f"{count} tokens where {asked} were asked for"
     if stream.prompt_count is not None and stream.prompt_count != expected.prompt_token_count:
-        return RequestStatus.WRONG_PROMPT, f"the server read {stream.prompt_count} prompt tokens, {expected.prompt_token_count} were sent"
+        return (
+            RequestStatus.WRONG_PROMPT,
+            (
+                f"the server read {stream.prompt_count} prompt tokens,"
+                f" {expected.prompt_token_count} were sent"
+            ),
+        )
     if not stream.chunks and stream.text_reads_ns:
-        return RequestStatus.OK, "no counts per chunk; the usage total was shared out evenly over the chunks"
+        return (
+            RequestStatus.OK,
+            "no counts per chunk; the usage total was shared out evenly over the chunks",
+        )
     return RequestStatus.OK, ""
 
 
-def _transport_problem(exchange: Exchange, body: _Body, stream: _Stream) -> tuple[RequestStatus, str] | None:
+def _transport_problem(
+    exchange: Exchange, body: _Body, stream: _Stream
+) -> tuple[RequestStatus, str] | None:
     if exchange.failure is not None:
         return exchange.failure
     if body.status_code == 0:
         shown = _shown(b"".join(part for _, part in exchange.reads))
-        return (RequestStatus.BAD_PAYLOAD, f"not an HTTP response: {shown}") if shown else (RequestStatus.CUT, "closed without a response")
+        return (
+            (RequestStatus.BAD_PAYLOAD, f"not an HTTP response: {shown}")
+            if shown
+            else (RequestStatus.CUT, "closed without a response")
+        )
     if body.status_code != 200:
-        return RequestStatus.HTTP_STATUS, f"{body.status_code} {_shown(b''.join(piece for _, piece in body.pieces))}".strip()
+        return (
+            RequestStatus.HTTP_STATUS,
+            f"{body.status_code} {_shown(b''.join(piece for _, piece in body.pieces))}".strip(),
+        )
     if body.content_encoding not in ("", "identity"):
-        what = f"the body is encoded as {body.content_encoding}, which was not asked for: something between client and engine changes it"
+        what = (
+            f"the body is encoded as {body.content_encoding}, which was not asked for: something"
+            " between client and engine changes it"
+        )
         return RequestStatus.BAD_PAYLOAD, what
     if not _is_event_stream(body):
         said = _shown(b"".join(piece for _, piece in body.pieces))

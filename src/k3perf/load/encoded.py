@@ -1,4 +1,6 @@
-"""A plan to the bytes of its requests, each for its endpoint: encoded before the clock starts, except what quotes a reply."""
+"""A plan to the bytes of its requests, each for its endpoint: encoded before the clock
+starts, except what quotes a reply.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from k3perf.workload.plan import Plan
 class EncodedRequests:
     """``bytes_of(position)`` is the whole HTTP request for ``plan.requests[position]``.
 
-    ``follower_of[position]`` is the position of the conversation's next turn. Endpoints are taken in turn; the turns of a conversation
-    stay where the first went, since that is where their prefix is cached.
+    ``follower_of[position]`` is the position of the conversation's next turn. Endpoints
+    are taken in turn; the turns of a conversation stay where the first went, since that
+    is where their prefix is cached.
     """
 
     def __init__(self, plan: Plan, endpoints: Sequence[Endpoint], model_name: str) -> None:
@@ -33,17 +36,22 @@ class EncodedRequests:
                 self.endpoint_of.append(self.endpoint_of[previous])
         self._replies: dict[int, tuple[int, ...]] = {}
         self._encoded: list[bytes | None] = [
-            self._encode(position) if request.previous_index is None else None for position, request in enumerate(plan.requests)
+            self._encode(position) if request.previous_index is None else None
+            for position, request in enumerate(plan.requests)
         ]
 
     def bytes_of(self, position: int) -> bytes:
-        """The request's bytes; gives them out once, so that a long round does not keep what it has sent."""
+        """The request's bytes; gives them out once, so that a long round does not keep
+        what it has sent.
+        """
         encoded = self._encoded[position]
         self._encoded[position] = None
         return encoded if encoded is not None else self._encode(position)
 
     def take_reply(self, position: int, reply: tuple[int, ...]) -> None:
-        """Note the reply to a turn and encode the next one with it (the planned stand-in where the reply has another length)."""
+        """Note the reply to a turn and encode the next one with it (the planned
+        stand-in where the reply has another length).
+        """
         self._replies[self._plan.requests[position].index] = reply
         follower = self.follower_of[position]
         self._encoded[follower] = self._encode(follower)

@@ -1,7 +1,9 @@
-"""One request on its connection: bytes out, timed reads in. Parses no more HTTP than it takes to see where a response ends.
+"""One request on its connection: bytes out, timed reads in. Parses no more HTTP than it
+takes to see where a response ends.
 
-A read costs one clock call, one list append and one count; JSON, server-sent events and counts are ``k3perf.load.decode``'s work, after the
-round. That is what keeps 1,024 streams on one core punctual (docs/load.md has the measurements).
+A read costs one clock call, one list append and one count; JSON, server-sent events and
+counts are ``k3perf.load.decode``'s work, after the round. That is what keeps 1,024
+streams on one core punctual (docs/load.md has the measurements).
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from k3perf.records.samples import RequestStatus
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-# After the stream's own end marker the last chunk is the last chunk; JSON holds no bare line end, so no token's text can look like this.
+# After the stream's own end marker the last chunk is the last chunk; JSON holds no bare
+# line end, so no token's text can look like this.
 _DONE_AND_LAST_CHUNK: Final = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
 _CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
 _CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
-_LONGEST_LENGTH: Final = 18  # digits; more are no size, and int() refuses thousands of them
+# digits; more are no size, and int() refuses thousands of them
+_LONGEST_LENGTH: Final = 18
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
 
@@ -32,7 +36,17 @@ class Exchange:
     ``reads`` are (nanoseconds, bytes) in order; ``failure`` is None while all is well.
     """
 
-    __slots__ = ("connection_closes", "end_ns", "endpoint_index", "failure", "position", "reads", "scheduled_ns", "sent_ns")  # fmt: skip
+    # fmt: skip
+    __slots__ = (
+        "connection_closes",
+        "end_ns",
+        "endpoint_index",
+        "failure",
+        "position",
+        "reads",
+        "scheduled_ns",
+        "sent_ns",
+    )
 
     def __init__(self, position: int, scheduled_ns: int, endpoint_index: int) -> None:
         self.position = position
@@ -48,12 +62,27 @@ class Exchange:
 class Connection(asyncio.Protocol):
     """A kept-open connection that carries one exchange at a time.
 
-    ``on_finished(connection, exchange)`` is called once per exchange, at its end of whatever kind; ``on_idle_lost(connection)`` when the
-    peer closes the connection between exchanges.
+    ``on_finished(connection, exchange)`` is called once per exchange, at its end of
+    whatever kind; ``on_idle_lost(connection)`` when the peer closes the connection
+    between exchanges.
     """
 
-    __slots__ = ("_body_left", "_chunked", "_clock", "_exchange", "_gatherer", "_on_finished", "_on_idle_lost", "_reads", "_tail",
-                 "endpoint_index", "free_since_ns", "served_count", "transport")  # fmt: skip
+    __slots__ = (
+        "_body_left",
+        "_chunked",
+        "_clock",
+        "_exchange",
+        "_gatherer",
+        "_on_finished",
+        "_on_idle_lost",
+        "_reads",
+        "_tail",
+        # fmt: skip
+        "endpoint_index",
+        "free_since_ns",
+        "served_count",
+        "transport",
+    )
 
     def __init__(
         self,
@@ -80,7 +109,11 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Open and without an exchange."""
-        return self.transport is not None and not self.transport.is_closing() and self._exchange is None
+        return (
+            self.transport is not None
+            and not self.transport.is_closing()
+            and self._exchange is None
+        )
 
     def send(self, exchange: Exchange, request_bytes: bytes) -> None:
         """Hand one whole HTTP request to the socket and note when."""
@@ -110,7 +143,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its base class
+        self.transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's is one in all but its base class
 
     def data_received(self, data: bytes) -> None:
         """Note the time, keep the bytes, and look only for the end."""
@@ -130,7 +165,9 @@ class Connection(asyncio.Protocol):
         """The peer will send nothing more; connection_lost follows."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of a body without a length; a failure in the middle of an exchange; nothing much between two."""
+        """The end of a body without a length; a failure in the middle of an exchange;
+        nothing much between two.
+        """
         exchange = self._exchange
         if exchange is None:
             self._on_idle_lost(self)
@@ -144,7 +181,8 @@ class Connection(asyncio.Protocol):
         """The slow path: the response's head, and bodies that are not chunked."""
         exchange = self._exchange
         if exchange is None:
-            self.abort()  # bytes nobody asked for; the stream cannot be trusted any more
+            # bytes nobody asked for; the stream cannot be trusted any more
+            self.abort()
             return
         if self._body_left is not None:
             self._body_left -= len(data)
@@ -164,14 +202,19 @@ class Connection(asyncio.Protocol):
             digits = length.group(1)
             if len(digits) > _LONGEST_LENGTH:
                 shown = digits[:_LONGEST_LENGTH].decode("ascii")
-                self.fail(RequestStatus.BAD_PAYLOAD, f"Content-Length {shown}... has {len(digits)} digits and is no size")
+                self.fail(
+                    RequestStatus.BAD_PAYLOAD,
+                    f"Content-Length {shown}... has {len(digits)} digits and is no size",
+                )
                 return
             self._body_left = int(digits) - len(body)
         if self._body_left <= 0:
             self._finish(now_ns)
 
     def _look_for_last_chunk(self, now_ns: int) -> None:
-        """Finish if the chunked body is complete. A tail that may only look like the last chunk is told apart by walking the chunks."""
+        """Finish if the chunked body is complete. A tail that may only look like the
+        last chunk is told apart by walking the chunks.
+        """
         if self._exchange is None:
             return
         tail = b""
@@ -181,7 +224,9 @@ class Connection(asyncio.Protocol):
                 break
         if not tail.endswith(_LAST_CHUNK):
             return
-        if tail.endswith(_DONE_AND_LAST_CHUNK) or _chunks_are_complete(b"".join(part for _, part in self._reads)):
+        if tail.endswith(_DONE_AND_LAST_CHUNK) or _chunks_are_complete(
+            b"".join(part for _, part in self._reads)
+        ):
             self._finish(now_ns)
 
     def _finish(self, now_ns: int) -> None:
@@ -198,14 +243,18 @@ class Connection(asyncio.Protocol):
 
 
 def _chunks_are_complete(response: bytes) -> bool:
-    """Whether a chunked response ends exactly with its zero-length chunk; malformed framing counts as not complete."""
+    """Whether a chunked response ends exactly with its zero-length chunk; malformed
+    framing counts as not complete.
+    """
     position = response.find(_HEAD_END) + len(_HEAD_END)
     while True:
         line_end = response.find(b"\r\n", position)
         if line_end < 0:
             return False
         digits = response[position:line_end].split(b";", 1)[0].strip()
-        if _CHUNK_SIZE.fullmatch(digits) is None:  # int() alone would take a sign too, and walk backwards for ever
+        if (
+            _CHUNK_SIZE.fullmatch(digits) is None
+        ):  # int() alone would take a sign too, and walk backwards for ever
             return False
         size = int(digits, 16)
         if size == 0:

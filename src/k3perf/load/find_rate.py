@@ -1,4 +1,6 @@
-"""The highest request rate at which a server still meets a service level: short runs, doubling, then bisection on the log scale."""
+"""The highest request rate at which a server still meets a service level: short runs,
+doubling, then bisection on the log scale.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _WARM_UP_ROUND = 1 << 20  # content that no trial has
 
 @dataclass(frozen=True, slots=True)
 class RateTrial:
-    """One short run at one rate: how many requests met the service level, and what was seen."""
+    """One short run at one rate: how many requests met the service level, and what was
+    seen.
+    """
 
     rate_per_s: float
     request_count: int
@@ -34,7 +38,9 @@ class RateTrial:
 
 @dataclass(frozen=True, slots=True)
 class RateSearch:
-    """What the search looks for and how far it goes. ``attainment_ratio``: the share of requests that must meet the level."""
+    """What the search looks for and how far it goes. ``attainment_ratio``: the share of
+    requests that must meet the level.
+    """
 
     service_level: ServiceLevel
     attainment_ratio: float = 0.95
@@ -45,7 +51,9 @@ class RateSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundRate:
-    """The highest rate that passed, the lowest that did not (None: the search's own ceiling passed), and all trials in order."""
+    """The highest rate that passed, the lowest that did not (None: the search's own
+    ceiling passed), and all trials in order.
+    """
 
     rate_per_s: float
     failed_rate_per_s: float | None
@@ -53,10 +61,12 @@ class FoundRate:
 
 
 def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) -> FoundRate:
-    """Search with ``run_trial(rate_per_s, trial_index)``; stops when the bracket is within ``precision_ratio``.
+    """Search with ``run_trial(rate_per_s, trial_index)``; stops when the bracket is
+    within ``precision_ratio``.
 
-    Attainment falls with the rate, up to noise: the result is one boundary, not a statement about every lower rate.
-    Raises MeasurementInvalid when even the lowest rate fails.
+    Attainment falls with the rate, up to noise: the result is one boundary, not a
+    statement about every lower rate. Raises MeasurementInvalid when even the lowest
+    rate fails.
     """
     trials: list[RateTrial] = []
 
@@ -68,8 +78,9 @@ def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) 
     if not passes(low):
         worst = trials[-1]
         raise MeasurementInvalid(
-            f"the service level is not met even at {low:g} requests/s: {worst.met_count} of {worst.request_count} requests met it; "
-            "loosen the level, shorten the requests or lower --lowest-rate"
+            f"the service level is not met even at {low:g} requests/s: {worst.met_count} of"
+            f" {worst.request_count} requests met it; loosen the level, shorten the requests or"
+            " lower --lowest-rate"
         )
     while high is None and low < search.highest_rate_per_s:
         candidate = min(low * 2, search.highest_rate_per_s)
@@ -77,7 +88,9 @@ def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) 
             low = candidate
         else:
             high = candidate
-    while high is not None and high / low > 1 + search.precision_ratio and len(trials) < _MOST_TRIALS:
+    while (
+        high is not None and high / low > 1 + search.precision_ratio and len(trials) < _MOST_TRIALS
+    ):
         middle = math.sqrt(low * high)
         if passes(middle):
             low = middle
@@ -87,33 +100,50 @@ def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) 
 
 
 def warm_up(spec: WorkloadSpec, *, base_url: str, model_name: str, vocabulary_size: int) -> None:
-    """A few of the workload's requests, so that the first trial does not pay for what an engine does once.
+    """A few of the workload's requests, so that the first trial does not pay for what
+    an engine does once.
 
     Raises MeasurementInvalid when none of them reaches a server.
     """
     arrival = ClosedLoop(kind="closed_loop", concurrency=_WARM_UP_REQUESTS)
     few = spec.model_copy(update={"arrival": arrival, "requests": _WARM_UP_REQUESTS})
-    seen = run_round(expand(few, vocabulary_size=vocabulary_size).for_round(_WARM_UP_ROUND), base_url=base_url, model_name=model_name)
+    seen = run_round(
+        expand(few, vocabulary_size=vocabulary_size).for_round(_WARM_UP_ROUND),
+        base_url=base_url,
+        model_name=model_name,
+    )
     _check_reached(seen.samples, base_url)
 
 
 def live_trial(
-    spec: WorkloadSpec, search: RateSearch, *, base_url: str, model_name: str, vocabulary_size: int, duration_s: float, least_requests: int
+    spec: WorkloadSpec,
+    search: RateSearch,
+    *,
+    base_url: str,
+    model_name: str,
+    vocabulary_size: int,
+    duration_s: float,
+    least_requests: int,
 ) -> Callable[[float, int], RateTrial]:
-    """A trial on a live server: the workload's lengths under Poisson arrivals for about ``duration_s``, fresh prompts each time.
+    """A trial on a live server: the workload's lengths under Poisson arrivals for about
+    ``duration_s``, fresh prompts each time.
 
     The first one raises MeasurementInvalid when none of its requests reaches a server.
     """
 
     def run_trial(rate_per_s: float, trial_index: int) -> RateTrial:
         count = max(least_requests, math.ceil(rate_per_s * duration_s))
-        trial_spec = spec.model_copy(update={"arrival": Poisson(kind="poisson", rate_per_s=rate_per_s), "requests": count})
+        trial_spec = spec.model_copy(
+            update={"arrival": Poisson(kind="poisson", rate_per_s=rate_per_s), "requests": count}
+        )
         plan = expand(trial_spec, vocabulary_size=vocabulary_size).for_round(trial_index)
         seen = run_round(plan, base_url=base_url, model_name=model_name)
         if trial_index == 0:
             _check_reached(seen.samples, base_url)
         met = sum(meets_service_level(sample, search.service_level) for sample in seen.samples)
-        latencies = {name: summarise_ms(found) for name, found in latency_observations(seen.samples).items()}
+        latencies = {
+            name: summarise_ms(found) for name, found in latency_observations(seen.samples).items()
+        }
         return RateTrial(
             rate_per_s=rate_per_s,
             request_count=count,
@@ -129,6 +159,11 @@ def live_trial(
 
 def _check_reached(samples: Sequence[RequestSample], base_url: str) -> None:
     """A server that is not there misses every bound, which says nothing about a rate."""
-    if all(sample.status in (RequestStatus.REFUSED, RequestStatus.RESET) and not sample.chunks for sample in samples):
+    if all(
+        sample.status in (RequestStatus.REFUSED, RequestStatus.RESET) and not sample.chunks
+        for sample in samples
+    ):
         reason = samples[0].detail.removeprefix("cannot connect: ")
-        raise MeasurementInvalid(f"no server answers at {base_url}: {reason.lower()}. Start it, or correct the address.")
+        raise MeasurementInvalid(
+            f"no server answers at {base_url}: {reason.lower()}. Start it, or correct the address."
+        )

@@ -1,9 +1,11 @@
 """Under load, what arrives within a quarter of a millisecond is read in one go.
 
-A client that is ready in time is woken for nearly every token, and a wake-up costs several times what reading the token does
-(docs/load.md has the measurements). So once enough is being read, the loop rests for ``REST_NS`` after each turn of reading; whatever
-arrives meanwhile waits in its socket and is read, and timed, at the end of the rest. That is also the most that a time can be late by,
-and at low rates nothing rests and nothing is late.
+A client that is ready in time is woken for nearly every token, and a wake-up costs
+several times what reading the token does (docs/load.md has the measurements). So once
+enough is being read, the loop rests for ``REST_NS`` after each turn of reading;
+whatever arrives meanwhile waits in its socket and is read, and timed, at the end of the
+rest. That is also the most that a time can be late by, and at low rates nothing rests
+and nothing is late.
 """
 
 from __future__ import annotations
@@ -17,24 +19,42 @@ from k3perf.load.clock import Clock
 from k3perf.units import NS_PER_MS, NS_PER_S, NS_PER_US, ns_to_s
 
 REST_NS: Final = 250 * NS_PER_US
-BUSY_READS_PER_S: Final = NS_PER_S // REST_NS  # one read per rest: below this a rest would have nothing to gather
+BUSY_READS_PER_S: Final = (
+    NS_PER_S // REST_NS
+)  # one read per rest: below this a rest would have nothing to gather
 _LOOK_NS: Final = 10 * NS_PER_MS
-_WAKING_NS: Final = 100 * NS_PER_US  # what a sleep may take longer than asked for (timer slack 50 us, and the wake-up itself)
+_WAKING_NS: Final = (
+    100 * NS_PER_US
+)  # what a sleep may take longer than asked for (timer slack 50 us, and the wake-up itself)
 _SHORTEST_REST_NS: Final = 50 * NS_PER_US
 _NEVER_NS: Final = 1 << 63
 
 
 class Gatherer:
-    """Decides after each turn of reading whether the loop rests. One for all connections of a loop.
+    """Decides after each turn of reading whether the loop rests. One for all
+    connections of a loop.
 
-    A connection adds to ``read_count`` with every read, and calls ``look`` with the time of a read at or after ``next_look_ns``: one
-    addition and one comparison is all that a read pays. ``idle_until_ns()`` is the time up to which the loop has nothing to do of its
-    own; a rest ends well before it, so that nothing is sent late.
+    A connection adds to ``read_count`` with every read, and calls ``look`` with the
+    time of a read at or after ``next_look_ns``: one addition and one comparison is all
+    that a read pays. ``idle_until_ns()`` is the time up to which the loop has nothing
+    to do of its own; a rest ends well before it, so that nothing is sent late.
     """
 
-    __slots__ = ("_clock", "_counted", "_idle_until_ns", "_loop", "_since_ns", "busy", "next_look_ns", "read_count", "rest_count")
+    __slots__ = (
+        "_clock",
+        "_counted",
+        "_idle_until_ns",
+        "_loop",
+        "_since_ns",
+        "busy",
+        "next_look_ns",
+        "read_count",
+        "rest_count",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, idle_until_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, idle_until_ns: Callable[[], int]
+    ) -> None:
         self.read_count = 0
         self.rest_count = 0
         self.busy = False
@@ -46,15 +66,21 @@ class Gatherer:
         self._counted = 0
 
     def look(self, now_ns: int) -> None:
-        """Judge the rate when it is time to; while it is high, book the rest that follows this turn."""
+        """Judge the rate when it is time to; while it is high, book the rest that
+        follows this turn.
+        """
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= _LOOK_NS:
-            self.busy = (self.read_count - self._counted) * NS_PER_S >= BUSY_READS_PER_S * elapsed_ns
+            self.busy = (
+                self.read_count - self._counted
+            ) * NS_PER_S >= BUSY_READS_PER_S * elapsed_ns
             self._since_ns = now_ns
             self._counted = self.read_count
         if self.busy:
             self.next_look_ns = _NEVER_NS
-            self._loop.call_soon(self._rest)  # runs when all sockets that are ready now have been read
+            self._loop.call_soon(
+                self._rest
+            )  # runs when all sockets that are ready now have been read
         else:
             self.next_look_ns = self._since_ns + _LOOK_NS
 

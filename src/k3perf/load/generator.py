@@ -1,4 +1,6 @@
-"""Plays one round of a plan against one or several endpoints and returns what was seen. Synchronous to its caller."""
+"""Plays one round of a plan against one or several endpoints and returns what was seen.
+Synchronous to its caller.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,28 @@ def run_round(
 ) -> RoundSamples:
     """Play the plan once; a sample for every planned request, whatever happened to it.
 
-    Time-outs are the plan's. ``stop`` ends the round within 0.2 s once it is set (or true): what is in flight or was not sent yet comes
-    back as ABANDONED. ``start_at_ns`` is asked for the start time when everything is encoded and connected; by default that is now.
-    ``process_count`` above 1 plays the plan with that many client processes on the real clock; one core carries about 20,000 tokens per
-    second (docs/load.md). Connections are opened and bodies encoded before the round's clock starts. Must not be called from a running event loop.
+    Time-outs are the plan's. ``stop`` ends the round within 0.2 s once it is set (or
+    true): what is in flight or was not sent yet comes back as ABANDONED.
+    ``start_at_ns`` is asked for the start time when everything is encoded and
+    connected; by default that is now. ``process_count`` above 1 plays the plan with
+    that many client processes on the real clock; one core carries about 20,000 tokens
+    per second (docs/load.md). Connections are opened and bodies encoded before the
+    round's clock starts. Must not be called from a running event loop.
     """
     base_urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     endpoints = tuple(Endpoint.parse(url) for url in base_urls)
     if process_count > 1 and len(plan.requests) > 1:
         return run_in_processes(
-            plan, base_urls=base_urls, model_name=model_name, process_count=process_count, should_stop=_as_question(stop)
+            plan,
+            base_urls=base_urls,
+            model_name=model_name,
+            process_count=process_count,
+            should_stop=_as_question(stop),
         )
     _allow_open_files(len(plan.requests) if plan.concurrency is None else plan.concurrency)
-    round_loop = RoundLoop(plan, endpoints, model_name=model_name, clock=clock, should_stop=_as_question(stop))
+    round_loop = RoundLoop(
+        plan, endpoints, model_name=model_name, clock=clock, should_stop=_as_question(stop)
+    )
     with _no_collector_pauses():
         cpu_before_ns = time.thread_time_ns()
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
@@ -59,7 +70,9 @@ def run_round(
         samples=samples,
         start_ns=round_loop.start_ns,
         end_ns=round_loop.end_ns,
-        client_lag_p99_ns=max(percentile_ns(round_loop.lags_ns, 0.99), percentile_ns(first_lags_ns, 0.99)),
+        client_lag_p99_ns=max(
+            percentile_ns(round_loop.lags_ns, 0.99), percentile_ns(first_lags_ns, 0.99)
+        ),
         client_cpu_ns=cpu_ns,
         schedule_lag_p99_ns=percentile_ns(all_lags_ns, 0.99),
         endpoints=_endpoint_loads(base_urls, round_loop.exchanges, samples),
@@ -82,7 +95,9 @@ def _as_question(stop: threading.Event | Callable[[], bool] | None) -> Callable[
 
 @contextmanager
 def _no_collector_pauses() -> Iterator[None]:
-    """A full collection pauses the reader for milliseconds; a round makes no cycles worth collecting."""
+    """A full collection pauses the reader for milliseconds; a round makes no cycles
+    worth collecting.
+    """
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -94,11 +109,16 @@ def _no_collector_pauses() -> Iterator[None]:
 
 
 def _allow_open_files(connection_count: int) -> None:
-    """Raise the soft limit of open files to what the round needs, as far as the hard limit lets."""
+    """Raise the soft limit of open files to what the round needs, as far as the hard
+    limit lets.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connection_count + soft // 2 + _SPARE_FILES
     if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE,
+            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
+        )
 
 
 def _decode_all(plan: Plan, round_loop: RoundLoop) -> tuple[RequestSample, ...]:
@@ -110,12 +130,19 @@ def _decode_all(plan: Plan, round_loop: RoundLoop) -> tuple[RequestSample, ...]:
     return tuple(samples)
 
 
-def _sample(plan: Plan, request: PlannedRequest, exchange: Exchange | None, end_ns: int) -> RequestSample:
-    expected = Expected(request.prompt_token_count, request.output_token_count, plan.spec.sampling.sequences)
+def _sample(
+    plan: Plan, request: PlannedRequest, exchange: Exchange | None, end_ns: int
+) -> RequestSample:
+    expected = Expected(
+        request.prompt_token_count, request.output_token_count, plan.spec.sampling.sequences
+    )
     if exchange is None:
         exchange = Exchange(request.index, end_ns, 0)
     if exchange.end_ns is None:
-        exchange.failure = (RequestStatus.ABANDONED, "the round was stopped before this request was done")
+        exchange.failure = (
+            RequestStatus.ABANDONED,
+            "the round was stopped before this request was done",
+        )
     return decode_exchange(exchange, expected, request_index=request.index, round_end_ns=end_ns)
 
 
@@ -128,4 +155,6 @@ def _endpoint_loads(
         if exchange is not None:
             requests[exchange.endpoint_index] += 1
             tokens[exchange.endpoint_index] += sample.output_token_count
-    return tuple(EndpointLoad(url, *counts) for url, *counts in zip(base_urls, requests, tokens, strict=True))
+    return tuple(
+        EndpointLoad(url, *counts) for url, *counts in zip(base_urls, requests, tokens, strict=True)
+    )

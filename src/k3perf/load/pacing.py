@@ -1,4 +1,6 @@
-"""When things are due: a heap of due times on one precise timer, and a probe of how late the event loop runs."""
+"""When things are due: a heap of due times on one precise timer, and a probe of how
+late the event loop runs.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,23 @@ from typing import Final
 
 from k3perf.load.clock import Clock, PreciseTimer
 
-# A probe wakes the loop as a token does, and costs more: at one stream of 1,000 tokens per second twenty-five a second are some 5 %.
+# A probe wakes the loop as a token does, and costs more: at one stream of 1,000 tokens
+# per second twenty-five a second are some 5 %.
 _PROBE_GAP_NS: Final = 32_000_000
-_PROBE_STEP_NS: Final = 9_888_544  # the golden ratio's share of the spread: probes visit every phase of a periodic load
+_PROBE_STEP_NS: Final = (
+    # the golden ratio's share of the spread: probes visit every phase of a periodic
+    # load
+    9_888_544
+)
 _PROBE_SPREAD_NS: Final = 16_000_000
 
 
 class Pacer:
     """Calls ``on_due(index, due_ns)`` for each added item at its time, in order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[int, int], None], clock: Clock) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_due: Callable[[int, int], None], clock: Clock
+    ) -> None:
         self._clock = clock
         self._on_due = on_due
         self._heap: list[tuple[int, int]] = []
@@ -61,7 +70,9 @@ class Pacer:
 
 
 class LagProbe:
-    """Measures how long a due event waits for the loop: what a byte that arrives on a socket waits, too."""
+    """Measures how long a due event waits for the loop: what a byte that arrives on a
+    socket waits, too.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.lags_ns: list[int] = []
@@ -83,5 +94,7 @@ class LagProbe:
         self._arm_next(now_ns)
 
     def _arm_next(self, now_ns: int) -> None:
-        self._due_ns = now_ns + _PROBE_GAP_NS + len(self.lags_ns) * _PROBE_STEP_NS % _PROBE_SPREAD_NS
+        self._due_ns = (
+            now_ns + _PROBE_GAP_NS + len(self.lags_ns) * _PROBE_STEP_NS % _PROBE_SPREAD_NS
+        )
         self._timer.arm(self._due_ns)

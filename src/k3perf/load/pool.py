@@ -1,4 +1,6 @@
-"""Kept-open connections to one endpoint: opened before the clock starts, replenished in the background."""
+"""Kept-open connections to one endpoint: opened before the clock starts, replenished in
+the background.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,18 @@ from k3perf.load.gathering import Gatherer
 from k3perf.load.wire import Endpoint
 from k3perf.units import NS_PER_S
 
-# Servers close connections that idle after a reply (uvicorn: 5 s). One that idled for longer than this is replaced, never reused, so a
-# reset seen while a request is under way is the engine's and needs no silent retry.
+# Servers close connections that idle after a reply (uvicorn: 5 s). One that idled for
+# longer than this is replaced, never reused, so a reset seen while a request is under
+# way is the engine's and needs no silent retry.
 IDLE_LIMIT_NS: Final = 2 * NS_PER_S
 _OPENED_AT_ONCE: Final = 64
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
 class ConnectionPool:
-    """Connections to one endpoint. ``spare`` idle ones are kept ready beyond those in use."""
+    """Connections to one endpoint. ``spare`` idle ones are kept ready beyond those in
+    use.
+    """
 
     def __init__(
         self,
@@ -47,10 +52,14 @@ class ConnectionPool:
         self._closed = False
 
     async def open(self, count: int) -> None:
-        """Open ``count`` connections; those that cannot be opened are left to be tried, and reported, by the requests that need them."""
+        """Open ``count`` connections; those that cannot be opened are left to be tried,
+        and reported, by the requests that need them.
+        """
         while count > 0:
             batch = min(count, _OPENED_AT_ONCE)
-            opened = await asyncio.gather(*(self._connect() for _ in range(batch)), return_exceptions=True)
+            opened = await asyncio.gather(
+                *(self._connect() for _ in range(batch)), return_exceptions=True
+            )
             failures = [result for result in opened if isinstance(result, BaseException)]
             self._idle.extend(result for result in opened if isinstance(result, Connection))
             if failures:
@@ -63,7 +72,9 @@ class ConnectionPool:
         taken = None
         while self._idle and taken is None:
             connection = self._idle.pop()
-            stale = connection.served_count > 0 and now_ns - connection.free_since_ns > IDLE_LIMIT_NS
+            stale = (
+                connection.served_count > 0 and now_ns - connection.free_since_ns > IDLE_LIMIT_NS
+            )
             if stale or not connection.usable:
                 self.discard(connection)
             else:
@@ -81,7 +92,9 @@ class ConnectionPool:
         self._open.discard(connection)
         connection.abort()
 
-    def connect_for(self, on_open: Callable[[Connection], None], on_error: Callable[[OSError], None]) -> None:
+    def connect_for(
+        self, on_open: Callable[[Connection], None], on_error: Callable[[OSError], None]
+    ) -> None:
         """Open one more connection for a request that found none idle."""
         self._spawn(self._open_for(on_open, on_error))
 
@@ -111,11 +124,14 @@ class ConnectionPool:
         try:
             self._idle.insert(0, await self._connect())
         except OSError:
-            pass  # a request that needs a connection will meet the same error and report it
+            # a request that needs a connection will meet the same error and report it
+            pass
         finally:
             self._opening -= 1
 
-    async def _open_for(self, on_open: Callable[[Connection], None], on_error: Callable[[OSError], None]) -> None:
+    async def _open_for(
+        self, on_open: Callable[[Connection], None], on_error: Callable[[OSError], None]
+    ) -> None:
         try:
             connection = await self._connect()
         except OSError as error:
@@ -127,7 +143,13 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(
-                lambda: Connection(self._endpoint_index, self._clock, self._gatherer, self._on_finished, self._on_idle_lost),
+                lambda: Connection(
+                    self._endpoint_index,
+                    self._clock,
+                    self._gatherer,
+                    self._on_finished,
+                    self._on_idle_lost,
+                ),
                 self._endpoint.host,
                 self._endpoint.port,
             )

@@ -1,6 +1,8 @@
-"""One round played by several client processes, when one core cannot carry the streams; merged without losing a sample.
+"""One round played by several client processes, when one core cannot carry the streams;
+merged without losing a sample.
 
-All processes share the machine's monotonic clock, so they start at one instant and their times need no translation.
+All processes share the machine's monotonic clock, so they start at one instant and
+their times need no translation.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _STOP_POLL_S: Final = 0.05
 
 
 def split_plan(plan: Plan, process_count: int) -> tuple[Plan, ...]:
-    """The plan in at most ``process_count`` parts; conversations stay whole, the concurrency is shared out."""
+    """The plan in at most ``process_count`` parts; conversations stay whole, the
+    concurrency is shared out.
+    """
     if plan.concurrency is not None:
         process_count = min(process_count, plan.concurrency)
     part_of: dict[int, int] = {}
@@ -47,9 +51,16 @@ def split_plan(plan: Plan, process_count: int) -> tuple[Plan, ...]:
 
 
 def run_in_processes(
-    plan: Plan, *, base_urls: Sequence[str], model_name: str, process_count: int, should_stop: Callable[[], bool]
+    plan: Plan,
+    *,
+    base_urls: Sequence[str],
+    model_name: str,
+    process_count: int,
+    should_stop: Callable[[], bool],
 ) -> RoundSamples:
-    """Play the plan with several client processes. Raises MeasurementInvalid if one of them dies."""
+    """Play the plan with several client processes. Raises MeasurementInvalid if one of
+    them dies.
+    """
     parts = split_plan(plan, process_count)
     workers = [_Worker(part, base_urls, model_name) for part in parts]
     try:
@@ -59,7 +70,9 @@ def run_in_processes(
         for worker in workers:
             worker.tell(b"%d\n" % start_ns)
         finished = threading.Event()
-        watcher = threading.Thread(target=_stop_when_asked, args=(workers, should_stop, finished), daemon=True)
+        watcher = threading.Thread(
+            target=_stop_when_asked, args=(workers, should_stop, finished), daemon=True
+        )
         watcher.start()
         try:
             results = _all_results(workers)
@@ -73,8 +86,15 @@ def run_in_processes(
 
 
 def merge_rounds(results: Sequence[RoundSamples]) -> RoundSamples:
-    """One round out of its parts: every sample in plan order, the worst lag, the sum of CPU time."""
-    samples = tuple(sorted((sample for part in results for sample in part.samples), key=lambda sample: sample.request_index))
+    """One round out of its parts: every sample in plan order, the worst lag, the sum of
+    CPU time.
+    """
+    samples = tuple(
+        sorted(
+            (sample for part in results for sample in part.samples),
+            key=lambda sample: sample.request_index,
+        )
+    )
     all_lags_ns, _ = schedule_lags_ns(samples)
     by_endpoint = zip(*(part.endpoints for part in results), strict=True)
     return RoundSamples(
@@ -97,11 +117,16 @@ def merge_rounds(results: Sequence[RoundSamples]) -> RoundSamples:
 
 
 class _Worker:
-    """One client process: a pickled task in, ``ready`` out, a start time in, pickled samples out; any later line means stop."""
+    """One client process: a pickled task in, ``ready`` out, a start time in, pickled
+    samples out; any later line means stop.
+    """
 
     def __init__(self, part: Plan, base_urls: Sequence[str], model_name: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "k3perf.load.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-m", "k3perf.load.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.expected_count = len(part.requests)
         self._task = pickle.dumps((part, tuple(base_urls), model_name))
@@ -125,10 +150,16 @@ class _Worker:
         """Its part of the round."""
         answer = self._stdout.read()
         if self._process.wait() != 0 or not answer:
-            raise MeasurementInvalid(f"a client process died with status {self._process.returncode}: {self._last_words()}")
+            raise MeasurementInvalid(
+                f"a client process died with status {self._process.returncode}:"
+                f" {self._last_words()}"
+            )
         seen: RoundSamples = pickle.loads(answer)  # noqa: S301 - written by our own child
         if len(seen.samples) != self.expected_count:
-            raise MeasurementInvalid(f"a client process returned {len(seen.samples)} samples for {self.expected_count} requests")
+            raise MeasurementInvalid(
+                f"a client process returned {len(seen.samples)} samples for {self.expected_count}"
+                " requests"
+            )
         return seen
 
     def end(self) -> None:
@@ -144,18 +175,25 @@ class _Worker:
 
     def _last_words(self) -> str:
         assert self._process.stderr is not None  # noqa: S101 - asked for above
-        return self._process.stderr.read().decode("utf-8", "replace").strip()[-500:] or "it said nothing"
+        return (
+            self._process.stderr.read().decode("utf-8", "replace").strip()[-500:]
+            or "it said nothing"
+        )
 
 
 def _all_results(workers: Sequence[_Worker]) -> list[RoundSamples]:
-    """Read all answers, each in a thread, since a full pipe would stop a process while another is waited for."""
+    """Read all answers, each in a thread, since a full pipe would stop a process while
+    another is waited for.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(workers)) as pool:
         return list(pool.map(lambda worker: worker.result(), workers))
 
 
-def _stop_when_asked(workers: Sequence[_Worker], should_stop: Callable[[], bool], finished: threading.Event) -> None:
+def _stop_when_asked(
+    workers: Sequence[_Worker], should_stop: Callable[[], bool], finished: threading.Event
+) -> None:
     while not finished.wait(_STOP_POLL_S):
         if should_stop():
             for worker in workers:

@@ -1,6 +1,8 @@
-"""One pass of a plan over open connections: what is sent when, what follows what, and what ends late ones.
+"""One pass of a plan over open connections: what is sent when, what follows what, and
+what ends late ones.
 
-Runs on one event loop in one thread. Makes exchanges, never samples; decoding is done afterwards.
+Runs on one event loop in one thread. Makes exchanges, never samples; decoding is done
+afterwards.
 """
 
 from __future__ import annotations
@@ -23,17 +25,28 @@ from k3perf.units import NS_PER_S, s_to_ns
 from k3perf.workload.plan import Plan
 
 _SWEEP_S: Final = 0.1
-_SENDS_PER_TURN: Final = 16  # then the loop reads what has come in, so that a burst's replies are not timed late
+_SENDS_PER_TURN: Final = (
+    # then the loop reads what has come in, so that a burst's replies are not timed late
+    16
+)
 _SPARE_CONNECTIONS: Final = 8
 _PEAK_WINDOW_NS: Final = 2 * NS_PER_S
 _FAR_OFF_NS: Final = 1 << 63
 
 
 class RoundLoop:
-    """The mutable state of one round. ``exchanges[i]`` belongs to ``plan.requests[i]``; None was never begun."""
+    """The mutable state of one round. ``exchanges[i]`` belongs to ``plan.requests[i]``;
+    None was never begun.
+    """
 
     def __init__(
-        self, plan: Plan, endpoints: Sequence[Endpoint], *, model_name: str, clock: Clock, should_stop: Callable[[], bool]
+        self,
+        plan: Plan,
+        endpoints: Sequence[Endpoint],
+        *,
+        model_name: str,
+        clock: Clock,
+        should_stop: Callable[[], bool],
     ) -> None:
         self.exchanges: list[Exchange | None] = [None] * len(plan.requests)
         self.start_ns = 0
@@ -45,9 +58,12 @@ class RoundLoop:
         self._clock = clock
         self._should_stop = should_stop
         self._encoded = EncodedRequests(plan, endpoints, model_name)
-        self._waiting: deque[tuple[int, int, bool]] = deque()  # (position, due_ns, held back by the concurrency)
+        self._waiting: deque[tuple[int, int, bool]] = (
+            deque()
+        )  # (position, due_ns, held back by the concurrency)
         self._slot_free_ns = 0
-        self._user_count = 0  # requests in flight, plus conversations whose user is thinking
+        # requests in flight, plus conversations whose user is thinking
+        self._user_count = 0
         self._active: dict[int, Connection] = {}
         self._unfinished = len(plan.requests)
         self._turn_is_booked = False
@@ -55,7 +71,9 @@ class RoundLoop:
         self._stall_timeout_ns = s_to_ns(plan.spec.stall_timeout_s)
 
     async def run(self, start_at_ns: Callable[[], int]) -> None:
-        """Open connections, ask ``start_at_ns()`` when to begin (it may block), play the plan, close everything."""
+        """Open connections, ask ``start_at_ns()`` when to begin (it may block), play
+        the plan, close everything.
+        """
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._pacer = Pacer(self._loop, self._on_due, self._clock)
@@ -72,7 +90,11 @@ class RoundLoop:
             )
             for index, endpoint in enumerate(self._endpoints)
         ]
-        self._loop.set_exception_handler(lambda _, context: self._crash(context.get("exception") or RuntimeError(context["message"])))
+        self._loop.set_exception_handler(
+            lambda _, context: self._crash(
+                context.get("exception") or RuntimeError(context["message"])
+            )
+        )
         probe = LagProbe(self._loop, self._clock)
         sweeper: asyncio.Task[None] | None = None
         try:
@@ -85,7 +107,9 @@ class RoundLoop:
             if self._unfinished:
                 await self._finished
         finally:
-            self.stopped = self.stopped or self._unfinished > 0  # whatever ended this early, nothing more may be sent
+            self.stopped = (
+                self.stopped or self._unfinished > 0
+            )  # whatever ended this early, nothing more may be sent
             self.end_ns = self._clock()
             self.lags_ns = probe.lags_ns
             probe.close()
@@ -97,12 +121,22 @@ class RoundLoop:
     # what is sent when
 
     def _schedule_all(self) -> None:
-        first_turns = [(position, request) for position, request in enumerate(self._plan.requests) if request.previous_index is None]
-        self._pacer.fill([(self.start_ns + (request.offset_ns or 0), position) for position, request in first_turns])
+        first_turns = [
+            (position, request)
+            for position, request in enumerate(self._plan.requests)
+            if request.previous_index is None
+        ]
+        self._pacer.fill(
+            [
+                (self.start_ns + (request.offset_ns or 0), position)
+                for position, request in first_turns
+            ]
+        )
 
     def _on_due(self, position: int, due_ns: int) -> None:
         if self._plan.requests[position].previous_index is not None:
-            self._send(position, due_ns)  # this user's slot has been held while they were thinking
+            # this user's slot has been held while they were thinking
+            self._send(position, due_ns)
             return
         limit = self._plan.concurrency
         held = limit is not None and self._user_count + len(self._waiting) >= limit
@@ -115,7 +149,9 @@ class RoundLoop:
             self._loop.call_soon(self._send_waiting)
 
     def _send_waiting(self) -> None:
-        """Send what waits while there are free slots. A request held back by the concurrency is due when its slot became free."""
+        """Send what waits while there are free slots. A request held back by the
+        concurrency is due when its slot became free.
+        """
         self._turn_is_booked = False
         limit = self._plan.concurrency
         for _ in range(_SENDS_PER_TURN):
@@ -127,7 +163,9 @@ class RoundLoop:
         self._book_turn()
 
     def _idle_until_ns(self) -> int:
-        """The next time at which something has to be sent; 0 while something waits to be, far off when nothing is scheduled."""
+        """The next time at which something has to be sent; 0 while something waits to
+        be, far off when nothing is scheduled.
+        """
         if self._turn_is_booked:
             return 0
         due_ns = self._pacer.next_due_ns
@@ -142,14 +180,20 @@ class RoundLoop:
         if connection is not None:
             self._send_on(connection, exchange)
         else:
-            pool.connect_for(lambda opened: self._send_on(opened, exchange), lambda error: self._refused(exchange, error))
+            pool.connect_for(
+                lambda opened: self._send_on(opened, exchange),
+                lambda error: self._refused(exchange, error),
+            )
 
     def _send_on(self, connection: Connection, exchange: Exchange) -> None:
         self._active[exchange.position] = connection
         connection.send(exchange, self._encoded.bytes_of(exchange.position))
 
     def _refused(self, exchange: Exchange, error: OSError) -> None:
-        exchange.failure = (RequestStatus.REFUSED, f"cannot connect: {error.strerror or error.__class__.__name__}")
+        exchange.failure = (
+            RequestStatus.REFUSED,
+            f"cannot connect: {error.strerror or error.__class__.__name__}",
+        )
         exchange.end_ns = self._clock()
         self._after(exchange)
 
@@ -199,12 +243,19 @@ class RoundLoop:
         sent_ns = exchange.sent_ns if exchange.sent_ns is not None else now_ns
         last_ns = exchange.reads[-1][0] if exchange.reads else sent_ns
         if now_ns - sent_ns > self._request_timeout_ns:
-            connection.fail(RequestStatus.TIMED_OUT, f"not finished within {self._plan.spec.request_timeout_s:g} s")
+            connection.fail(
+                RequestStatus.TIMED_OUT,
+                f"not finished within {self._plan.spec.request_timeout_s:g} s",
+            )
         elif now_ns - last_ns > self._stall_timeout_ns:
-            connection.fail(RequestStatus.STALLED, f"no byte for {self._plan.spec.stall_timeout_s:g} s")
+            connection.fail(
+                RequestStatus.STALLED, f"no byte for {self._plan.spec.stall_timeout_s:g} s"
+            )
 
     def _crash(self, error: BaseException) -> None:
-        """A mistake in this code must end the round loudly; without this an exception in a callback would leave it waiting for ever."""
+        """A mistake in this code must end the round loudly; without this an exception
+        in a callback would leave it waiting for ever.
+        """
         if not self._finished.done():
             self._finished.set_exception(error)
 
@@ -219,8 +270,12 @@ class RoundLoop:
 
 
 def _connections_wanted(plan: Plan) -> int:
-    """The most requests that can be due at about one time: the concurrency, or the largest number within two seconds."""
-    first_turns = [request.offset_ns or 0 for request in plan.requests if request.previous_index is None]
+    """The most requests that can be due at about one time: the concurrency, or the
+    largest number within two seconds.
+    """
+    first_turns = [
+        request.offset_ns or 0 for request in plan.requests if request.previous_index is None
+    ]
     if plan.concurrency is not None:
         return min(plan.concurrency, len(first_turns))
     peak = start = 0

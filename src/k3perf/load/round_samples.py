@@ -22,10 +22,12 @@ class EndpointLoad:
 class RoundSamples:
     """One pass of a plan: a sample for every planned request, in plan order.
 
-    ``client_lag_p99_ns`` is the larger of two readings of the client's own lateness: how long a socket event waited for the client (a
-    probe every 40 ms), and how late requests went out. Requests due at one instant must queue for the wire, so only the first of each
-    such group counts there; ``schedule_lag_p99_ns`` counts all. ``client_cpu_ns`` is the CPU time of sending, reading and decoding.
-    ``stopped`` says that the round was ended from outside.
+    ``client_lag_p99_ns`` is the larger of two readings of the client's own lateness:
+    how long a socket event waited for the client (a probe every 40 ms), and how late
+    requests went out. Requests due at one instant must queue for the wire, so only the
+    first of each such group counts there; ``schedule_lag_p99_ns`` counts all.
+    ``client_cpu_ns`` is the CPU time of sending, reading and decoding. ``stopped`` says
+    that the round was ended from outside.
     """
 
     samples: tuple[RequestSample, ...]
@@ -39,16 +41,24 @@ class RoundSamples:
 
 
 def percentile_ns(values: Sequence[int], share: float) -> int:
-    """The smallest value that at least ``share`` of the values do not exceed (nearest rank); 0 for none."""
+    """The smallest value that at least ``share`` of the values do not exceed (nearest
+    rank); 0 for none.
+    """
     if not values:
         return 0
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def schedule_lags_ns(samples: Sequence[RequestSample]) -> tuple[list[int], list[int]]:
-    """Send lags of all requests that were sent, and of the first of each group due at one instant."""
-    sent = [(sample.scheduled_ns, sample.sent_ns) for sample in samples if sample.sent_ns is not None]
+    """Send lags of all requests that were sent, and of the first of each group due at
+    one instant.
+    """
+    sent = [
+        (sample.scheduled_ns, sample.sent_ns) for sample in samples if sample.sent_ns is not None
+    ]
     firsts: dict[int, int] = {}
     for scheduled_ns, sent_ns in sent:
-        firsts[scheduled_ns] = min(sent_ns - scheduled_ns, firsts.get(scheduled_ns, sent_ns - scheduled_ns))
+        firsts[scheduled_ns] = min(
+            sent_ns - scheduled_ns, firsts.get(scheduled_ns, sent_ns - scheduled_ns)
+        )
     return [sent_ns - scheduled_ns for scheduled_ns, sent_ns in sent], list(firsts.values())

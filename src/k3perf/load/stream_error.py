@@ -1,12 +1,13 @@
-"""Errors inside a stream, in the forms that servers, older servers and the proxies before them use. Pure.
+"""Errors inside a stream, in the forms that servers, older servers and the proxies
+before them use. Pure.
 
-{"error": {"message": ..., "type": ..., "code": ...}}      vLLM, OpenAI
-{"object": "error", "message": ..., "type": ..., "code": ...}      older vLLM, some proxies
-{"error": "..."}, {"errors": [...]}      TGI, Triton, GraphQL gateways
-{"detail": "..."}, {"detail": [{"msg": ...}]}      FastAPI
-{"message": ..., "code": ...}, {"error_msg": ...}      gateways
-{"choices": [{"finish_reason": "error"}]}      an engine that gave one request up
-event: error      server-sent events with a type, whatever the data
+{"error": {"message": ..., "type": ..., "code": ...}}      vLLM, OpenAI {"object":
+"error", "message": ..., "type": ..., "code": ...}      older vLLM, some proxies
+{"error": "..."}, {"errors": [...]}      TGI, Triton, GraphQL gateways {"detail":
+"..."}, {"detail": [{"msg": ...}]}      FastAPI {"message": ..., "code": ...},
+{"error_msg": ...}      gateways {"choices": [{"finish_reason": "error"}]}      an
+engine that gave one request up event: error      server-sent events with a type,
+whatever the data
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any, Final
 
 import orjson
 
-_MESSAGES: Final = ("message", "msg", "error_msg", "error_message", "errorMessage", "reason", "title", "description")
+_MESSAGES: Final = (
+    "message",
+    "msg",
+    "error_msg",
+    "error_message",
+    "errorMessage",
+    "reason",
+    "title",
+    "description",
+)
 _HOLDERS: Final = ("error", "errors", "detail", "details")
 _KINDS: Final = ("type", "error_type", "code", "status", "status_code", "error_code")
 GIVEN_UP: Final = ("error", "abort", "aborted")
@@ -25,13 +35,21 @@ _ANSWER: Final = ("choices", "usage")
 
 
 def error_in(event: Mapping[str, Any]) -> str | None:
-    """What the event says went wrong, its message word for word. None for an event that is part of an answer."""
+    """What the event says went wrong, its message word for word. None for an event that
+    is part of an answer.
+    """
     for holder in _HOLDERS:
         if event.get(holder) and (holder.startswith("error") or not _is_answer(event)):
             return _text(event[holder], event)
-    if event.get("object") == "error" or event.get("type") == "error" or event.get("status") == "error":
+    if (
+        event.get("object") == "error"
+        or event.get("type") == "error"
+        or event.get("status") == "error"
+    ):
         return _text(event, event)
-    if not _is_answer(event) and any(isinstance(event.get(name), str) and event[name] for name in _MESSAGES):
+    if not _is_answer(event) and any(
+        isinstance(event.get(name), str) and event[name] for name in _MESSAGES
+    ):
         return _text(event, event)
     return _given_up(event)
 
@@ -64,7 +82,11 @@ def _text(value: Any, event: Mapping[str, Any]) -> str:
     """The message in ``value``, and the kinds of error that stand next to it."""
     message = _message(value)
     named = value if isinstance(value, Mapping) else event
-    kinds = [f"{named[name]}" for name in _KINDS if isinstance(named.get(name), str | int) and str(named[name]) not in ("", "error")]
+    kinds = [
+        f"{named[name]}"
+        for name in _KINDS
+        if isinstance(named.get(name), str | int) and str(named[name]) not in ("", "error")
+    ]
     return f"{message} ({', '.join(kinds)})" if kinds else message
 
 

@@ -1,4 +1,6 @@
-"""Planned requests to the bytes of HTTP requests. Pure; encoding happens before a round's clock starts."""
+"""Planned requests to the bytes of HTTP requests. Pure; encoding happens before a
+round's clock starts.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,28 @@ class Endpoint:
     @classmethod
     def parse(cls, base_url: str) -> Endpoint:
         """Raises UsageError for anything but plain http with a host."""
-        with suppress(ValueError):  # a port that is not a number, a bracket that is not closed
+        # a port that is not a number, a bracket that is not closed
+        with suppress(ValueError):
             parts = urlsplit(base_url)
             port = parts.port or 80
             if parts.scheme == "http" and parts.hostname:
                 return cls(parts.hostname, port, parts.path.rstrip("/"))
-        raise UsageError(f"cannot send load to {shortened(base_url)!r}: give a base URL such as http://127.0.0.1:8000")
+        raise UsageError(
+            f"cannot send load to {shortened(base_url)!r}: give a base URL such as http://127.0.0.1:8000"
+        )
 
 
-def completion_body(prompt_token_ids: tuple[int, ...], output_token_count: int, *, model_name: str, sampling: Sampling, seed: int) -> bytes:
-    """A streaming ``/v1/completions`` body: token ids in, a fixed number of tokens out, ids and counts in every chunk."""
+def completion_body(
+    prompt_token_ids: tuple[int, ...],
+    output_token_count: int,
+    *,
+    model_name: str,
+    sampling: Sampling,
+    seed: int,
+) -> bytes:
+    """A streaming ``/v1/completions`` body: token ids in, a fixed number of tokens out,
+    ids and counts in every chunk.
+    """
     body = {
         "model": model_name,
         "prompt": prompt_token_ids,

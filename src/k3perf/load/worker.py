@@ -1,4 +1,6 @@
-"""``python -m k3perf.load.worker``: one client process of a round; the protocol is that of ``processes._Worker``."""
+"""``python -m k3perf.load.worker``: one client process of a round; the protocol is that
+of ``processes._Worker``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from k3perf.load.processes import READY
 
 
 def main() -> NoReturn:
-    """Read the task, get ready, start when told, write the samples. The parent's end of the pipe closing means stop, too."""
+    """Read the task, get ready, start when told, write the samples. The parent's end of
+    the pipe closing means stop, too.
+    """
     commands = sys.stdin.buffer
     part, base_urls, model_name = pickle.load(commands)  # noqa: S301 - written by our own parent
     stop = threading.Event()
@@ -29,7 +33,9 @@ def main() -> NoReturn:
         commands.readline()
         stop.set()
 
-    seen = run_round(part, base_url=base_urls, model_name=model_name, stop=stop, start_at_ns=start_at_ns)
+    seen = run_round(
+        part, base_url=base_urls, model_name=model_name, stop=stop, start_at_ns=start_at_ns
+    )
     sys.stdout.buffer.write(pickle.dumps(seen))
     sys.stdout.buffer.flush()
     os._exit(0)  # an orderly exit would wait for the thread that still reads stdin

@@ -1,4 +1,5 @@
-"""Round and session records to metric sets: every metric of ``records.metric_definitions``, each with its n and its exclusions. Pure.
+"""Round and session records to metric sets: every metric of
+``records.metric_definitions``, each with its n and its exclusions. Pure.
 
 Judges nothing: an invalid round keeps its values and its reasons.
 """
@@ -14,18 +15,31 @@ from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
 from k3perf.metrics.session_values import session_values
 from k3perf.records.measurement import MetricValue, RoundMetrics, SessionMetrics
-from k3perf.records.samples import RequestSample, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
+from k3perf.records.samples import (
+    RequestSample,
+    RequestStatus,
+    RoundKind,
+    RoundRecord,
+    SessionRecord,
+    TelemetryReading,
+)
 from k3perf.units import NS_PER_MS, ns_to_s
 
 _SERVER_CPU_COUNTER: Final = "process_cpu_seconds_total"
 
 
-def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None = None) -> SessionMetrics:
-    """The session's SESSION metrics and the ROUND metrics of its measured rounds, in order of time; warm-up rounds are left out.
+def session_metrics(
+    record: SessionRecord, *, service_level: ServiceLevel | None = None
+) -> SessionMetrics:
+    """The session's SESSION metrics and the ROUND metrics of its measured rounds, in
+    order of time; warm-up rounds are left out.
 
     ``service_level`` is the workload's; without one there is no goodput (None, not 0).
     """
-    measured = sorted((entry for entry in record.rounds if entry.kind is RoundKind.MEASURED), key=lambda entry: entry.start_ns)
+    measured = sorted(
+        (entry for entry in record.rounds if entry.kind is RoundKind.MEASURED),
+        key=lambda entry: entry.start_ns,
+    )
     return SessionMetrics(
         session_id=record.session_id,
         arm=record.arm,
@@ -39,15 +53,26 @@ def session_metrics(record: SessionRecord, *, service_level: ServiceLevel | None
     )
 
 
-def round_metrics(record: RoundRecord, *, service_level: ServiceLevel | None = None) -> RoundMetrics:
-    """Every ROUND metric of one round. Rates count over the time from the first send to the last token."""
+def round_metrics(
+    record: RoundRecord, *, service_level: ServiceLevel | None = None
+) -> RoundMetrics:
+    """Every ROUND metric of one round. Rates count over the time from the first send to
+    the last token.
+    """
     values = _throughput(record.samples, service_level)
     for prefix, observations in latency_observations(record.samples).items():
-        values |= {f"{prefix}_{name}_ms": value for name, value in summarise_ms(observations).items()}
+        values |= {
+            f"{prefix}_{name}_ms": value for name, value in summarise_ms(observations).items()
+        }
     values["prefix_hit_ratio"] = _prefix_hit_ratio(record)
     values["energy_per_output_token_j"] = _energy_per_token(record)
     return RoundMetrics(
-        record.round_index, record.pair_index, values, record.invalid_reasons, ns_to_s(record.end_ns - record.start_ns), _readings(record)
+        record.round_index,
+        record.pair_index,
+        values,
+        record.invalid_reasons,
+        ns_to_s(record.end_ns - record.start_ns),
+        _readings(record),
     )
 
 
@@ -60,9 +85,15 @@ def _readings(record: RoundRecord) -> tuple[TelemetryReading, ...]:
 
 
 def meets_service_level(sample: RequestSample, service_level: ServiceLevel) -> bool:
-    """OK, first token in time, and TPOT within its bound (a reply of one token has no TPOT to break)."""
+    """OK, first token in time, and TPOT within its bound (a reply of one token has no
+    TPOT to break).
+    """
     first_ns = ttft_ns(sample)
-    if sample.status is not RequestStatus.OK or first_ns is None or first_ns > service_level.ttft_ms * NS_PER_MS:
+    if (
+        sample.status is not RequestStatus.OK
+        or first_ns is None
+        or first_ns > service_level.ttft_ms * NS_PER_MS
+    ):
         return False
     per_token_ns = tpot_ns(sample)
     return per_token_ns is None or per_token_ns <= service_level.tpot_ms * NS_PER_MS
@@ -77,25 +108,40 @@ def window_s(samples: tuple[RequestSample, ...]) -> float | None:
     return ns_to_s(max(lasts_ns) - min(sends_ns))
 
 
-def _throughput(samples: tuple[RequestSample, ...], service_level: ServiceLevel | None) -> dict[str, MetricValue]:
-    """Tokens count whatever became of their request: the engine made them in this time. Requests count when they ended OK."""
+def _throughput(
+    samples: tuple[RequestSample, ...], service_level: ServiceLevel | None
+) -> dict[str, MetricValue]:
+    """Tokens count whatever became of their request: the engine made them in this time.
+    Requests count when they ended OK.
+    """
     duration_s = window_s(samples)
-    failed = dict(Counter(sample.status.value for sample in samples if sample.status is not RequestStatus.OK))
+    failed = dict(
+        Counter(sample.status.value for sample in samples if sample.status is not RequestStatus.OK)
+    )
 
     def rate(amount: Callable[[RequestSample], int], excluded: dict[str, int]) -> MetricValue:
         if duration_s is None:
             return MetricValue(None, 0, excluded)
-        return MetricValue(sum(map(amount, samples)) / duration_s, len(samples) - sum(excluded.values()), excluded)
+        return MetricValue(
+            sum(map(amount, samples)) / duration_s, len(samples) - sum(excluded.values()), excluded
+        )
 
     values = {
         "output_tokens_per_s": rate(lambda sample: sample.output_token_count, {}),
-        "total_tokens_per_s": rate(lambda sample: sample.output_token_count + (sample.prompt_token_count if sample.chunks else 0), {}),
+        "total_tokens_per_s": rate(
+            lambda sample: (
+                sample.output_token_count + (sample.prompt_token_count if sample.chunks else 0)
+            ),
+            {},
+        ),
         "requests_per_s": rate(lambda sample: sample.status is RequestStatus.OK, failed),
     }
     if service_level is None:
         values["goodput_requests_per_s"] = MetricValue(None, 0, {"no_service_level": len(samples)})
     else:
-        values["goodput_requests_per_s"] = rate(lambda sample: meets_service_level(sample, service_level), failed)
+        values["goodput_requests_per_s"] = rate(
+            lambda sample: meets_service_level(sample, service_level), failed
+        )
     return values
 
 
@@ -103,7 +149,9 @@ def _prefix_hit_ratio(record: RoundRecord) -> MetricValue:
     hits = record.counters.get("vllm:prefix_cache_hits_total")
     queries = record.counters.get("vllm:prefix_cache_queries_total")
     if hits is None or not queries:
-        return MetricValue(None, 0, {"no_counter": 1} if hits is None or queries is None else {"nothing_asked": 1})
+        return MetricValue(
+            None, 0, {"no_counter": 1} if hits is None or queries is None else {"nothing_asked": 1}
+        )
     return MetricValue(hits / queries, int(queries))
 
 

@@ -1,8 +1,9 @@
-"""The environment of a session: what the machine brings. Recorded and reported, never locked. Pure.
+"""The environment of a session: what the machine brings. Recorded and reported, never
+locked. Pure.
 
-The lock (``metrics.resolved``) holds what a change can decide. Each machine has its own Python,
-driver, distribution, kernel and processor, and a run on it must still be comparable. So these are
-kept with each session and in the baseline.
+The lock (``metrics.resolved``) holds what a change can decide. Each machine has its own
+Python, driver, distribution, kernel and processor, and a run on it must still be
+comparable. So these are kept with each session and in the baseline.
 """
 
 from __future__ import annotations
@@ -12,26 +13,36 @@ from typing import Any, Final
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "python": "the interpreter comes with the machine's distribution, down to its patch release",
-    "driver": "the device's driver belongs to the host; containers and engine environments use what is there",
+    "driver": (
+        "the device's driver belongs to the host; containers and engine environments use what is"
+        " there"
+    ),
     "distribution": "the C library and the system libraries belong to the host or its image",
     "kernel": "the host's kernel schedules the engine's processes; an image cannot bring its own",
-    "processor": "the host's processor; targets of another hardware class have baselines of their own",
+    "processor": (
+        "the host's processor; targets of another hardware class have baselines of their own"
+    ),
 }
 """Name of each value of the environment and why it is not locked."""
 
 FORMERLY_LOCKED: Final[dict[str, str]] = {"version.python": "python", "version.driver": "driver"}
-"""Keys of the resolved configuration in older files, and the environment's name for each."""
+"""Keys of the resolved configuration in older files, and the environment's name for
+each.
+"""
 
 UNKNOWN: Final = "unknown"
 
 Environment = Mapping[str, str]
 
 
-def read_environment(server_info: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def read_environment(
+    server_info: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
     """The environment of an engine, from the identity of each rank.
 
-    A value that cannot be read is left out. Ranks on hosts that differ give both values, in the
-    order of ranks. Python and driver fall back to the server's own account.
+    A value that cannot be read is left out. Ranks on hosts that differ give both
+    values, in the order of ranks. Python and driver fall back to the server's own
+    account.
     """
     system = server_info.get("system_env") or {}
     fallback = {
@@ -52,22 +63,32 @@ def _known(value: object) -> str:
 
 
 def without_environment(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration without the keys of older files that are environment now."""
+    """A resolved configuration without the keys of older files that are environment
+    now.
+    """
     return {key: value for key, value in resolved.items() if key not in FORMERLY_LOCKED}
 
 
 def environment_of(recorded: Environment, resolved: Mapping[str, Any]) -> dict[str, str]:
-    """A session's environment. Older recordings have it in their resolved configuration."""
+    """A session's environment. Older recordings have it in their resolved
+    configuration.
+    """
     if recorded:
         return dict(recorded)
-    return {name: str(resolved[key]) for key, name in FORMERLY_LOCKED.items() if resolved.get(key) is not None}
+    return {
+        name: str(resolved[key])
+        for key, name in FORMERLY_LOCKED.items()
+        if resolved.get(key) is not None
+    }
 
 
-def environment_changes(recorded: Iterable[Environment], seen: Iterable[Environment]) -> tuple[str, ...]:
+def environment_changes(
+    recorded: Iterable[Environment], seen: Iterable[Environment]
+) -> tuple[str, ...]:
     """``python 3.11.7 -> 3.11.2`` for each value that was seen and never recorded.
 
-    A value that was not recorded cannot differ. A recorded one that cannot be read now is
-    ``unknown``.
+    A value that was not recorded cannot differ. A recorded one that cannot be read now
+    is ``unknown``.
     """
     before, now = list(recorded), list(seen)
     changes = []
@@ -81,4 +102,7 @@ def environment_changes(recorded: Iterable[Environment], seen: Iterable[Environm
 
 def environment_text(environment: Environment) -> str:
     """One line: ``python 3.11.7, kernel 6.1.0``, or ``not recorded``."""
-    return ", ".join(f"{name} {environment[name]}" for name in ENVIRONMENT if name in environment) or "not recorded"
+    return (
+        ", ".join(f"{name} {environment[name]}" for name in ENVIRONMENT if name in environment)
+        or "not recorded"
+    )

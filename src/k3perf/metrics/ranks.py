@@ -1,7 +1,8 @@
-"""What the ranks and devices of one engine differ in: the worst rank of each memory part, the spread beside it, the slowest device's clock,
-and what parallelism brought.
+"""What the ranks and devices of one engine differ in: the worst rank of each memory
+part, the spread beside it, the slowest device's clock, and what parallelism brought.
 
-Pure. A part that some rank does not report has no worst: a maximum over the others could hide the very rank that grew.
+Pure. A part that some rank does not report has no worst: a maximum over the others
+could hide the very rank that grew.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ PARTS: Final = tuple(name for name in RankMemory.__dataclass_fields__ if name.en
 CLOCK_READING: Final = "sm_clock_min_mhz"
 
 DeviceClocks = dict[str, float | None]
-"""Lowest SM clock in MHz by the place it was read; None where it could not be read in some round."""
+"""Lowest SM clock in MHz by the place it was read; None where it could not be read in
+some round.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSpread:
-    """One memory part over all ranks, in bytes. The worst rank is the one with the most, which is what the part's metric is judged by."""
+    """One memory part over all ranks, in bytes. The worst rank is the one with the
+    most, which is what the part's metric is judged by.
+    """
 
     part: str
     worst_rank: int
@@ -33,26 +38,37 @@ class RankSpread:
 
     @property
     def spread_ratio(self) -> float:
-        """(worst - smallest) / worst: 0 when all are equal or all are 0, towards 1 the more unequal."""
-        return (self.worst_bytes - self.smallest_bytes) / self.worst_bytes if self.worst_bytes else 0.0
+        """(worst - smallest) / worst: 0 when all are equal or all are 0, towards 1 the
+        more unequal.
+        """
+        return (
+            (self.worst_bytes - self.smallest_bytes) / self.worst_bytes if self.worst_bytes else 0.0
+        )
 
     @property
     def text(self) -> str:
         """The worst rank's figure and how far it is from the smallest."""
         more = format_bytes(self.worst_bytes - self.smallest_bytes)
-        return f"{self.part} {format_bytes(self.worst_bytes)} on rank {self.worst_rank} (spread {more}, {self.spread_ratio:.2%})"
+        return (
+            f"{self.part} {format_bytes(self.worst_bytes)} on rank {self.worst_rank} (spread"
+            f" {more}, {self.spread_ratio:.2%})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """``spreads`` by part; ``incomplete`` names each part that only some ranks report, with the ranks that do not."""
+    """``spreads`` by part; ``incomplete`` names each part that only some ranks report,
+    with the ranks that do not.
+    """
 
     spreads: dict[str, RankSpread]
     incomplete: dict[str, tuple[int, ...]]
 
 
 def rank_report(memory: tuple[RankMemory, ...]) -> RankReport:
-    """The spread of every part that all ranks report; parts that none reports are left out. The lowest rank wins among equal worst ones."""
+    """The spread of every part that all ranks report; parts that none reports are left
+    out. The lowest rank wins among equal worst ones.
+    """
     spreads: dict[str, RankSpread] = {}
     incomplete: dict[str, tuple[int, ...]] = {}
     for part in PARTS:
@@ -66,10 +82,13 @@ def rank_report(memory: tuple[RankMemory, ...]) -> RankReport:
 
 
 def memory_note(sessions: Sequence[tuple[RankMemory, ...]], rank_count: int) -> str:
-    """A cell's ranks in a sentence: which parts are equal, the worst rank and the spread of the others, parts that some rank does not tell,
-    and how many of its ``rank_count`` ranks were not read at all (those of data-parallel engines on another host: ``ServerProbe.every_rank``).
+    """A cell's ranks in a sentence: which parts are equal, the worst rank and the
+    spread of the others, parts that some rank does not tell, and how many of its
+    ``rank_count`` ranks were not read at all (those of data-parallel engines on another
+    host: ``ServerProbe.every_rank``).
 
-    Of several sessions the one in which a part spreads most speaks for it. Empty for engines of one rank and where nothing was read.
+    Of several sessions the one in which a part spreads most speaks for it. Empty for
+    engines of one rank and where nothing was read.
     """
     answered = [memory for memory in sessions if memory]
     if rank_count < 2 or not answered:
@@ -114,7 +133,9 @@ def device_clocks(rounds: Iterable[RoundRecord]) -> DeviceClocks:
 
 
 def clock_note(sessions: Sequence[DeviceClocks]) -> str:
-    """A cell's devices in a sentence, the slowest first: its clock is the one that ``sm_clock_min_mhz`` judges. Empty for fewer than two devices."""
+    """A cell's devices in a sentence, the slowest first: its clock is the one that
+    ``sm_clock_min_mhz`` judges. Empty for fewer than two devices.
+    """
     lowest: DeviceClocks = {}
     for clocks in sessions:
         for place, clock_mhz in clocks.items():
@@ -122,29 +143,47 @@ def clock_note(sessions: Sequence[DeviceClocks]) -> str:
     if len(lowest) < 2:
         return ""
     ordered = sorted(lowest.items(), key=lambda item: (item[1] is None, item[1] or 0.0, item[0]))
-    listed = [f"{place} not read in every round" if clock is None else f"{clock:.0f} MHz on {place}" for place, clock in ordered]
+    listed = [
+        f"{place} not read in every round" if clock is None else f"{clock:.0f} MHz on {place}"
+        for place, clock in ordered
+    ]
     return f"lowest SM clock of each device, the slowest is judged: {', '.join(listed)}"
 
 
-def scaling_efficiency_ratio(throughput_per_s: float, device_count: int, single_throughput_per_s: float) -> float:
-    """Throughput of ``device_count`` devices over ``device_count`` times that of one; 1.0 is perfect. Both must be measured alike.
+def scaling_efficiency_ratio(
+    throughput_per_s: float, device_count: int, single_throughput_per_s: float
+) -> float:
+    """Throughput of ``device_count`` devices over ``device_count`` times that of one;
+    1.0 is perfect. Both must be measured alike.
 
-    Raises ValueError for a throughput of one device or a device count that is not above 0: a ratio to nothing says nothing.
+    Raises ValueError for a throughput of one device or a device count that is not above
+    0: a ratio to nothing says nothing.
     """
     if single_throughput_per_s <= 0 or device_count < 1:
-        raise ValueError(f"no efficiency from {single_throughput_per_s} per second on one device and {device_count} devices")
+        raise ValueError(
+            f"no efficiency from {single_throughput_per_s} per second on one device and"
+            f" {device_count} devices"
+        )
     return throughput_per_s / (device_count * single_throughput_per_s)
 
 
 def balance_ratio(requests_by_endpoint: dict[str, int]) -> float | None:
-    """The busiest endpoint's share over the even share: 1.0 is balanced, the number of endpoints is one taking all. None without requests."""
+    """The busiest endpoint's share over the even share: 1.0 is balanced, the number of
+    endpoints is one taking all. None without requests.
+    """
     total = sum(requests_by_endpoint.values())
     return max(requests_by_endpoint.values()) * len(requests_by_endpoint) / total if total else None
 
 
 def _spread(part: str, values: dict[int, int]) -> RankSpread:
     worst = max(values.values())
-    return RankSpread(part, min(rank for rank, value in values.items() if value == worst), worst, min(values.values()), len(values))
+    return RankSpread(
+        part,
+        min(rank for rank, value in values.items() if value == worst),
+        worst,
+        min(values.values()),
+        len(values),
+    )
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:

@@ -1,8 +1,10 @@
-"""Server-info JSON -> a flat dict of the values that decide speed or memory (the lock), and the readable difference of two such dicts.
+"""Server-info JSON -> a flat dict of the values that decide speed or memory (the lock),
+and the readable difference of two such dicts.
 
-It holds what a change can decide, each key with its reason: whole sections, single keys of other sections, versions. What the machine
-brings is environment (``metrics.environment``). Pure: reads no server and no file. A section that a release no longer has is an error of
-the reading, not an empty dict.
+It holds what a change can decide, each key with its reason: whole sections, single keys
+of other sections, versions. What the machine brings is environment
+(``metrics.environment``). Pure: reads no server and no file. A section that a release
+no longer has is an error of the reading, not an empty dict.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Sections of ``vllm_config`` in which every value counts unless it is in NOISE. New keys of a release are taken in by themselves.
+# Sections of ``vllm_config`` in which every value counts unless it is in NOISE. New
+# keys of a release are taken in by themselves.
 SECTIONS: Final[dict[str, str]] = {
-    "cache_config": "sizes, types and layout of the KV cache: how many tokens fit and how fast they are read",
+    "cache_config": (
+        "sizes, types and layout of the KV cache: how many tokens fit and how fast they are read"
+    ),
     "scheduler_config": "which requests share a step, and how large a step is",
     "parallel_config": "how the model is split over ranks, and by what they exchange data",
     "compilation_config": "which graphs are compiled and captured",
@@ -45,7 +50,9 @@ CHOSEN: Final[dict[str, dict[str, str]]] = {
     },
     "load_config": {"load_format": "dummy weights or those of a checkpoint"},
     "device_config": {"device": "the kind of device that computes"},
-    "observability_config": {"jit_monitor_mode": "whether compiles in service are seen, and at what cost"},
+    "observability_config": {
+        "jit_monitor_mode": "whether compiles in service are seen, and at what cost"
+    },
 }
 
 TOP_LEVEL: Final[dict[str, str]] = {
@@ -54,7 +61,8 @@ TOP_LEVEL: Final[dict[str, str]] = {
     "additional_config": "what a platform's plugin reads",
 }
 
-# Patterns (whole keys) of values that differ from start to start or from machine to machine and decide nothing.
+# Patterns (whole keys) of values that differ from start to start or from machine to
+# machine and decide nothing.
 NOISE: Final[tuple[str, ...]] = (
     # ports, addresses, ids and ranks of this start
     r"parallel_config\.(.*_port|.*_port_list|.*_ip|master_addr|node_rank|rank|.*_rank|.*_rank_local|_api_process_.*|placement_group)",
@@ -81,7 +89,8 @@ ENVIRONMENT_NOISE: Final[tuple[str, ...]] = (
     r"VLLM_(SERVER_DEV_MODE|ALLOW_INSECURE_SERIALIZATION|MEDIA_.*|IMAGE_.*|AUDIO_.*|VIDEO_.*|MAX_(AUDIO|IMAGE|EMBED|MEDIA)_.*)",
 )
 
-# Versions that an upgrade under test changes, from ``system_env`` and from the worker's own identity.
+# Versions that an upgrade under test changes, from ``system_env`` and from the worker's
+# own identity.
 LOCKED_VERSIONS: Final[dict[str, str]] = {
     "vllm": "the code that schedules and serves; its defaults are the configuration",
     "torch": "operators, allocator and compiler of the model's code",
@@ -93,7 +102,10 @@ LOCKED_VERSIONS: Final[dict[str, str]] = {
 
 _OTHER_REASONS: Final[dict[str, str]] = {
     "backend": "the kernel that was chosen where the configuration says auto",
-    "env": "vLLM's own environment variables switch kernels, layouts and limits; those that decide nothing are in ENVIRONMENT_NOISE",
+    "env": (
+        "vLLM's own environment variables switch kernels, layouts and limits; those that decide"
+        " nothing are in ENVIRONMENT_NOISE"
+    ),
 }
 
 _MEASURED: Final[dict[str, str]] = {
@@ -105,12 +117,16 @@ _MEASURED: Final[dict[str, str]] = {
 
 
 class MissingSectionError(ValueError):
-    """The server's answer lacks a part that must be there: another vLLM layout than this reader knows."""
+    """The server's answer lacks a part that must be there: another vLLM layout than
+    this reader knows.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDifference:
-    """One value that two resolved configurations do not share; ``ABSENT`` stands for a key that one of them lacks."""
+    """One value that two resolved configurations do not share; ``ABSENT`` stands for a
+    key that one of them lacks.
+    """
 
     key: str
     was: object
@@ -120,11 +136,16 @@ class ResolvedDifference:
 ABSENT: Final = "(absent)"
 
 
-def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Flat ``section.key`` -> value of everything that decides speed or memory, sorted by key.
+def resolved_config(
+    server_info: Mapping[str, Any], identity: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Flat ``section.key`` -> value of everything that decides speed or memory, sorted
+    by key.
 
-    ``server_info`` is the JSON of ``/server_info?config_format=json``; ``identity`` the worker's own versions, which win over the
-    server's, and the backends that it chose where the configuration says "auto". Raises MissingSectionError when the cache or scheduler section is gone.
+    ``server_info`` is the JSON of ``/server_info?config_format=json``; ``identity`` the
+    worker's own versions, which win over the server's, and the backends that it chose
+    where the configuration says "auto". Raises MissingSectionError when the cache or
+    scheduler section is gone.
     """
     config = _config(server_info)
     flat: dict[str, Any] = {}
@@ -140,7 +161,9 @@ def resolved_config(server_info: Mapping[str, Any], identity: Mapping[str, Any] 
     kept = {key: value for key, value in flat.items() if not _matches(key, NOISE)}
     kept.update(_environment(server_info))
     kept.update(_versions(server_info, identity or {}))
-    kept.update({f"backend.{kind}": name for kind, name in ((identity or {}).get("backends") or {}).items()})
+    kept.update(
+        {f"backend.{kind}": name for kind, name in ((identity or {}).get("backends") or {}).items()}
+    )
     return dict(sorted(kept.items()))
 
 
@@ -155,16 +178,22 @@ def reason_of(key: str) -> str:
 
 
 def capacity_values(server_info: Mapping[str, Any]) -> dict[str, float | None]:
-    """KV capacity as the engine itself resolved it: tokens, concurrency, blocks, effective block size. None: not offered."""
+    """KV capacity as the engine itself resolved it: tokens, concurrency, blocks,
+    effective block size. None: not offered.
+    """
     cache = _config(server_info)["cache_config"]
     return {name: cache.get(key) for name, key in _MEASURED.items()}
 
 
 def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[ResolvedDifference, ...]:
-    """Every key whose value differs or that only one side has, sorted by key. Equal numbers of another type are equal (1 and 1.0)."""
+    """Every key whose value differs or that only one side has, sorted by key. Equal
+    numbers of another type are equal (1 and 1.0).
+    """
     keys = sorted(set(was) | set(now))
     return tuple(
-        ResolvedDifference(key, was.get(key, ABSENT), now.get(key, ABSENT)) for key in keys if was.get(key, ABSENT) != now.get(key, ABSENT)
+        ResolvedDifference(key, was.get(key, ABSENT), now.get(key, ABSENT))
+        for key in keys
+        if was.get(key, ABSENT) != now.get(key, ABSENT)
     )
 
 
@@ -179,7 +208,10 @@ FORCING: Final[tuple[tuple[str, str], ...]] = (
         r"cache_config\.(block_size|mamba_block_size|effective_attention_block_size)",
         r"Setting attention block size to|requires block_size=",
     ),
-    (r"cache_config\.(block_size|effective_attention_block_size)", r"Setting kv cache block size to"),
+    (
+        r"cache_config\.(block_size|effective_attention_block_size)",
+        r"Setting kv cache block size to",
+    ),
     (r"cache_config\.mamba_page_size_padded", r"Padding mamba page size"),
     (r"cache_config\.mamba_cache_mode", r"Mamba cache mode is set to"),
     (r"scheduler_config\.max_num_batched_tokens", r"max_num_batched_tokens"),
@@ -192,7 +224,9 @@ FORCING: Final[tuple[tuple[str, str], ...]] = (
 
 
 def forced_by(key: str, log_lines: Iterable[str]) -> str:
-    """The last line of the engine's log that says why ``key`` has its value, from its message on; empty when none says so."""
+    """The last line of the engine's log that says why ``key`` has its value, from its
+    message on; empty when none says so.
+    """
     patterns = [line for pattern, line in FORCING if re.fullmatch(pattern, key)]
     found = ""
     for text in log_lines:
@@ -204,10 +238,16 @@ def forced_by(key: str, log_lines: Iterable[str]) -> str:
 def _config(server_info: Mapping[str, Any]) -> Mapping[str, Any]:
     config = server_info.get("vllm_config")
     if not isinstance(config, Mapping):
-        raise MissingSectionError("server info has no JSON 'vllm_config'; ask the route with config_format=json, in dev mode")
+        raise MissingSectionError(
+            "server info has no JSON 'vllm_config'; ask the route with config_format=json, in dev"
+            " mode"
+        )
     for section in ("cache_config", "scheduler_config"):
         if not isinstance(config.get(section), Mapping):
-            raise MissingSectionError(f"server info has no {section!r}; this vLLM release lays its configuration out differently")
+            raise MissingSectionError(
+                f"server info has no {section!r}; this vLLM release lays its configuration out"
+                " differently"
+            )
     return config
 
 
@@ -221,7 +261,11 @@ def _flatten(prefix: str, value: Any, into: dict[str, Any]) -> None:
 
 def _environment(server_info: Mapping[str, Any]) -> dict[str, Any]:
     environment = server_info.get("vllm_env") or {}
-    return {f"env.{key}": value for key, value in environment.items() if not _matches(key, ENVIRONMENT_NOISE)}
+    return {
+        f"env.{key}": value
+        for key, value in environment.items()
+        if not _matches(key, ENVIRONMENT_NOISE)
+    }
 
 
 def _versions(server_info: Mapping[str, Any], identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Session records to SESSION metrics: memory of the worst rank, capacity, start-up. Pure.
+"""Session records to SESSION metrics: memory of the worst rank, capacity, start-up.
+Pure.
 
-A part that one rank could not tell leaves the metric None: the worst of the others need not be the worst.
+A part that one rank could not tell leaves the metric None: the worst of the others need
+not be the worst.
 """
 
 from __future__ import annotations
@@ -23,33 +25,47 @@ _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
 RANK_METRICS: Final = frozenset((*_RANK_PARTS, "kv_bytes_per_token"))
 """Metrics of the worst rank; the ``n`` of their values is how many ranks were read."""
 
-KV_METRICS: Final = frozenset({"kv_cache_bytes", "kv_capacity_tokens", "kv_bytes_per_token", "max_concurrency_ratio"})
+KV_METRICS: Final = frozenset(
+    {"kv_cache_bytes", "kv_capacity_tokens", "kv_bytes_per_token", "max_concurrency_ratio"}
+)
 """What the size of the KV cache decides."""
 
 SERVING_METRICS: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
-"""Memory that depends on what was served, and so belongs to a workload; all other exact metrics are settled when the engine starts."""
+"""Memory that depends on what was served, and so belongs to a workload; all other exact
+metrics are settled when the engine starts.
+"""
 
 
 def session_values(record: SessionRecord) -> dict[str, MetricValue]:
-    """Every SESSION metric by name; None where it was not offered or not seen, with the reason counted."""
+    """Every SESSION metric by name; None where it was not offered or not seen, with the
+    reason counted.
+    """
     values = {name: _worst_rank(record.memory, part) for name, part in _RANK_PARTS.items()}
     values["engine_peak_rss_bytes"] = _single(record.engine_peak_resident_bytes)
     values["kv_capacity_tokens"] = _single(record.kv_capacity_tokens)
-    values["kv_bytes_per_token"] = _bytes_per_token(values["kv_cache_bytes"], record.kv_capacity_tokens)
+    values["kv_bytes_per_token"] = _bytes_per_token(
+        values["kv_cache_bytes"], record.kv_capacity_tokens
+    )
     values["max_concurrency_ratio"] = _single(record.kv_max_concurrency_ratio)
     values |= _start_up(record)
     return values
 
 
 def _single(value: float | None) -> MetricValue:
-    return MetricValue(None, 0, {"not_offered": 1}) if value is None else MetricValue(float(value), 1)
+    return (
+        MetricValue(None, 0, {"not_offered": 1}) if value is None else MetricValue(float(value), 1)
+    )
 
 
-def _worst_rank(ranks: tuple[RankMemory, ...], part: Callable[[RankMemory], int | None]) -> MetricValue:
+def _worst_rank(
+    ranks: tuple[RankMemory, ...], part: Callable[[RankMemory], int | None]
+) -> MetricValue:
     seen = [value for rank in ranks if (value := part(rank)) is not None]
     unseen_count = len(ranks) - len(seen)
     if unseen_count or not seen:
-        return MetricValue(None, 0, {"rank_without_it": unseen_count} if ranks else {"no_rank_seen": 1})
+        return MetricValue(
+            None, 0, {"rank_without_it": unseen_count} if ranks else {"no_rank_seen": 1}
+        )
     return MetricValue(float(max(seen)), len(seen))
 
 
@@ -60,11 +76,14 @@ def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> Metr
 
 
 _START_UP: Final = {False: "startup_cold_s", True: "startup_warm_s", None: "startup_uncompiled_s"}
-"""The name of a start's time by the state of the compile cache; None: the engine's log tells of no compiled graph."""
+"""The name of a start's time by the state of the compile cache; None: the engine's log
+tells of no compiled graph.
+"""
 
 
 def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
-    """Process start to ready under the name of the compile cache's state: cold, warm, or no compiled graphs at all; the other names are None.
+    """Process start to ready under the name of the compile cache's state: cold, warm,
+    or no compiled graphs at all; the other names are None.
 
     All are None for a process that had imported vLLM ahead of its turn.
     """

@@ -1,8 +1,11 @@
-"""Round and session records to the reasons why they cannot be trusted. Pure; the rules are data, their limits set per target.
+"""Round and session records to the reasons why they cannot be trusted. Pure; the rules
+are data, their limits set per target.
 
-A rule compares one reading with one limit. A reading that was asked for and could not be taken (named, but None) breaks a rule that
-``requires`` it: lost sight is a reason, never silence. A reading that does not exist on this hardware is not judged. Limits that are None
-are off until a target sets them (``validity`` in ``perf_tests/targets/*.yaml``, keyed by rule name).
+A rule compares one reading with one limit. A reading that was asked for and could not
+be taken (named, but None) breaks a rule that ``requires`` it: lost sight is a reason,
+never silence. A reading that does not exist on this hardware is not judged. Limits that
+are None are off until a target sets them (``validity`` in
+``perf_tests/targets/*.yaml``, keyed by rule name).
 """
 
 from __future__ import annotations
@@ -15,10 +18,18 @@ from statistics import fmean
 from typing import Final
 
 from k3perf.errors import UnknownNameError
-from k3perf.records.samples import InvalidReason, RequestStatus, RoundKind, RoundRecord, SessionRecord, TelemetryReading
+from k3perf.records.samples import (
+    InvalidReason,
+    RequestStatus,
+    RoundKind,
+    RoundRecord,
+    SessionRecord,
+    TelemetryReading,
+)
 from k3perf.units import MS_PER_S, ns_to_ms
 
-# names of readings that the engine's own log and supervisor supply (the others are telemetry's)
+# names of readings that the engine's own log and supervisor supply (the others are
+# telemetry's)
 JIT_COMPILES_READING: Final = "jit_compiles_count"
 UNCOUNTED_READING: Final = "server_counters_missing_count"
 ENGINE_RESTARTS_READING: Final = "engine_restarts_count"
@@ -27,17 +38,23 @@ ENGINE_DEATHS_READING: Final = "engine_deaths_count"
 GENERATED_COUNTER: Final = "vllm:generation_tokens_total"
 PREEMPTED_COUNTER: Final = "vllm:num_preemptions_total"
 NEEDED_COUNTERS: Final = (GENERATED_COUNTER, PREEMPTED_COUNTER)
-"""Without these a round that a stranger shared, or in which requests were preempted, would look like any other."""
+"""Without these a round that a stranger shared, or in which requests were preempted,
+would look like any other.
+"""
 
-# NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software thermal 0x20, hardware thermal 0x40, power
-# brake 0x80.
-# Idle 0x1, application clocks 0x2, the software power cap 0x4 and sync boost 0x10 are how a healthy device runs.
+# NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software
+# thermal 0x20, hardware thermal 0x40, power brake 0x80. Idle 0x1, application clocks
+# 0x2, the software power cap 0x4 and sync boost 0x10 are how a healthy device runs.
 HARMFUL_THROTTLE_BITS: Final = 0x8 | 0x20 | 0x40 | 0x80
 
-# how telemetry ends the source of a reading that this device or kernel does not have; one that is lost says something else
+# how telemetry ends the source of a reading that this device or kernel does not have;
+# one that is lost says something else
 NOT_OFFERED: Final = "not offered here"
 
-_TTFT_FLOOR_MS: Final = 10.0  # below this a difference between client and server is scheduling, not disagreement
+_TTFT_FLOOR_MS: Final = (
+    # below this a difference between client and server is scheduling, not disagreement
+    10.0
+)
 
 
 class Bound(StrEnum):
@@ -52,10 +69,13 @@ class Unseen(Exception):
 
 
 class Spoils(IntEnum):
-    """What a broken round rule spoils; a later member spoils what the earlier ones do too."""
+    """What a broken round rule spoils; a later member spoils what the earlier ones do
+    too.
+    """
 
     TIMES = 1  # the machine was not quiet: what the engine holds in memory stands
-    SERVING = 2  # other work was done than planned: what was settled at the engine's start stands
+    # other work was done than planned: what was settled at the engine's start stands
+    SERVING = 2
     ALL = 3  # the engine or its device is in doubt: nothing stands
 
 
@@ -64,13 +84,17 @@ Reading = Callable[[RoundRecord], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The telemetry reading of a name. Several readings of one name (several devices): ``pick`` chooses the worst."""
+    """The telemetry reading of a name. Several readings of one name (several devices):
+    ``pick`` chooses the worst.
+    """
 
     name: str
     pick: Callable[[list[float]], float] = max
 
     def __call__(self, record: RoundRecord) -> float | None:
-        """The reading; None when this hardware has none. Raises Unseen when its source could not be read."""
+        """The reading; None when this hardware has none. Raises Unseen when its source
+        could not be read.
+        """
         found = self._found(record)
         if not found:
             return None
@@ -79,12 +103,22 @@ class Telemetry:
         return self.pick([entry.value for entry in found if entry.value is not None])
 
     def where(self, record: RoundRecord, value: float) -> str:
-        """Where this value was read (which device, whose process, which line of the log), in brackets; empty for the whole machine."""
-        sources = dict.fromkeys(entry.source for entry in self._found(record) if entry.value == value and entry.source != "/proc")
+        """Where this value was read (which device, whose process, which line of the
+        log), in brackets; empty for the whole machine.
+        """
+        sources = dict.fromkeys(
+            entry.source
+            for entry in self._found(record)
+            if entry.value == value and entry.source != "/proc"
+        )
         return f" ({'; '.join(sources)})" if sources else ""
 
     def _found(self, record: RoundRecord) -> list[TelemetryReading]:
-        return [entry for entry in record.telemetry if entry.name == self.name and not entry.source.endswith(NOT_OFFERED)]
+        return [
+            entry
+            for entry in record.telemetry
+            if entry.name == self.name and not entry.source.endswith(NOT_OFFERED)
+        ]
 
 
 def _all_bits(values: list[float]) -> float:
@@ -112,7 +146,10 @@ class Requests:
     def where(self, record: RoundRecord, value: float) -> str:  # noqa: ARG002 - the same question as Telemetry's
         """How they ended, with the first one's own words, in brackets."""
         found = [sample for sample in record.samples if sample.status in self.statuses]
-        kinds = ", ".join(f"{count} {status}" for status, count in Counter(sample.status for sample in found).most_common())
+        kinds = ", ".join(
+            f"{count} {status}"
+            for status, count in Counter(sample.status for sample in found).most_common()
+        )
         first = next((f"; first: {sample.detail}" for sample in found if sample.detail), "")
         return f" ({kinds}{first})" if found else ""
 
@@ -122,7 +159,13 @@ def _counter(name: str) -> Reading:
 
 
 _WRONG_LENGTH: Final = Requests((RequestStatus.SHORT, RequestStatus.LONG))
-_FAILED: Final = Requests(tuple(status for status in RequestStatus if status not in (RequestStatus.OK, *_WRONG_LENGTH.statuses)))
+_FAILED: Final = Requests(
+    tuple(
+        status
+        for status in RequestStatus
+        if status not in (RequestStatus.OK, *_WRONG_LENGTH.statuses)
+    )
+)
 
 
 def _missing_samples(record: RoundRecord) -> float:
@@ -140,9 +183,11 @@ def _server_ttft_mean_ms(record: RoundRecord) -> float | None:
 
 
 def _ttft_disagreement(record: RoundRecord) -> float | None:
-    """How much longer the client's mean TTFT is than the server's own histogram says, as a share of the server's.
+    """How much longer the client's mean TTFT is than the server's own histogram says,
+    as a share of the server's.
 
-    The client always sees a little more (network, its own event loop). Differences under 10 ms are none.
+    The client always sees a little more (network, its own event loop). Differences
+    under 10 ms are none.
     """
     server_ms = _server_ttft_mean_ms(record)
     seen_ms = [
@@ -157,7 +202,9 @@ def _ttft_disagreement(record: RoundRecord) -> float | None:
 
 
 def _token_disagreement(record: RoundRecord) -> float | None:
-    """Output tokens counted by the server against those received, as a share of the received ones. Another client's traffic shows here."""
+    """Output tokens counted by the server against those received, as a share of the
+    received ones. Another client's traffic shows here.
+    """
     server = record.counters.get(GENERATED_COUNTER)
     received = sum(sample.output_token_count for sample in record.samples)
     return None if server is None or received == 0 else abs(server - received) / received
@@ -165,9 +212,11 @@ def _token_disagreement(record: RoundRecord) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. ``text`` completes the sentence "The round is invalid because ..."; ``requires``: an unreadable source breaks the rule.
+    """One rule. ``text`` completes the sentence "The round is invalid because ...";
+    ``requires``: an unreadable source breaks the rule.
 
-    ``next_step``, where a broken rule asks for more than a quieter machine, is a format string with ``{reading}``.
+    ``next_step``, where a broken rule asks for more than a quieter machine, is a format
+    string with ``{reading}``.
     """
 
     name: str
@@ -186,13 +235,17 @@ class Rule:
         try:
             reading = self.read(record)
         except Unseen as unseen:
-            return InvalidReason(self.name, str(unseen), None, self.limit) if self.requires else None
+            return (
+                InvalidReason(self.name, str(unseen), None, self.limit) if self.requires else None
+            )
         if reading is None:
             return None
         broken = reading > self.limit if self.bound is Bound.AT_MOST else reading < self.limit
         if not broken:
             return None
-        where = self.read.where(record, reading) if isinstance(self.read, Telemetry | Requests) else ""
+        where = (
+            self.read.where(record, reading) if isinstance(self.read, Telemetry | Requests) else ""
+        )
         text = f"{self.text}: {reading:g} {self.unit}, {self.bound} {self.limit:g} allowed{where}"
         if self.next_step:
             text += f". {self.next_step.format(reading=reading)}"
@@ -203,9 +256,30 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
     Rule("failed_requests", _FAILED, "requests", 0, "requests failed"),
     Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "requests ended with an unasked-for length"),
-    Rule("engine_died", Telemetry(ENGINE_DEATHS_READING), "deaths", 0, "the engine died in the round", requires=True),
-    Rule("engine_restarted", Telemetry(ENGINE_RESTARTS_READING), "restarts", 0, "an engine process was restarted", requires=True),
-    Rule("compile_in_window", Telemetry(JIT_COMPILES_READING), "kernels", 0, "kernels were compiled inside the window", requires=True),
+    Rule(
+        "engine_died",
+        Telemetry(ENGINE_DEATHS_READING),
+        "deaths",
+        0,
+        "the engine died in the round",
+        requires=True,
+    ),
+    Rule(
+        "engine_restarted",
+        Telemetry(ENGINE_RESTARTS_READING),
+        "restarts",
+        0,
+        "an engine process was restarted",
+        requires=True,
+    ),
+    Rule(
+        "compile_in_window",
+        Telemetry(JIT_COMPILES_READING),
+        "kernels",
+        0,
+        "kernels were compiled inside the window",
+        requires=True,
+    ),
     Rule(
         "server_counters",
         Telemetry(UNCOUNTED_READING),
@@ -214,13 +288,20 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         "the server does not count what the round is held against",
         requires=True,
         next_step=(
-            "This vLLM may name them differently: put its names in place of the old ones in src/k3perf/metrics/validity.py "
-            "(NEEDED_COUNTERS), or set `validity: {{server_counters: {reading:g}}}` in the target to measure without them"
+            "This vLLM may name them differently: put its names in place of the old ones in"
+            " src/k3perf/metrics/validity.py (NEEDED_COUNTERS), or set `validity:"
+            " {{server_counters: {reading:g}}}` in the target to measure without them"
         ),
     ),
     Rule("preemptions", _counter(PREEMPTED_COUNTER), "preemptions", 0, "requests were preempted"),
     Rule("client_lag_p99_ms", _client_lag_ms, "ms", 20.0, "the load generator sent late"),
-    Rule("ttft_disagreement_ratio", _ttft_disagreement, "of the server's", 0.25, "client and server disagree on the time to first token"),
+    Rule(
+        "ttft_disagreement_ratio",
+        _ttft_disagreement,
+        "of the server's",
+        0.25,
+        "client and server disagree on the time to first token",
+    ),
     Rule(
         "token_disagreement_ratio",
         _token_disagreement,
@@ -228,11 +309,47 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         0.0,
         "client and server disagree on the token count",
     ),
-    Rule("harmful_throttle_bits", _harmful_throttle, "(NVML bits)", 0, "the device throttled", requires=True),
-    Rule("sm_clock_min_mhz", Telemetry("sm_clock_min_mhz", min), "MHz", None, "the device's clock fell", Bound.AT_LEAST, requires=True),
-    Rule("temperature_max_c", Telemetry("temperature_max_c"), "degrees C", 87.0, "the device was too hot", requires=True),
-    Rule("power_mean_w", Telemetry("power_mean_w"), "W", None, "the device drew more power than the target allows", requires=True),
-    Rule("ecc_errors_count", Telemetry("ecc_errors_count"), "errors", 0, "uncorrected ECC errors", requires=True),
+    Rule(
+        "harmful_throttle_bits",
+        _harmful_throttle,
+        "(NVML bits)",
+        0,
+        "the device throttled",
+        requires=True,
+    ),
+    Rule(
+        "sm_clock_min_mhz",
+        Telemetry("sm_clock_min_mhz", min),
+        "MHz",
+        None,
+        "the device's clock fell",
+        Bound.AT_LEAST,
+        requires=True,
+    ),
+    Rule(
+        "temperature_max_c",
+        Telemetry("temperature_max_c"),
+        "degrees C",
+        87.0,
+        "the device was too hot",
+        requires=True,
+    ),
+    Rule(
+        "power_mean_w",
+        Telemetry("power_mean_w"),
+        "W",
+        None,
+        "the device drew more power than the target allows",
+        requires=True,
+    ),
+    Rule(
+        "ecc_errors_count",
+        Telemetry("ecc_errors_count"),
+        "errors",
+        0,
+        "uncorrected ECC errors",
+        requires=True,
+    ),
     Rule(
         "foreign_device_processes_count",
         Telemetry("foreign_device_processes_count"),
@@ -241,10 +358,34 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         "other processes used the device",
         requires=True,
     ),
-    Rule("steal_ratio", Telemetry("steal_ratio"), "of the time", 0.02, "the hypervisor took processor time away"),
-    Rule("psi_cpu_some_ratio", Telemetry("psi_cpu_some_ratio"), "of the time", None, "tasks waited for a processor"),
-    Rule("psi_memory_some_ratio", Telemetry("psi_memory_some_ratio"), "of the time", 0.05, "tasks waited for memory"),
-    Rule("foreign_cpu_ratio", Telemetry("foreign_cpu_ratio"), "of the processors", 0.1, "other processes used the processors"),
+    Rule(
+        "steal_ratio",
+        Telemetry("steal_ratio"),
+        "of the time",
+        0.02,
+        "the hypervisor took processor time away",
+    ),
+    Rule(
+        "psi_cpu_some_ratio",
+        Telemetry("psi_cpu_some_ratio"),
+        "of the time",
+        None,
+        "tasks waited for a processor",
+    ),
+    Rule(
+        "psi_memory_some_ratio",
+        Telemetry("psi_memory_some_ratio"),
+        "of the time",
+        0.05,
+        "tasks waited for memory",
+    ),
+    Rule(
+        "foreign_cpu_ratio",
+        Telemetry("foreign_cpu_ratio"),
+        "of the processors",
+        0.1,
+        "other processes used the processors",
+    ),
     Rule("swap_used_bytes", Telemetry("swap_used_bytes"), "bytes", 0, "memory was swapped out"),
     Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
 )
@@ -263,16 +404,22 @@ TIMES_RULES: Final = frozenset(
         "clock_jump_ms",
     }
 )
-"""Rules that only ask for a quiet machine. Memory, capacity and configuration do not need one."""
+"""Rules that only ask for a quiet machine. Memory, capacity and configuration do not
+need one.
+"""
 
-ENGINE_RULES: Final = frozenset({"engine_died", "engine_restarted", "ecc_errors_count", "foreign_device_processes_count"})
+ENGINE_RULES: Final = frozenset(
+    {"engine_died", "engine_restarted", "ecc_errors_count", "foreign_device_processes_count"}
+)
 """Rules that put the engine or its device in doubt, and with them every reading."""
 
 _RULE_NAMES: Final = frozenset(rule.name for rule in ROUND_RULES)
 
 
 def spoiled_by(reason: InvalidReason) -> Spoils:
-    """What a round's reason spoils: everything where the rule is unknown, as in a file of another release."""
+    """What a round's reason spoils: everything where the rule is unknown, as in a file
+    of another release.
+    """
     if reason.rule in TIMES_RULES:
         return Spoils.TIMES
     return Spoils.SERVING if reason.rule in _RULE_NAMES - ENGINE_RULES else Spoils.ALL
@@ -284,10 +431,14 @@ SESSION_RULES: Final[dict[str, float]] = {
     VALID_ROUNDS_LIMIT: 1,
     SPREAD_LIMIT: 3.0,
 }
-"""Limits by rule. How many times as much as recorded a session's rounds may spread is judged by the gate, which knows the recorded noise of every
-metric (``gate.reference``); the rest in ``judge_session``."""
+"""Limits by rule. How many times as much as recorded a session's rounds may spread is
+judged by the gate, which knows the recorded noise of every metric (``gate.reference``);
+the rest in ``judge_session``.
+"""
 READINGS_TOLD: Final = 3
-"""Of so many broken rules the last reading is told where a session has too few valid rounds."""
+"""Of so many broken rules the last reading is told where a session has too few valid
+rounds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,17 +450,25 @@ class ValidityRules:
 
     @classmethod
     def for_target(cls, overrides: Mapping[str, float]) -> ValidityRules:
-        """The default rules with ``TargetSpec.validity`` laid over them; UnknownNameError for a rule nobody defined."""
+        """The default rules with ``TargetSpec.validity`` laid over them;
+        UnknownNameError for a rule nobody defined.
+        """
         known = {rule.name for rule in ROUND_RULES} | set(SESSION_RULES)
         for name in overrides:
             if name not in known:
                 raise UnknownNameError("validity rule", name, tuple(sorted(known)))
-        rounds = tuple(replace(rule, limit=overrides.get(rule.name, rule.limit)) for rule in ROUND_RULES)
-        return cls(rounds, {name: overrides.get(name, limit) for name, limit in SESSION_RULES.items()})
+        rounds = tuple(
+            replace(rule, limit=overrides.get(rule.name, rule.limit)) for rule in ROUND_RULES
+        )
+        return cls(
+            rounds, {name: overrides.get(name, limit) for name, limit in SESSION_RULES.items()}
+        )
 
 
 def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
-    """Every rule that the round breaks, in the table's order; empty for a valid round. Reasons the record has already are not repeated."""
+    """Every rule that the round breaks, in the table's order; empty for a valid round.
+    Reasons the record has already are not repeated.
+    """
     return tuple(reason for rule in rules.rounds if (reason := rule.judge(record)) is not None)
 
 
@@ -323,5 +482,8 @@ def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidR
     last = {reason.rule: reason.text for entry in measured for reason in entry.invalid_reasons}
     told = "; ".join(last[rule] for rule in sorted(last)[:READINGS_TOLD])
     why = f" (broken: {', '.join(sorted(last))}); last: {told}" if last else ""
-    text = f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g} needed{why}"
+    text = (
+        f"too few valid rounds: {len(valid)} of {len(measured)} measured, at least {needed:g}"
+        f" needed{why}"
+    )
     return (InvalidReason(VALID_ROUNDS_LIMIT, text, float(len(valid)), needed),)

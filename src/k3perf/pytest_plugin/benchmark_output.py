@@ -1,7 +1,7 @@
 """pytest-benchmark's own output: only when a ``--benchmark-*`` option asks for it.
 
-The suite's tables are the report. pytest-benchmark's table of replayed rounds beside them, its line in the
-header and the folder it makes are for runs that ask for them.
+The suite's tables are the report. pytest-benchmark's table of replayed rounds beside
+them, its line in the header and the folder it makes are for runs that ask for them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,23 @@ _HEADER = "benchmark: "
 
 
 def asked_for(config: pytest.Config) -> bool:
-    """Whether the command line, ``PYTEST_ADDOPTS`` or ``addopts`` holds an option of pytest-benchmark."""
-    words = [*config.invocation_params.args, *config.getini("addopts"), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    """Whether the command line, ``PYTEST_ADDOPTS`` or ``addopts`` holds an option of
+    pytest-benchmark.
+    """
+    words = [
+        *config.invocation_params.args,
+        *config.getini("addopts"),
+        *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
+    ]
     return any(str(word).startswith("--benchmark-") for word in words)
 
 
 def make_no_folder(config: pytest.Config) -> None:
-    """Keep pytest-benchmark from making ``.benchmarks/`` where nothing is going to be stored. Before it is configured.
+    """Keep pytest-benchmark from making ``.benchmarks/`` where nothing is going to be
+    stored. Before it is configured.
 
-    It makes its storage's folder whether it stores or not; one that exists already is left alone.
+    It makes its storage's folder whether it stores or not; one that exists already is
+    left alone.
     """
     if not asked_for(config) and hasattr(config.option, "benchmark_storage"):
         config.option.benchmark_storage = f"file://{tempfile.gettempdir()}"
@@ -42,7 +50,9 @@ def keep_quiet(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
 
 
 def without_header(config: pytest.Config, lines: list[str | list[str]]) -> list[str | list[str]]:
-    """pytest's header lines without pytest-benchmark's settings, which no measured round follows."""
+    """pytest's header lines without pytest-benchmark's settings, which no measured
+    round follows.
+    """
     if asked_for(config):
         return lines
     return [line for line in lines if not (isinstance(line, str) and line.startswith(_HEADER))]

@@ -1,6 +1,8 @@
-"""What a pytest run ends with: one documented status out of verdicts, other failures and pytest's own word.
+"""What a pytest run ends with: one documented status out of verdicts, other failures
+and pytest's own word.
 
-Status 1 is a proven regression and nothing else. pytest gives it to every failed test, and the interpreter to every traceback.
+Status 1 is a proven regression and nothing else. pytest gives it to every failed test,
+and the interpreter to every traceback.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ ORDER: Final = (
     ExitStatus.INVALID,
     ExitStatus.INCONCLUSIVE,
 )
-"""Where several hold, the first one is the run's: what a retry cannot change before what it can."""
+"""Where several hold, the first one is the run's: what a retry cannot change before
+what it can.
+"""
 
 
 @dataclass
 class Endings:
-    """What was seen so far of a run's end. ``failures``: statuses of everything that failed and is not a verdict."""
+    """What was seen so far of a run's end. ``failures``: statuses of everything that
+    failed and is not a verdict.
+    """
 
     strict: bool = False
     checked: list[Outcome] = field(default_factory=list)
@@ -52,23 +58,35 @@ class Endings:
         if self.interrupted:
             found.append(ExitStatus.INTERRUPTED)
         known = next((status for status in ORDER if status in found), None)
-        if of_pytest in (ExitStatus.OK, ExitStatus.REGRESSED, ExitStatus.INTERRUPTED, ExitStatus.INTERNAL_ERROR):
+        if of_pytest in (
+            ExitStatus.OK,
+            ExitStatus.REGRESSED,
+            ExitStatus.INTERRUPTED,
+            ExitStatus.INTERNAL_ERROR,
+        ):
             # 1 and no failed report that says why: a plugin counts failures of its own
-            unexplained = ExitStatus.INTERNAL_ERROR if of_pytest == ExitStatus.REGRESSED else of_pytest
+            unexplained = (
+                ExitStatus.INTERNAL_ERROR if of_pytest == ExitStatus.REGRESSED else of_pytest
+            )
             return unexplained if known is None else known
         if known is None or of_pytest not in ORDER:
             return of_pytest if known is None else known
         return min(known, ExitStatus(of_pytest), key=ORDER.index)
 
     def escaped(self, error: BaseException) -> int:
-        """The status of an error at the run's very end, which it shows, unless the reader of the output is gone."""
+        """The status of an error at the run's very end, which it shows, unless the
+        reader of the output is gone.
+        """
         if isinstance(error, BrokenPipeError | KeyboardInterrupt):
             self.interrupted = True
             return self.status(ExitStatus.INTERRUPTED)
         if isinstance(error, K3PerfError | OSError):
             text, status = explain(error)
         else:
-            text, status = f"a plugin failed at the run's end: {type(error).__name__}: {error}", ExitStatus.INTERNAL_ERROR
+            text, status = (
+                f"a plugin failed at the run's end: {type(error).__name__}: {error}",
+                ExitStatus.INTERNAL_ERROR,
+            )
         self.failures.append(_status_of(error, status))
         with suppress(OSError):
             sys.stderr.write(f"k3perf: {text}\n")
@@ -76,30 +94,44 @@ class Endings:
 
 
 class EndingHooks:
-    """The hooks through which pytest tells of failures: a plugin of its own, since some of them name no configuration."""
+    """The hooks through which pytest tells of failures: a plugin of its own, since some
+    of them name no configuration.
+    """
 
     def __init__(self, endings: Endings) -> None:
         self._endings = endings
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """A failure that is not a verdict has a status of its own."""
         report = yield
         self._note(report, call.excinfo, ExitStatus.INTERNAL_ERROR)
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """A module that cannot be imported is wrong use."""
         report = yield
-        self._note(report, getattr(getattr(report, "call", None), "excinfo", None), ExitStatus.USAGE)
+        self._note(
+            report, getattr(getattr(report, "call", None), "excinfo", None), ExitStatus.USAGE
+        )
         return report
 
-    def _note(self, report: Any, excinfo: pytest.ExceptionInfo[BaseException] | None, otherwise: ExitStatus) -> None:
+    def _note(
+        self,
+        report: Any,
+        excinfo: pytest.ExceptionInfo[BaseException] | None,
+        otherwise: ExitStatus,
+    ) -> None:
         error = excinfo.value if excinfo is not None else None
         if not report.failed or any(error is failure for failure in self._endings.verdict_failures):
             return
-        if isinstance(error, K3PerfError):  # its message says all; a traceback would hide it
+        # its message says all; a traceback would hide it
+        if isinstance(error, K3PerfError):
             report.longrepr = f"{type(error).__name__}: {error}"
         self._endings.failures.append(_status_of(error, otherwise))
 
@@ -108,14 +140,20 @@ class EndingHooks:
         self._endings.failures.append(_status_of(excinfo.value, ExitStatus.INTERNAL_ERROR))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """A signal, or ``pytest.exit`` without a status. pytest raises interrupts of its own for broken modules and --stepwise."""
+        """A signal, or ``pytest.exit`` without a status. pytest raises interrupts of
+        its own for broken modules and --stepwise.
+        """
         error = excinfo.value
         of_exit = isinstance(error, pytest.exit.Exception) and error.returncode is None
-        self._endings.interrupted = self._endings.interrupted or of_exit or type(error) is KeyboardInterrupt
+        self._endings.interrupted = (
+            self._endings.interrupted or of_exit or type(error) is KeyboardInterrupt
+        )
 
 
 def _status_of(error: BaseException | None, otherwise: ExitStatus) -> ExitStatus:
-    """Of a failure that is not a verdict: never that of a regression, whatever an error class says."""
+    """Of a failure that is not a verdict: never that of a regression, whatever an error
+    class says.
+    """
     status = error.exit_status if isinstance(error, K3PerfError) else otherwise
     if isinstance(error, pytest.UsageError):
         return ExitStatus.USAGE
@@ -123,7 +161,9 @@ def _status_of(error: BaseException | None, otherwise: ExitStatus) -> ExitStatus
 
 
 def settle_output() -> None:
-    """Flush standard output. Drop what is left if its reader is gone: pytest would end with status 1 for it."""
+    """Flush standard output. Drop what is left if its reader is gone: pytest would end
+    with status 1 for it.
+    """
     if sys.stdout is None:
         return
     try:

@@ -1,4 +1,6 @@
-"""The ``k3`` fixture's object: what a test of the suite calls to have its cell measured and its family of metrics judged."""
+"""The ``k3`` fixture's object: what a test of the suite calls to have its cell measured
+and its family of metrics judged.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +13,67 @@ import pytest
 
 from k3perf.config.suite import Cell
 from k3perf.errors import ExitStatus, UsageError
-from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import CellVerdict
-from k3perf.records.metric_definitions import METRICS, Family
 from k3perf.pytest_plugin.replay import ReplayClock, carry
 from k3perf.pytest_plugin.state import PluginState
+from k3perf.records.metric_definitions import METRICS, Family
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
 from k3perf.run.suite_run import CellResult
 
 FAILING = frozenset({Outcome.REGRESSED, Outcome.CONFIG_DRIFT, Outcome.NO_BASELINE, Outcome.INVALID})
 
 
 class SuiteJudge:
-    """Measures cells on demand (once each) and fails the calling test when what it asked about is not as approved."""
+    """Measures cells on demand (once each) and fails the calling test when what it
+    asked about is not as approved.
+    """
 
     def __init__(self, state: PluginState) -> None:
         self._state = state
-        self._shown_at: dict[tuple[str, ...], str] = {}  # why a cell has no numbers, to the first test that says so
+        self._shown_at: dict[
+            tuple[str, ...], str
+        ] = {}  # why a cell has no numbers, to the first test that says so
 
-    def check(self, cell: Cell, families: tuple[Family, ...], benchmark: Any = None, clock: ReplayClock | None = None) -> None:
-        """Measure ``cell`` unless that was done; fail with the table of the families' metrics when one of them fails."""
+    def check(
+        self,
+        cell: Cell,
+        families: tuple[Family, ...],
+        benchmark: Any = None,
+        clock: ReplayClock | None = None,
+    ) -> None:
+        """Measure ``cell`` unless that was done; fail with the table of the families'
+        metrics when one of them fails.
+        """
         result = self._measure(cell)
         part = only_families(result.verdict, families)
         if benchmark is not None and clock is not None:
-            carry(benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics)
-        if not part.metrics and part.outcome is Outcome.PASS and not self._state.config.getoption("--k3-record"):
-            pytest.skip(f"no {' or '.join(families)} metric has a tolerance for {cell.cell_id}: reported, not judged")
+            carry(
+                benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics
+            )
+        if (
+            not part.metrics
+            and part.outcome is Outcome.PASS
+            and not self._state.config.getoption("--k3-record")
+        ):
+            pytest.skip(
+                f"no {' or '.join(families)} metric has a tolerance for {cell.cell_id}: reported,"
+                " not judged"
+            )
         self._conclude(part, result.verdict)
 
     def _measure(self, cell: Cell) -> CellResult:
         run = self._state.open_run()
-        drawing = self._state.progress.drawing() if self._state.progress is not None else contextlib.nullcontext()
+        drawing = (
+            self._state.progress.drawing()
+            if self._state.progress is not None
+            else contextlib.nullcontext()
+        )
         try:
             with drawing:
                 return run.measure(cell)
-        except UsageError as error:  # found only while measuring, e.g. a launch kind that the suite does not start
+        except (
+            UsageError
+        ) as error:  # found only while measuring, e.g. a launch kind that the suite does not start
             pytest.exit(str(error), returncode=ExitStatus.USAGE)
 
     def check_configuration(self, cell: Cell) -> None:
@@ -53,7 +82,9 @@ class SuiteJudge:
         self._conclude(_without_noise(replace(verdict, metrics=(), notes=())), verdict)
 
     def _conclude(self, verdict: CellVerdict, whole: CellVerdict) -> None:
-        """``whole``: the cell's verdict that ``verdict`` is the part of which the test asks about."""
+        """``whole``: the cell's verdict that ``verdict`` is the part of which the test
+        asks about.
+        """
         outcome = verdict.outcome
         endings = self._state.endings
         endings.checked.append(outcome)
@@ -61,8 +92,14 @@ class SuiteJudge:
             from k3perf.report.causes import causes_of
             from k3perf.report.failing_test import failure_text
 
-            shown_at = "" if whole.metrics else self._shown_at.setdefault(causes_of(whole), _running_test())
-            endings.fail_with(failure_text(verdict, "" if shown_at == _running_test() else shown_at))
+            shown_at = (
+                ""
+                if whole.metrics
+                else self._shown_at.setdefault(causes_of(whole), _running_test())
+            )
+            endings.fail_with(
+                failure_text(verdict, "" if shown_at == _running_test() else shown_at)
+            )
 
 
 def _running_test() -> str:
@@ -71,12 +108,18 @@ def _running_test() -> str:
 
 
 def only_families(verdict: CellVerdict, families: tuple[Family, ...]) -> CellVerdict:
-    """The part of a verdict that concerns ``families``. A changed configuration is its own test's matter."""
-    metrics = tuple(metric for metric in verdict.metrics if METRICS[metric.metric].family in families)
+    """The part of a verdict that concerns ``families``. A changed configuration is its
+    own test's matter.
+    """
+    metrics = tuple(
+        metric for metric in verdict.metrics if METRICS[metric.metric].family in families
+    )
     return _without_noise(replace(verdict, metrics=metrics, differences=()))
 
 
 def _without_noise(part: CellVerdict) -> CellVerdict:
-    """Where noise spoiled times alone, its reasons belong to the families that have a metric without a valid round."""
+    """Where noise spoiled times alone, its reasons belong to the families that have a
+    metric without a valid round.
+    """
     spoiled = any(metric.outcome is Outcome.INVALID for metric in part.metrics)
     return replace(part, invalid_reasons=()) if part.times_only and not spoiled else part

@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from k3perf.config.suite import Cell, Suite
-from k3perf.records.metric_definitions import Family
 from k3perf.pytest_plugin.replay import ReplayClock
 from k3perf.pytest_plugin.selection import Selection
+from k3perf.records.metric_definitions import Family
 
 CLOCK_KEY: pytest.StashKey[ReplayClock] = pytest.StashKey()
 
@@ -19,7 +19,10 @@ MARKERS: Final = {
     "configuration": "tests of the resolved configuration",
     "trace": "tests that replay a trace",
     "prefix_cache": "tests of prefix sharing",
-    "k3_workloads(kind)": "which workloads a test of the suite takes: steady (default), prefix (those that share prefixes) or trace",
+    "k3_workloads(kind)": (
+        "which workloads a test of the suite takes: steady (default), prefix (those that share"
+        " prefixes) or trace"
+    ),
 }
 
 
@@ -29,10 +32,14 @@ def register(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {text}")
 
 
-def cells_for(metafunc: pytest.Metafunc, selection: Selection, named_modules: frozenset[Path]) -> list[Cell]:
-    """The cells a test function takes: steady workloads, those with shared prefixes, or traces, as it is marked.
+def cells_for(
+    metafunc: pytest.Metafunc, selection: Selection, named_modules: frozenset[Path]
+) -> list[Cell]:
+    """The cells a test function takes: steady workloads, those with shared prefixes, or
+    traces, as it is marked.
 
-    A marked function whose module the call names takes the workloads on request of its kind too.
+    A marked function whose module the call names takes the workloads on request of its
+    kind too.
     """
     marker = metafunc.definition.get_closest_marker("k3_workloads")
     kind = marker.args[0] if marker is not None else "steady"
@@ -48,26 +55,38 @@ def _kinds(cell: Cell) -> tuple[str, ...]:
     return ("steady", "prefix") if cell.workload.prefix is not None else ("steady",)
 
 
-# A cell without a valid round carries none; the test's own outcome says so, and a suite that turns warnings into errors would say it twice.
-_UNUSED_BENCHMARK: Final = "ignore:Benchmark fixture was not used:pytest_benchmark.logger.PytestBenchmarkWarning"
+# A cell without a valid round carries none; the test's own outcome says so, and a suite
+# that turns warnings into errors would say it twice.
+_UNUSED_BENCHMARK: Final = (
+    "ignore:Benchmark fixture was not used:pytest_benchmark.logger.PytestBenchmarkWarning"
+)
 
 
 def arrange(items: list[pytest.Item], suite: Suite) -> None:
-    """Sort by engine, the reference first, so that each engine starts once; tests without a cell keep their place in front.
+    """Sort by engine, the reference first, so that each engine starts once; tests
+    without a cell keep their place in front.
 
-    A test function that no cell of the chosen targets suits is left out, not shown as skipped.
+    A test function that no cell of the chosen targets suits is left out, not shown as
+    skipped.
     """
-    items[:] = [item for item in items if "cell" not in getattr(item, "fixturenames", ()) or _cell_of(item) is not None]
+    items[:] = [
+        item
+        for item in items
+        if "cell" not in getattr(item, "fixturenames", ()) or _cell_of(item) is not None
+    ]
     for item in items:
         if (cell := _cell_of(item)) is None:
             continue
         if item.config.pluginmanager.hasplugin("timeout"):
             item.add_marker(
                 pytest.mark.timeout(0)
-            )  # the first test of an engine waits for all its rounds; the supervisor has the deadlines
+                # the first test of an engine waits for all its rounds; the supervisor has the deadlines
+            )
         if "benchmark" in getattr(item, "fixturenames", ()):
             clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())
-            item.add_marker(pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}"))
+            item.add_marker(
+                pytest.mark.benchmark(timer=clock, group=f"{cell.target.name}-{cell.workload.name}")
+            )
             if item.config.pluginmanager.hasplugin("warnings"):
                 item.add_marker(pytest.mark.filterwarnings(_UNUSED_BENCHMARK))
     targets = {name: position for position, name in enumerate(suite.targets)}

@@ -1,6 +1,7 @@
 """The pytest11 entry point: hooks and fixtures, each a few lines that delegate.
 
-Stays out of every pytest call that does not ask for the suite's tests. Collecting starts no engine and needs no vLLM.
+Stays out of every pytest call that does not ask for the suite's tests. Collecting
+starts no engine and needs no vLLM.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register markers; load the suite when this call concerns it, so that bad input is a usage error."""
+    """Register markers; load the suite when this call concerns it, so that bad input is
+    a usage error.
+    """
     from k3perf.pytest_plugin.marks import register
 
     register(config)
@@ -39,8 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A call that does not name the suite does not collect it by walking past: measuring for an hour is asked for, never stumbled into."""
-    return True if _state(config) is None and collection_path == config.rootpath / "perf_tests" else None
+    """A call that does not name the suite does not collect it by walking past:
+    measuring for an hour is asked for, never stumbled into.
+    """
+    return (
+        True
+        if _state(config) is None and collection_path == config.rootpath / "perf_tests"
+        else None
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -63,7 +72,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Remember which cells were selected after -k and -m (they share the false-alarm budget); refuse bad input before anything starts."""
+    """Remember which cells were selected after -k and -m (they share the false-alarm
+    budget); refuse bad input before anything starts.
+    """
     if (state := _state(session.config)) is not None:
         from k3perf.pytest_plugin.benchmark_output import keep_quiet
         from k3perf.pytest_plugin.marks import selected_cells
@@ -74,7 +85,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_report_header(config: pytest.Config) -> Generator[None, list[str | list[str]], list[str | list[str]]]:
+def pytest_report_header(
+    config: pytest.Config,
+) -> Generator[None, list[str | list[str]], list[str | list[str]]]:
     """Targets, and why others are not here, in front of what other plugins say."""
     lines = yield
     if (state := _state(config)) is None:
@@ -90,7 +103,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """With -v: configs that a target does not take, and why."""
     if (state := _state(config)) is None or config.get_verbosity() < 1:
         return []
-    return [f"not collected: {left.target}-{left.config}: {left.reason}" for left in state.selection.left_out]
+    return [
+        f"not collected: {left.target}-{left.config}: {left.reason}"
+        for left in state.selection.left_out
+    ]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -105,7 +121,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """Whatever leaves pytest ends with a documented status, and with 1 for a proven regression alone."""
+    """Whatever leaves pytest ends with a documented status, and with 1 for a proven
+    regression alone.
+    """
     from k3perf.pytest_plugin.endings import settle_output
     from k3perf.pytest_plugin.state import known_state
 
@@ -119,14 +137,18 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
         status = state.endings.escaped(error)
     else:
         state = known_state(config)
-        status = state.endings.status(status) if state is not None and status is not None else status
+        status = (
+            state.endings.status(status) if state is not None and status is not None else status
+        )
     if state is not None:
         config._ensure_unconfigure()
         settle_output()
     return status
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """The result tables."""
     if (state := _state(config)) is not None:
         from k3perf.pytest_plugin.summary import write_summary
@@ -142,7 +164,9 @@ def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
     state = _state(request.config)
     if state is None:
         pytest.fail(
-            "the k3 fixture serves tests of the suite only: run `pytest perf_tests` or name the suite with --k3-suite", pytrace=False
+            "the k3 fixture serves tests of the suite only: run `pytest perf_tests` or name the"
+            " suite with --k3-suite",
+            pytrace=False,
         )
     yield SuiteJudge(state)
     state.close_run()

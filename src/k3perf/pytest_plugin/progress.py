@@ -1,7 +1,8 @@
-"""Progress while engines start and rounds run: a few lines drawn again on a terminal, calm lines in a log.
+"""Progress while engines start and rounds run: a few lines drawn again on a terminal,
+calm lines in a log.
 
-Nothing is drawn while a round is measured: drawing takes a millisecond or two of the thread that sends
-the requests.
+Nothing is drawn while a round is measured: drawing takes a millisecond or two of the
+thread that sends the requests.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ QUIET, NORMAL, VERBOSE = -1, 0, 1  # pytest's -q, none, -v
 class LiveProgress:
     """Listener of a run that reports on ``screen``.
 
-    On a terminal a status of a few lines is drawn below pytest's own line while ``drawing`` is entered. In
-    a log, or with ``plain``, each stage is one line. ``verbosity`` is pytest's: with -q only cells and
-    notes, with -v each round too.
+    On a terminal a status of a few lines is drawn below pytest's own line while
+    ``drawing`` is entered. In a log, or with ``plain``, each stage is one line.
+    ``verbosity`` is pytest's: with -q only cells and notes, with -v each round too.
     """
 
     def __init__(self, screen: Screen, *, plain: bool = False, verbosity: int = NORMAL) -> None:
@@ -52,7 +53,9 @@ class LiveProgress:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Around everything that reports: on every way out the status is taken away and pytest's line restored."""
+        """Around everything that reports: on every way out the status is taken away and
+        pytest's line restored.
+        """
         try:
             yield
         finally:
@@ -68,7 +71,9 @@ class LiveProgress:
         with self._lock:
             self._left.start(cell)
             self._cell, self._rounds, self._wanted = cell, "", ""
-            self._engines = {name: stage for name, stage in self._engines.items() if stage == "ready"}
+            self._engines = {
+                name: stage for name, stage in self._engines.items() if stage == "ready"
+            }
         self._show(f"{self._title()}{self._left_text(', ')}", QUIET)
 
     def stage(self, engine: str, stage: str) -> None:
@@ -83,7 +88,11 @@ class LiveProgress:
     def measuring(self, arm: str) -> None:
         """A round begins: draw once more, then keep still."""
         with self._lock:
-            self._rounds = self._rounds.partition(", measuring ")[0] + f", measuring {arm}" if self._rounds else f"measuring {arm}"
+            self._rounds = (
+                self._rounds.partition(", measuring ")[0] + f", measuring {arm}"
+                if self._rounds
+                else f"measuring {arm}"
+            )
         self._show("", VERBOSE)
         self._measuring = True
 
@@ -94,7 +103,9 @@ class LiveProgress:
         with self._lock:
             self._left.round(done)
             unit = "valid pairs of rounds" if done.arm_count > 1 else "valid rounds"
-            self._rounds = f"{done.valid_count} of {done.wanted_count} {unit}" if done.number else "warmed up"
+            self._rounds = (
+                f"{done.valid_count} of {done.wanted_count} {unit}" if done.number else "warmed up"
+            )
             if done.session_number > 1:
                 self._rounds += f" in session {done.session_number}"
             if done.invalid:
@@ -106,7 +117,11 @@ class LiveProgress:
         """The gate asks for more."""
         with self._lock:
             self._left.want(sessions_count, rounds_count)
-            more = f"up to {rounds_count} rounds" if rounds_count else f"up to {sessions_count} sessions"
+            more = (
+                f"up to {rounds_count} rounds"
+                if rounds_count
+                else f"up to {sessions_count} sessions"
+            )
             self._wanted = f"undecided, measuring {more}"
         self._show(f"{cell}: {self._wanted}", NORMAL)
 
@@ -117,7 +132,10 @@ class LiveProgress:
             self._left.finish(measured=measured)
             self._decided[outcome] += 1
             self._rounds = self._wanted = ""
-        self._show(f"{cell}: {outcome} ({self._left.number} of {self._left.count}{self._left_text(', ')})", QUIET)
+        self._show(
+            f"{cell}: {outcome} ({self._left.number} of {self._left.count}{self._left_text(', ')})",
+            QUIET,
+        )
 
     def note(self, text: str) -> None:
         """Something worth a line that stays."""
@@ -136,7 +154,9 @@ class LiveProgress:
         self._screen.close()
 
     def _show(self, text: str, verbosity: int) -> None:
-        """``text`` as a line of a log where it belongs there at this verbosity; on a terminal the status again."""
+        """``text`` as a line of a log where it belongs there at this verbosity; on a
+        terminal the status again.
+        """
         with self._lock:
             if not self._lines:
                 self._draw()
@@ -162,7 +182,9 @@ class LiveProgress:
                 )
                 self._live.start()
                 self._ticker_stop.clear()
-                self._ticker = threading.Thread(target=self._tick, name="k3perf-progress", daemon=True)
+                self._ticker = threading.Thread(
+                    target=self._tick, name="k3perf-progress", daemon=True
+                )
                 self._ticker.start()
             # rich would ask descriptors 0, 1 and 2 for the size, which are captured
             self._live.console.size = ConsoleDimensions(*self._screen.size)
@@ -191,14 +213,19 @@ class LiveProgress:
 
         rows = [
             ("k3perf", f"{_clock(self._elapsed_s())} {self._title()}{self._left_text(', ')}"),
-            ("engines", ", ".join(f"{name}: {stage}" for name, stage in sorted(self._engines.items()))),
+            (
+                "engines",
+                ", ".join(f"{name}: {stage}" for name, stage in sorted(self._engines.items())),
+            ),
             ("rounds", "; ".join(part for part in (self._rounds, self._wanted) if part)),
             ("so far", ", ".join(f"{count} {outcome}" for outcome, count in self._decided.items())),
         ]
         text = Text(no_wrap=True, overflow="ellipsis")
         shown = [(name, value) for name, value in rows if value]
         for index, (name, value) in enumerate(shown):
-            text.append(f"  {name:8}", style="bold cyan").append(value).append("\n" if index + 1 < len(shown) else "")
+            text.append(f"  {name:8}", style="bold cyan").append(value).append(
+                "\n" if index + 1 < len(shown) else ""
+            )
         return text
 
     def _title(self) -> str:

@@ -1,17 +1,19 @@
-"""Measured rounds handed to pytest-benchmark, so that its JSON and histogram hold this suite's numbers.
+"""Measured rounds handed to pytest-benchmark, so that its JSON and histogram hold this
+suite's numbers.
 
-pytest-benchmark times a function itself. Rounds are bought one by one while the gate is undecided, so by the time their number is known
-they are over. The benchmark therefore replays them: its timer is a clock that stands still but for the replayed round, which moves it
-by exactly the duration that was measured.
+pytest-benchmark times a function itself. Rounds are bought one by one while the gate is
+undecided, so by the time their number is known they are over. The benchmark therefore
+replays them: its timer is a clock that stands still but for the replayed round, which
+moves it by exactly the duration that was measured.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from k3perf.records.verdict import MetricVerdict
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import Arm
+from k3perf.records.verdict import MetricVerdict
 
 
 class ReplayClock:
@@ -30,9 +32,15 @@ class ReplayClock:
 
 
 def carry(
-    benchmark: Any, clock: ReplayClock, durations_s: list[float], measurement: CellMeasurement, metrics: tuple[MetricVerdict, ...]
+    benchmark: Any,
+    clock: ReplayClock,
+    durations_s: list[float],
+    measurement: CellMeasurement,
+    metrics: tuple[MetricVerdict, ...],
 ) -> None:
-    """Give the benchmark fixture the measured rounds' durations and, as ``extra_info``, every metric value and outcome."""
+    """Give the benchmark fixture the measured rounds' durations and, as ``extra_info``,
+    every metric value and outcome.
+    """
     if not durations_s:
         return
     pending = iter(durations_s)
@@ -44,7 +52,10 @@ def carry(
     benchmark.extra_info["sessions"] = [
         {
             "session_id": session.session_id,
-            "rounds": [{name: value.value for name, value in entry.values.items()} for entry in session.rounds],
+            "rounds": [
+                {name: value.value for name, value in entry.values.items()}
+                for entry in session.rounds
+            ],
             "values": {name: value.value for name, value in session.values.items()},
         }
         for session in measurement.arm(Arm.CANDIDATE)

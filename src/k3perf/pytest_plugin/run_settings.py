@@ -1,4 +1,6 @@
-"""Command-line options to RunSettings; every missing piece is a usage error with the next step."""
+"""Command-line options to RunSettings; every missing piece is a usage error with the
+next step.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,29 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     state_directory = config.rootpath / ".k3perf"
     cache = cache_directory(state_directory)
     if option("--k3-resume") and not option("--k3-results"):
-        raise UsageError("--k3-resume goes on with a run's results: name their directory with --k3-results")
+        raise UsageError(
+            "--k3-resume goes on with a run's results: name their directory with --k3-results"
+        )
     if option("--k3-record"):
         for other in ("--k3-inject", "--k3-ab-base", "--k3-resume"):
             if option(other):
-                hint = " (`k3perf recover` saves what an interrupted recording left)" if other == "--k3-resume" else ""
-                raise UsageError(f"--k3-record makes baselines of the engine as it is: leave {other} out{hint}")
+                hint = (
+                    " (`k3perf recover` saves what an interrupted recording left)"
+                    if other == "--k3-resume"
+                    else ""
+                )
+                raise UsageError(
+                    f"--k3-record makes baselines of the engine as it is: leave {other} out{hint}"
+                )
     results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
     base = _ab_base(config, option("--k3-ab-base"), cache)
     return RunSettings(
         suite=suite,
         run_id=run_id,
         commit=commit_of(config.rootpath),
-        baselines_directory=Path(option("--k3-baselines") or suite.root.parent / "baselines").resolve(),
+        baselines_directory=Path(
+            option("--k3-baselines") or suite.root.parent / "baselines"
+        ).resolve(),
         results_directory=results,
         cache_directory=cache,
         engine_python=engine_python(config),
@@ -45,7 +57,9 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         record=option("--k3-record"),
         record_sessions=_positive(option("--k3-sessions"), "--k3-sessions"),
         strict=option("--k3-strict"),
-        planned_gated_metric_count=_positive(option("--k3-gated-metric-count"), "--k3-gated-metric-count"),
+        planned_gated_metric_count=_positive(
+            option("--k3-gated-metric-count"), "--k3-gated-metric-count"
+        ),
         injections=tuple(Injection.parse(text) for text in option("--k3-inject")),
         trace_file=_existing(option("--k3-trace"), "--k3-trace"),
         resume=option("--k3-resume"),
@@ -57,15 +71,17 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
 
 
 def engine_python(config: pytest.Config) -> Path:
-    """The engine environment's Python: the option, then K3PERF_ENGINE_PYTHON, then .venv-engine under the root directory."""
+    """The engine environment's Python: the option, then K3PERF_ENGINE_PYTHON, then
+    .venv-engine under the root directory.
+    """
     return find_engine_python(config.getoption("--k3-engine-python"), config.rootpath)
 
 
 def commit_of(directory: Path) -> str:
     """The checked-out commit; ``-dirty`` when tracked files differ from it.
 
-    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it; without it, or
-    where it is empty, the commit is ``unknown``.
+    Outside a repository (a copied tree on a runner without git) K3PERF_COMMIT says it;
+    without it, or where it is empty, the commit is ``unknown``.
     """
     from k3perf.ci.commits import UNKNOWN
     from k3perf.store.repository import Repository
@@ -85,14 +101,24 @@ def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str,
     python = Path(given) / "bin" / "python"
     if python.is_file():
         return {"ab_base_python": python.absolute()}
-    return {"ab_suite": base_suite(config.rootpath, given, cache, table_of_engine(config.getoption("--k3-engine-python"), config.rootpath))}
+    return {
+        "ab_suite": base_suite(
+            config.rootpath,
+            given,
+            cache,
+            table_of_engine(config.getoption("--k3-engine-python"), config.rootpath),
+        )
+    }
 
 
 def _mode(given: str | None) -> Any:
     if given is not None and given not in MODES:
         raise UsageError(f"--k3-mode {given!r}: use one of {', '.join(MODES)}")
     if given == "ab":
-        raise UsageError("--k3-mode ab needs its base: use --k3-ab-base with a virtual environment or a git ref instead")
+        raise UsageError(
+            "--k3-mode ab needs its base: use --k3-ab-base with a virtual environment or a git ref"
+            " instead"
+        )
     return given
 
 

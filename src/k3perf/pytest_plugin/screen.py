@@ -1,7 +1,8 @@
 """The terminal or log that pytest reports to, reached past pytest's capture.
 
-While a test runs, pytest's default capture points descriptors 1 and 2 at a temporary file. What is written
-there is seen only when the test fails. A duplicate made while nothing is captured stays what it was.
+While a test runs, pytest's default capture points descriptors 1 and 2 at a temporary
+file. What is written there is seen only when the test fails. A duplicate made while
+nothing is captured stays what it was.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ FALLBACK_SIZE: Final = os.terminal_size((80, 25))
 
 
 class Screen:
-    """Writes whole lines between what pytest writes. ``live``: a terminal on which lines can be drawn again.
+    """Writes whole lines between what pytest writes. ``live``: a terminal on which
+    lines can be drawn again.
 
-    Never raises: a screen that cannot be written to (a closed pipe, a full disk) is written to no more.
+    Never raises: a screen that cannot be written to (a closed pipe, a full disk) is
+    written to no more.
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+        self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin(
+            "terminalreporter"
+        )
         self._open_line, self._column = "", 0
         self._wrote_lines = False
         self._away = False
@@ -34,7 +39,11 @@ class Screen:
             stream = sys.stdout if self._reporter is not None else sys.stderr
             self.file, self._owned = _duplicate(stream)
         self.color = self._reporter is not None and self._reporter.hasmarkup
-        self.live = self._owned and self.file.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+        self.live = (
+            self._owned
+            and self.file.isatty()
+            and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+        )
 
     @property
     def size(self) -> os.terminal_size:
@@ -46,7 +55,9 @@ class Screen:
         return found if all(found) else FALLBACK_SIZE
 
     def enter(self) -> None:
-        """Leave pytest's unfinished line (``test_latency.py ``) and go to the next one. Idempotent until ``leave``."""
+        """Leave pytest's unfinished line (``test_latency.py ``) and go to the next one.
+        Idempotent until ``leave``.
+        """
         if self._away:
             return
         self._away, self._wrote_lines = True, False
@@ -57,7 +68,9 @@ class Screen:
             self.write("\n")
 
     def leave(self) -> None:
-        """Go back to pytest's unfinished line, or write it again below lines that were written meanwhile."""
+        """Go back to pytest's unfinished line, or write it again below lines that were
+        written meanwhile.
+        """
         if not self._away:
             return
         self._away = False
@@ -67,7 +80,8 @@ class Screen:
             column = self._column % self.size.columns
             self.write(f"\r\x1b[A\x1b[{column}C" if column else "\r\x1b[A")
         else:
-            # results that it ends with are on the screen already: writing them twice would look like more tests
+            # results that it ends with are on the screen already: writing them twice
+            # would look like more tests
             self.write(self._open_line if self._open_line.endswith(" ") else " " * self._column)
 
     def line(self, text: str) -> None:
@@ -83,12 +97,16 @@ class Screen:
             self.file.flush()
 
     def urgent(self, text: str) -> None:
-        """``text`` from a signal handler: past every buffer, since the interrupted code may be in the midst of one."""
+        """``text`` from a signal handler: past every buffer, since the interrupted code
+        may be in the midst of one.
+        """
         with contextlib.suppress(OSError, ValueError):
             os.write(self.file.fileno(), text.encode())
 
     def console(self) -> Console:
-        """rich's console on this screen. It never hides the cursor, so no way out can leave it hidden."""
+        """rich's console on this screen. It never hides the cursor, so no way out can
+        leave it hidden.
+        """
         from rich.console import Console
 
         class Terminal(Console):
@@ -121,7 +139,9 @@ def _uncaptured(config: pytest.Config) -> contextlib.AbstractContextManager[None
 
 
 def _duplicate(stream: TextIO) -> tuple[TextIO, bool]:
-    """A stream of its own on the same file, and True; ``stream`` itself and False where it has no descriptor."""
+    """A stream of its own on the same file, and True; ``stream`` itself and False where
+    it has no descriptor.
+    """
     try:
         stream.flush()
         descriptor = os.dup(stream.fileno())

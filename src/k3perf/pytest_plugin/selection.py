@@ -1,4 +1,6 @@
-"""Which cells a pytest run collects: targets that were asked for or whose hardware is here, with a reason for every one left out."""
+"""Which cells a pytest run collects: targets that were asked for or whose hardware is
+here, with a reason for every one left out.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ _WRITE_CELLS: Final = "Write it with `k3perf plan --json`."
 class Selection:
     """The cells to collect and why other targets and configs are not among them.
 
-    ``on_request_cells`` have a workload that nobody asked for by name; only a test module that is named itself takes them.
-    ``choice`` is the reason why another target than usual is measured by default; empty where none is. ``refused_here`` are configs
-    that this machine's processor cannot serve. ``lacking``: what the targets lack that would be measured by default.
+    ``on_request_cells`` have a workload that nobody asked for by name; only a test
+    module that is named itself takes them. ``choice`` is the reason why another target
+    than usual is measured by default; empty where none is. ``refused_here`` are configs
+    that this machine's processor cannot serve. ``lacking``: what the targets lack that
+    would be measured by default.
     """
 
     cells: tuple[Cell, ...]
@@ -44,16 +48,21 @@ def select(
     cells_file: Path | None,
     named: Container[str] = (),
 ) -> Selection:
-    """Raises UsageError for a target that was asked for and cannot run here (listing it is still allowed).
+    """Raises UsageError for a target that was asked for and cannot run here (listing it
+    is still allowed).
 
-    ``named``: workloads that the call names (``named_workloads``), for targets that do not measure them by default.
+    ``named``: workloads that the call names (``named_workloads``), for targets that do
+    not measure them by default.
     """
     default = DefaultTargets((), {}, "", {})
     if asked:
         for name in asked:
             lack = hardware.lacks(suite.target(name).hardware)
             if lack and not collect_only:
-                raise UsageError(f"--k3-target {name}: {lack}. Run it on such a machine, or leave the option out.")
+                raise UsageError(
+                    f"--k3-target {name}: {lack}. Run it on such a machine, or leave the option"
+                    " out."
+                )
         chosen = tuple(dict.fromkeys(asked))
     else:
         default = default_targets(suite, hardware)
@@ -63,49 +72,89 @@ def select(
     unserved = {(left.target, left.config) for left in refused}
     every = _without(suite.cells(chosen, on_request=frozenset(suite.workloads)), unserved)
     if cells_file is not None:
-        return Selection(_only(every, cells_file, left_out), (), left_out, default.skipped, default.reason, refused, default.lacking)
+        return Selection(
+            _only(every, cells_file, left_out),
+            (),
+            left_out,
+            default.skipped,
+            default.reason,
+            refused,
+            default.lacking,
+        )
     cells = _without(suite.cells(chosen, on_request=named), unserved)
     taken = {cell.cell_id for cell in cells}
     on_request = tuple(cell for cell in every if cell.cell_id not in taken)
-    return Selection(cells, on_request, left_out, default.skipped, default.reason, refused, default.lacking)
+    return Selection(
+        cells, on_request, left_out, default.skipped, default.reason, refused, default.lacking
+    )
 
 
 def _without(cells: tuple[Cell, ...], unserved: Container[tuple[str, str]]) -> tuple[Cell, ...]:
     return tuple(cell for cell in cells if (cell.target.name, cell.config.name) not in unserved)
 
 
-def _refused_here(suite: Suite, hardware: DetectedHardware, chosen: Iterable[str]) -> tuple[LeftOut, ...]:
-    """Configs that this machine's processor cannot serve, of the chosen targets that can run here at all."""
-    targets = [target for target in map(suite.target, chosen) if target.hardware.kind == "cpu" and not hardware.lacks(target.hardware)]
+def _refused_here(
+    suite: Suite, hardware: DetectedHardware, chosen: Iterable[str]
+) -> tuple[LeftOut, ...]:
+    """Configs that this machine's processor cannot serve, of the chosen targets that
+    can run here at all.
+    """
+    targets = [
+        target
+        for target in map(suite.target, chosen)
+        if target.hardware.kind == "cpu" and not hardware.lacks(target.hardware)
+    ]
     found = []
     for target in targets:
         for config in map(suite.config, target.configs or suite.configs):
             refusal = suite.refusal_here(target, config, hardware.cpu_flags)
             if refusal is not None:
-                missing = [name for name in refusal.without_cpu_features if name not in hardware.cpu_flags]
-                found.append(LeftOut(target.name, config.name, f"{refusal.reason}; this processor lacks {', '.join(missing)}"))
+                missing = [
+                    name for name in refusal.without_cpu_features if name not in hardware.cpu_flags
+                ]
+                found.append(
+                    LeftOut(
+                        target.name,
+                        config.name,
+                        f"{refusal.reason}; this processor lacks {', '.join(missing)}",
+                    )
+                )
     return tuple(found)
 
 
 def named_workloads(suite: Suite, texts: Iterable[str]) -> frozenset[str]:
-    """Workloads that stand as a word of their own, or as the end of a cell's id, in one of ``texts``: a ``-k`` expression, a test's id."""
+    """Workloads that stand as a word of their own, or as the end of a cell's id, in one
+    of ``texts``: a ``-k`` expression, a test's id.
+    """
     words = {word for text in texts for word in re.findall(r"[\w-]+", text)}
-    return frozenset(name for name in suite.workloads if any(word == name or word.endswith(f"-{name}") for word in words))
+    return frozenset(
+        name
+        for name in suite.workloads
+        if any(word == name or word.endswith(f"-{name}") for word in words)
+    )
 
 
 def nothing_selected(selection: Selection, keyword: str) -> str:
-    """What this machine lacks, where that is why no cell was selected; empty where the selection itself is (pytest's status 5)."""
+    """What this machine lacks, where that is why no cell was selected; empty where the
+    selection itself is (pytest's status 5).
+    """
     if not selection.cells and selection.lacking:
         lacks = "".join(f"\n  {name}: {why}" for name, why in selection.lacking.items())
         return (
-            f"no target can be measured here by default:{lacks}\nName another one with --k3-target; `k3perf doctor` shows what each needs."
+            f"no target can be measured here by default:{lacks}\nName another one with --k3-target;"
+            " `k3perf doctor` shows what each needs."
         )
     if not selection.refused_here:
         return ""
-    refused = "".join(f"\n  {left.target}-{left.config}: {left.reason}" for left in selection.refused_here)
+    refused = "".join(
+        f"\n  {left.target}-{left.config}: {left.reason}" for left in selection.refused_here
+    )
     measured = ", ".join(dict.fromkeys(cell.config.name for cell in selection.cells))
     asked = f"-k {keyword!r}" if keyword else "this call"
-    return f"{asked} selects no cell on this machine. Its processor cannot serve:{refused}\nMeasured here are: {measured}."
+    return (
+        f"{asked} selects no cell on this machine. Its processor cannot serve:{refused}\nMeasured"
+        f" here are: {measured}."
+    )
 
 
 def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) -> tuple[Cell, ...]:
@@ -116,7 +165,19 @@ def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) ->
     for name in wanted:
         for left in left_out:
             if name.startswith(f"{left.target}-{left.config}-"):
-                raise ConfigFileError(path, "", name, f"this config is not taken there: {left.reason}", "Leave the cell out.")
+                raise ConfigFileError(
+                    path,
+                    "",
+                    name,
+                    f"this config is not taken there: {left.reason}",
+                    "Leave the cell out.",
+                )
         if name not in known:
-            raise ConfigFileError(path, "", name, "no collected cell has this id", "List them with `pytest perf_tests --collect-only`.")
+            raise ConfigFileError(
+                path,
+                "",
+                name,
+                "no collected cell has this id",
+                "List them with `pytest perf_tests --collect-only`.",
+            )
     return tuple(cell for cell in cells if cell.cell_id in set(wanted))

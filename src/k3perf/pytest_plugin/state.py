@@ -1,4 +1,6 @@
-"""What the plugin knows during one pytest run: the declared suite, the selection, the settings and the run itself."""
+"""What the plugin knows during one pytest run: the declared suite, the selection, the
+settings and the run itself.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ import pytest
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.gate.gated import check_metric_names
-from k3perf.records.verdict import CellVerdict
 from k3perf.pytest_plugin.endings import Endings
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
+from k3perf.records.verdict import CellVerdict
 from k3perf.run.argument_table import table_of_engine
 from k3perf.telemetry.hardware import detect_hardware
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class PluginState:
-    """Lives on ``pytest.Config``; the run is opened by the first test that measures and closed by the session's end."""
+    """Lives on ``pytest.Config``; the run is opened by the first test that measures and
+    closed by the session's end.
+    """
 
     suite: Suite
     suite_root: Path
@@ -52,14 +56,20 @@ class PluginState:
             from k3perf.run.suite_run import SuiteRun
 
             screen = Screen(self.config)
-            self.progress = LiveProgress(screen, plain=self.config.getoption("--k3-plain"), verbosity=self.config.get_verbosity())
+            self.progress = LiveProgress(
+                screen,
+                plain=self.config.getoption("--k3-plain"),
+                verbosity=self.config.get_verbosity(),
+            )
             self.restore_signals = install_signals(screen.urgent)
             settings = run_settings(self.config, self.suite, run_id=new_run_id())
             self.run = SuiteRun(settings, self.selected_cells, self.progress)
         return self.run
 
     def check_inputs(self) -> None:
-        """Read everything that the selected cells will be judged with. UsageError for a missing engine Python or an unusable file."""
+        """Read everything that the selected cells will be judged with. UsageError for a
+        missing engine Python or an unusable file.
+        """
         if any(self.config.getoption(option) for option in _STARTS_NOTHING):
             return
         if not self.selected_cells:
@@ -89,12 +99,20 @@ class PluginState:
         return () if self.run is None else self.run.verdict().cells
 
 
-_STARTS_NOTHING: Final = ("collectonly", "showfixtures", "show_fixtures_per_test", "setuponly", "setupplan")
+_STARTS_NOTHING: Final = (
+    "collectonly",
+    "showfixtures",
+    "show_fixtures_per_test",
+    "setuponly",
+    "setupplan",
+)
 _STATE: pytest.StashKey[PluginState | None] = pytest.StashKey()
 
 
 def state_of(config: pytest.Config) -> PluginState | None:
-    """The state of this pytest call, made on first use; None where the call does not concern the suite. UsageError for bad input."""
+    """The state of this pytest call, made on first use; None where the call does not
+    concern the suite. UsageError for bad input.
+    """
     if _STATE not in config.stash:
         try:
             config.stash[_STATE] = make_state(config) if concerns_suite(config) else None
@@ -104,12 +122,16 @@ def state_of(config: pytest.Config) -> PluginState | None:
 
 
 def known_state(config: pytest.Config) -> PluginState | None:
-    """As ``state_of``, but makes none: None also where pytest ended before there was one."""
+    """As ``state_of``, but makes none: None also where pytest ended before there was
+    one.
+    """
     return config.stash.get(_STATE, None)
 
 
 def stop_because_of(error: K3PerfError | OSError) -> NoReturn:
-    """End the call with the error's message and status. Bad input becomes pytest's own usage error."""
+    """End the call with the error's message and status. Bad input becomes pytest's own
+    usage error.
+    """
     text, status = explain(error)
     if status is ExitStatus.USAGE:
         raise pytest.UsageError(text) from None
@@ -117,26 +139,49 @@ def stop_because_of(error: K3PerfError | OSError) -> NoReturn:
 
 
 def _check_benchmark_options(config: pytest.Config) -> None:
-    """Raises UsageError for what pytest-benchmark would refuse only when the measuring is over."""
-    if config.getoption("benchmark_compare_fail", None) and not config.getoption("benchmark_compare", None):
-        raise UsageError("--benchmark-compare-fail needs a run to compare with. Give --benchmark-compare too.")
+    """Raises UsageError for what pytest-benchmark would refuse only when the measuring
+    is over.
+    """
+    if config.getoption("benchmark_compare_fail", None) and not config.getoption(
+        "benchmark_compare", None
+    ):
+        raise UsageError(
+            "--benchmark-compare-fail needs a run to compare with. Give --benchmark-compare too."
+        )
     path = config.getoption("benchmark_json", None)
     if path is None:
         return
     folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"--benchmark-json {path} cannot be written. Name a file in a folder that exists and can be written.")
+    if (
+        path.is_dir()
+        or not folder.is_dir()
+        or not os.access(path if path.exists() else folder, os.W_OK)
+    ):
+        raise UsageError(
+            f"--benchmark-json {path} cannot be written. Name a file in a folder that exists and"
+            " can be written."
+        )
 
 
 def make_state(config: pytest.Config) -> PluginState:
     """Load the suite and choose its cells. Raises K3PerfError for bad input."""
     if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
-        raise UsageError("-n: the suite's tests share engines and one machine, so they run in one process. Leave -n out.")
+        raise UsageError(
+            "-n: the suite's tests share engines and one machine, so they run in one process. Leave"
+            " -n out."
+        )
     if config.getoption("benchmark_skip", None) is None:
-        raise UsageError("the suite's tests carry their rounds to pytest-benchmark, which is not loaded. Leave -p no:benchmark out.")
+        raise UsageError(
+            "the suite's tests carry their rounds to pytest-benchmark, which is not loaded. Leave"
+            " -p no:benchmark out."
+        )
     root = suite_root(config)
-    suite = load_suite(root, engine_table=table_of_engine(config.getoption("--k3-engine-python"), config.rootpath))
-    check_metric_names(suite)  # a run asks again for each target; here it is found by --collect-only too
+    suite = load_suite(
+        root, engine_table=table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
+    )
+    check_metric_names(
+        suite
+    )  # a run asks again for each target; here it is found by --collect-only too
     cells_option = config.getoption("--k3-cells")
     selection = select(
         suite,
@@ -144,14 +189,29 @@ def make_state(config: pytest.Config) -> PluginState:
         tuple(config.getoption("--k3-target")),
         collect_only=bool(config.getoption("--collect-only")),
         cells_file=Path(cells_option) if cells_option else None,
-        named=named_workloads(suite, [config.getoption("keyword"), *(argument.partition("::")[2] for argument in config.args)]),
+        named=named_workloads(
+            suite,
+            [
+                config.getoption("keyword"),
+                *(argument.partition("::")[2] for argument in config.args),
+            ],
+        ),
     )
-    return PluginState(suite, root, selection, config, endings=Endings(strict=bool(config.getoption("--k3-strict"))))
+    return PluginState(
+        suite,
+        root,
+        selection,
+        config,
+        endings=Endings(strict=bool(config.getoption("--k3-strict"))),
+    )
 
 
 def named_modules(config: pytest.Config) -> frozenset[Path]:
     """Test modules that the call names, where others name a folder."""
-    paths = {(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args}
+    paths = {
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+    }
     return frozenset(path for path in paths if path.suffix == ".py")
 
 
@@ -160,12 +220,17 @@ def suite_root(config: pytest.Config) -> Path:
     given = config.getoption("--k3-suite")
     root = Path(given) if given else config.rootpath / "perf_tests"
     if given and not root.is_dir():
-        raise UsageError(f"--k3-suite {given}: no such folder. Give the folder that holds configs/, targets/ and workloads/.")
+        raise UsageError(
+            f"--k3-suite {given}: no such folder. Give the folder that holds configs/, targets/ and"
+            " workloads/."
+        )
     return root.resolve()
 
 
 def concerns_suite(config: pytest.Config) -> bool:
-    """Whether this pytest call asks for tests of the suite at all; the plugin stays out of every other call."""
+    """Whether this pytest call asks for tests of the suite at all; the plugin stays out
+    of every other call.
+    """
     given = config.getoption("--k3-suite")
     roots = [config.rootpath / "perf_tests"] + ([Path(given)] if given else [])
     for argument in config.args:

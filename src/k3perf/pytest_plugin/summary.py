@@ -38,19 +38,26 @@ def finish(state: PluginState, status: int) -> int:
             state.close_run()  # what the first attempt had no time for
         return state.endings.escaped(error)
     if state.run is not None and state.run.write_problem:
-        state.endings.failures.append(ExitStatus.INVALID)  # numbers that cannot be kept are no result
+        state.endings.failures.append(
+            ExitStatus.INVALID
+        )  # numbers that cannot be kept are no result
     _keep_benchmark_quiet(state)
     return state.endings.status(status)
 
 
 def _keep_benchmark_quiet(state: PluginState) -> None:
-    """pytest-benchmark warns where it has no rounds to save, and a warning may be an error: the summary says it instead."""
+    """pytest-benchmark warns where it has no rounds to save, and a warning may be an
+    error: the summary says it instead.
+    """
     session = getattr(state.config, "_benchmarksession", None)
     wanted = [name for name in ("json", "save", "autosave") if getattr(session, name, None)]
     if session is not None and wanted and not session.benchmarks:
         for name in wanted:
             setattr(session, name, None)
-        state.benchmark_note = "pytest-benchmark saved nothing: no test that carries rounds (test_throughput) had a valid one"
+        state.benchmark_note = (
+            "pytest-benchmark saved nothing: no test that carries rounds (test_throughput) had a"
+            " valid one"
+        )
 
 
 def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None:
@@ -65,22 +72,30 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
     from k3perf.report.table import NATURAL_WIDTH, recording_summary, suite_summary
 
     reporter.section("k3perf", sep="=")
-    width = reporter._tw.fullwidth if reporter.isatty else NATURAL_WIDTH  # a log is not 80 columns wide
+    width = (
+        reporter._tw.fullwidth if reporter.isatty else NATURAL_WIDTH
+    )  # a log is not 80 columns wide
     settings = state.run.settings
     if settings.record:
         reporter.write_line(recording_summary(state.run.verdict().cells))
     else:
-        reporter.write_line(suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup))
+        reporter.write_line(
+            suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup)
+        )
     if state.run.write_problem:
         reporter.write_line(state.run.write_problem)
     reporter.write_line(f"exit status: {int(state.exit_status)}")
     reporter.write_line(f"results: {settings.results_directory}")
     if settings.record and any(not cell.invalid_reasons for cell in state.run.verdict().cells):
-        reporter.write_line(f"next: k3perf baseline propose {settings.results_directory}/measurements.json")
+        reporter.write_line(
+            f"next: k3perf baseline propose {settings.results_directory}/measurements.json"
+        )
 
 
 def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings) -> None:
-    """Of a run that was interrupted in its first cell: where its rounds are, and the command that makes use of them."""
+    """Of a run that was interrupted in its first cell: where its rounds are, and the
+    command that makes use of them.
+    """
     from k3perf.run.suite_run import RESULTS_FILE
 
     left = settings.results_directory / RESULTS_FILE
@@ -89,6 +104,11 @@ def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings
     reporter.section("k3perf", sep="=")
     reporter.write_line(f"no cell was finished; what was measured is in {left}")
     if settings.record:
-        reporter.write_line(f"next: k3perf recover {left} --commit {settings.commit} keeps the sessions that ended")
+        reporter.write_line(
+            f"next: k3perf recover {left} --commit {settings.commit} keeps the sessions that ended"
+        )
     else:
-        reporter.write_line(f"next: the same command with --k3-resume --k3-results {settings.results_directory} goes on there")
+        reporter.write_line(
+            f"next: the same command with --k3-resume --k3-results {settings.results_directory}"
+            " goes on there"
+        )

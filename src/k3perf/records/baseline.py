@@ -1,4 +1,5 @@
-"""The committed baseline of one (target, config): session values, noise and provenance. A reviewed artefact, written by ``accept`` alone.
+"""The committed baseline of one (target, config): session values, noise and provenance.
+A reviewed artefact, written by ``accept`` alone.
 
 This is the data only; reading and writing files is ``k3perf.store``'s work.
 """
@@ -34,10 +35,12 @@ class _Document(BaseModel):
 
 
 class SessionValue(_Document):
-    """One recorded session's value of a metric; for ROUND metrics the rounds it was estimated from stay beside it.
+    """One recorded session's value of a metric; for ROUND metrics the rounds it was
+    estimated from stay beside it.
 
-    ``rank_count``: of how many ranks the value is the worst; None where that was not recorded (files written before it was) and for metrics
-    that are of no rank. None is not written, so that the digest of an older file still fits.
+    ``rank_count``: of how many ranks the value is the worst; None where that was not
+    recorded (files written before it was) and for metrics that are of no rank. None is
+    not written, so that the digest of an older file still fits.
     """
 
     session_id: str
@@ -56,10 +59,12 @@ class SessionValue(_Document):
 class MetricBaseline(_Document):
     """One metric of one cell.
 
-    ``basis`` absolute: the metric's own values. ratio: each value is candidate over reference of one session pair (dimensionless).
-    difference: candidate minus reference in the metric's unit, for metrics with an absolute tolerance, whose reference may well be 0.
-    ``anchor_value`` is what the cumulative cap is measured from. A metric that does not exist, a session that stands twice and a value
-    that the metric cannot have are refused: each would be judged by wrong numbers, or by none.
+    ``basis`` absolute: the metric's own values. ratio: each value is candidate over
+    reference of one session pair (dimensionless). difference: candidate minus reference
+    in the metric's unit, for metrics with an absolute tolerance, whose reference may
+    well be 0. ``anchor_value`` is what the cumulative cap is measured from. A metric
+    that does not exist, a session that stands twice and a value that the metric cannot
+    have are refused: each would be judged by wrong numbers, or by none.
     """
 
     metric: str
@@ -73,17 +78,23 @@ class MetricBaseline(_Document):
     def _known(cls, name: str) -> str:
         if name not in METRICS:
             near = get_close_matches(name, METRICS, n=1)
-            raise ValueError(f"no metric has this name{f'; did you mean {near[0]!r}?' if near else ''}")
+            raise ValueError(
+                f"no metric has this name{f'; did you mean {near[0]!r}?' if near else ''}"
+            )
         return name
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         twice = _twice(session.session_id for session in self.sessions)
         if twice:
-            raise ValueError(f"session {twice!r} of {self.metric} stands twice; it would count twice")
+            raise ValueError(
+                f"session {twice!r} of {self.metric} stands twice; it would count twice"
+            )
         if self.basis == "difference":
             return self
-        recorded = [value for session in self.sessions for value in (session.value, *session.round_values)]
+        recorded = [
+            value for session in self.sessions for value in (session.value, *session.round_values)
+        ]
         worst = min(self.anchor_value, *recorded)
         if worst < 0 or (worst == 0 and self.basis == "ratio"):
             least = "above 0" if self.basis == "ratio" else "0 or more"
@@ -92,23 +103,35 @@ class MetricBaseline(_Document):
 
     @cached_property
     def round_count(self) -> int:
-        """The fewest rounds that a recorded session rests on; 0: the metric has no rounds."""
+        """The fewest rounds that a recorded session rests on; 0: the metric has no
+        rounds.
+        """
         return min(len(session.round_values) for session in self.sessions)
 
     @property
     def rank_counts(self) -> frozenset[int]:
-        """Of how many ranks the recorded values are the worst, as far as sessions tell; empty: not recorded, or a metric of no rank."""
-        return frozenset(session.rank_count for session in self.sessions if session.rank_count is not None)
+        """Of how many ranks the recorded values are the worst, as far as sessions tell;
+        empty: not recorded, or a metric of no rank.
+        """
+        return frozenset(
+            session.rank_count for session in self.sessions if session.rank_count is not None
+        )
 
     @cached_property
     def constant(self) -> bool:
-        """Every session and round was recorded with the very same value: in this cell the metric is no random variable."""
-        values = {value for session in self.sessions for value in (session.value, *session.round_values)}
+        """Every session and round was recorded with the very same value: in this cell
+        the metric is no random variable.
+        """
+        values = {
+            value for session in self.sessions for value in (session.value, *session.round_values)
+        }
         return len(values) == 1
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """What was computed from these frozen numbers and is asked for again at every look; holds nothing that they do not determine."""
+        """What was computed from these frozen numbers and is asked for again at every
+        look; holds nothing that they do not determine.
+        """
         return {}
 
 
@@ -128,7 +151,9 @@ class WorkloadBaseline(_Document):
 
 
 class RecordedEnvironment(_Document):
-    """What the machine brought (``metrics.environment``), and the sessions that were recorded with it."""
+    """What the machine brought (``metrics.environment``), and the sessions that were
+    recorded with it.
+    """
 
     values: dict[str, str]
     session_ids: tuple[str, ...] = Field(min_length=1)
@@ -145,10 +170,12 @@ class Acceptance(_Document):
 
 
 class Baseline(_Document):
-    """``baselines/<target>/<config>.json``. ``digest`` covers every other field, so that a hand edit is detected.
+    """``baselines/<target>/<config>.json``. ``digest`` covers every other field, so
+    that a hand edit is detected.
 
-    ``resolved_config`` is the lock. ``environments`` are what its sessions were recorded in, and judge nothing. Files from before they were
-    recorded have none, and none is not written, so that their digest still fits.
+    ``resolved_config`` is the lock. ``environments`` are what its sessions were
+    recorded in, and judge nothing. Files from before they were recorded have none, and
+    none is not written, so that their digest still fits.
     """
 
     schema_version: Literal[1]
@@ -199,23 +226,27 @@ def _twice(names: Iterable[str]) -> str:
 def how_to_record(target: str, config: str) -> str:
     """The commands that make a baseline, as the end of a message."""
     return (
-        f"record it with `pytest perf_tests -k {config} --k3-target {target} --k3-record`, then `k3perf baseline propose` and "
-        "`k3perf baseline accept`"
+        f"record it with `pytest perf_tests -k {config} --k3-target {target} --k3-record`, then"
+        " `k3perf baseline propose` and `k3perf baseline accept`"
     )
 
 
 def digest_of(baseline: Baseline) -> str:
     """SHA-256 over the canonical JSON of every field but ``digest``."""
     data = baseline.model_dump(mode="json", exclude={"digest"})
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(
+        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class Waiver(_Document):
-    """A known loss that may pass for a while: owner, the build it was seen on, and the day it stops working.
+    """A known loss that may pass for a while: owner, the build it was seen on, and the
+    day it stops working.
 
-    ``build`` is a vLLM version or its beginning at a dot or plus sign (``0.32`` covers ``0.32.1``); another build must prove itself
-    anew. With ``largest_loss_ratio`` a loss that certainly grew beyond it is REGRESSED again.
+    ``build`` is a vLLM version or its beginning at a dot or plus sign (``0.32`` covers
+    ``0.32.1``); another build must prove itself anew. With ``largest_loss_ratio`` a
+    loss that certainly grew beyond it is REGRESSED again.
     """
 
     target: str

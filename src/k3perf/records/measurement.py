@@ -1,4 +1,6 @@
-"""Metric sets: the numbers derived from samples and probes, still without any judgement."""
+"""Metric sets: the numbers derived from samples and probes, still without any
+judgement.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """One number: ``value`` None when it could not be computed (never 0 instead); ``n`` observations it rests on.
+    """One number: ``value`` None when it could not be computed (never 0 instead); ``n``
+    observations it rests on.
 
-    ``excluded`` counts left-out observations by reason, so that nothing is dropped in silence.
+    ``excluded`` counts left-out observations by reason, so that nothing is dropped in
+    silence.
     """
 
     value: float | None
@@ -21,10 +25,12 @@ class MetricValue:
 
 @dataclass(frozen=True, slots=True)
 class RoundMetrics:
-    """ROUND metrics of one measured round. Invalid rounds are kept, with their reasons and values, and never judged.
+    """ROUND metrics of one measured round. Invalid rounds are kept, with their reasons
+    and values, and never judged.
 
-    ``duration_s``: from the round's start to its end. ``readings``: what was read of host, devices and server over
-    that time, for whoever asks what made a round slow; nothing is judged by them. None and empty where an older file has neither.
+    ``duration_s``: from the round's start to its end. ``readings``: what was read of
+    host, devices and server over that time, for whoever asks what made a round slow;
+    nothing is judged by them. None and empty where an older file has neither.
     """
 
     round_index: int
@@ -37,10 +43,12 @@ class RoundMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SessionMetrics:
-    """One session: its rounds' metrics in order of time, its SESSION metrics, and what it resolved its configuration to.
+    """One session: its rounds' metrics in order of time, its SESSION metrics, and what
+    it resolved its configuration to.
 
-    ``pair_id`` joins a candidate session with the reference session that was resident or measured beside it. ``started_at_utc``: ISO 8601,
-    empty where an older file does not tell. ``environment``: what the machine brought (``metrics.environment``).
+    ``pair_id`` joins a candidate session with the reference session that was resident
+    or measured beside it. ``started_at_utc``: ISO 8601, empty where an older file does
+    not tell. ``environment``: what the machine brought (``metrics.environment``).
     """
 
     session_id: str
@@ -58,7 +66,8 @@ class SessionMetrics:
 class CellMeasurement:
     """Everything measured of one cell in one run: what the gate judges.
 
-    ``mode`` is ``baseline``, ``reference`` or ``ab``; ``hardware_class`` and ``plan_digest`` must match the baseline's.
+    ``mode`` is ``baseline``, ``reference`` or ``ab``; ``hardware_class`` and
+    ``plan_digest`` must match the baseline's.
     """
 
     target: str
@@ -72,7 +81,9 @@ class CellMeasurement:
 
     @property
     def vllm_release(self) -> str:
-        """What the candidate served with, as its first session that tells has it; empty when none does."""
+        """What the candidate served with, as its first session that tells has it; empty
+        when none does.
+        """
         told = (session.resolved_config.get("version.vllm") for session in self.arm(Arm.CANDIDATE))
         return next((str(release) for release in told if release is not None), "")
 

@@ -1,4 +1,6 @@
-"""Every metric, defined once: name with unit, direction, scope, how it is compared. ``docs/metrics.md`` is generated from this table."""
+"""Every metric, defined once: name with unit, direction, scope, how it is compared.
+``docs/metrics.md`` is generated from this table.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Scope(StrEnum):
 
 
 class Comparison(StrEnum):
-    """STATISTICAL metrics vary from run to run and are judged with an interval; EXACT ones are compared as they are."""
+    """STATISTICAL metrics vary from run to run and are judged with an interval; EXACT
+    ones are compared as they are.
+    """
 
     STATISTICAL = "statistical"
     EXACT = "exact"
@@ -42,7 +46,9 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricDef:
-    """One metric: what it is called, which way is a loss, per what it has a value, and how it is compared."""
+    """One metric: what it is called, which way is a loss, per what it has a value, and
+    how it is compared.
+    """
 
     name: str
     unit: str
@@ -53,8 +59,12 @@ class MetricDef:
     description: str
 
 
-def _round(name: str, unit: str, direction: Direction, family: Family, description: str) -> MetricDef:
-    return MetricDef(name, unit, direction, Scope.ROUND, Comparison.STATISTICAL, family, description)
+def _round(
+    name: str, unit: str, direction: Direction, family: Family, description: str
+) -> MetricDef:
+    return MetricDef(
+        name, unit, direction, Scope.ROUND, Comparison.STATISTICAL, family, description
+    )
 
 
 _HIGHER = Direction.HIGHER_IS_BETTER
@@ -63,15 +73,39 @@ _LOWER = Direction.LOWER_IS_BETTER
 
 def _latency(prefix: str, label: str) -> tuple[MetricDef, ...]:
     return tuple(
-        _round(f"{prefix}_{statistic}_ms", "ms", _LOWER, Family.LATENCY, f"{label}, {statistic} over the round's requests")
+        _round(
+            f"{prefix}_{statistic}_ms",
+            "ms",
+            _LOWER,
+            Family.LATENCY,
+            f"{label}, {statistic} over the round's requests",
+        )
         for statistic in ("mean", "p50", "p90", "p99")
     )
 
 
 METRIC_TABLE: Final[tuple[MetricDef, ...]] = (
-    _round("output_tokens_per_s", "tokens/s", _HIGHER, Family.THROUGHPUT, "Output tokens over the time from first send to last token"),
-    _round("total_tokens_per_s", "tokens/s", _HIGHER, Family.THROUGHPUT, "Prompt and output tokens over the same time"),
-    _round("requests_per_s", "requests/s", _HIGHER, Family.THROUGHPUT, "Requests that ended OK over the same time"),
+    _round(
+        "output_tokens_per_s",
+        "tokens/s",
+        _HIGHER,
+        Family.THROUGHPUT,
+        "Output tokens over the time from first send to last token",
+    ),
+    _round(
+        "total_tokens_per_s",
+        "tokens/s",
+        _HIGHER,
+        Family.THROUGHPUT,
+        "Prompt and output tokens over the same time",
+    ),
+    _round(
+        "requests_per_s",
+        "requests/s",
+        _HIGHER,
+        Family.THROUGHPUT,
+        "Requests that ended OK over the same time",
+    ),
     _round(
         "goodput_requests_per_s",
         "requests/s",
@@ -80,12 +114,30 @@ METRIC_TABLE: Final[tuple[MetricDef, ...]] = (
         "Requests within the workload's service level over the same time",
     ),
     *_latency("ttft", "Time from send to the first token of any channel"),
-    *_latency("tpot", "Time per output token after the first: (last token - first token) / (tokens - 1), per request"),
+    *_latency(
+        "tpot",
+        "Time per output token after the first: (last token - first token) / (tokens - 1), per"
+        " request",
+    ),
     *_latency("itl", "Time between successive tokens; a chunk's tokens share its gap equally"),
     *_latency("e2e", "Time from send to the last token"),
-    MetricDef("weights_bytes", "bytes", _LOWER, Scope.SESSION, Comparison.EXACT, Family.MEMORY, "Model weights of the worst rank"),
     MetricDef(
-        "kv_cache_bytes", "bytes", _LOWER, Scope.SESSION, Comparison.EXACT, Family.MEMORY, "Allocated KV cache storage of the worst rank"
+        "weights_bytes",
+        "bytes",
+        _LOWER,
+        Scope.SESSION,
+        Comparison.EXACT,
+        Family.MEMORY,
+        "Model weights of the worst rank",
+    ),
+    MetricDef(
+        "kv_cache_bytes",
+        "bytes",
+        _LOWER,
+        Scope.SESSION,
+        Comparison.EXACT,
+        Family.MEMORY,
+        "Allocated KV cache storage of the worst rank",
     ),
     MetricDef(
         "peak_activation_bytes",
@@ -96,7 +148,15 @@ METRIC_TABLE: Final[tuple[MetricDef, ...]] = (
         Family.MEMORY,
         "Peak activation memory of the profile run, worst rank",
     ),
-    MetricDef("graph_pool_bytes", "bytes", _LOWER, Scope.SESSION, Comparison.EXACT, Family.MEMORY, "CUDA-graph pool of the worst rank"),
+    MetricDef(
+        "graph_pool_bytes",
+        "bytes",
+        _LOWER,
+        Scope.SESSION,
+        Comparison.EXACT,
+        Family.MEMORY,
+        "CUDA-graph pool of the worst rank",
+    ),
     MetricDef(
         "non_torch_bytes",
         "bytes",
@@ -124,9 +184,23 @@ METRIC_TABLE: Final[tuple[MetricDef, ...]] = (
         Family.MEMORY,
         "Peak resident memory summed over the engine's processes",
     ),
-    MetricDef("kv_capacity_tokens", "tokens", _HIGHER, Scope.SESSION, Comparison.EXACT, Family.CAPACITY, "Tokens that the KV cache holds"),
     MetricDef(
-        "kv_bytes_per_token", "bytes/token", _LOWER, Scope.SESSION, Comparison.EXACT, Family.CAPACITY, "KV cache bytes over KV capacity"
+        "kv_capacity_tokens",
+        "tokens",
+        _HIGHER,
+        Scope.SESSION,
+        Comparison.EXACT,
+        Family.CAPACITY,
+        "Tokens that the KV cache holds",
+    ),
+    MetricDef(
+        "kv_bytes_per_token",
+        "bytes/token",
+        _LOWER,
+        Scope.SESSION,
+        Comparison.EXACT,
+        Family.CAPACITY,
+        "KV cache bytes over KV capacity",
     ),
     MetricDef(
         "max_concurrency_ratio",
@@ -164,8 +238,20 @@ METRIC_TABLE: Final[tuple[MetricDef, ...]] = (
         Family.STARTUP,
         "Process start to ready of an engine that compiles no graphs",
     ),
-    _round("prefix_hit_ratio", "ratio", _HIGHER, Family.CACHE, "Prompt tokens found in the prefix cache over prompt tokens asked for"),
-    _round("energy_per_output_token_j", "J/token", _LOWER, Family.ENERGY, "Device energy over the round divided by output tokens"),
+    _round(
+        "prefix_hit_ratio",
+        "ratio",
+        _HIGHER,
+        Family.CACHE,
+        "Prompt tokens found in the prefix cache over prompt tokens asked for",
+    ),
+    _round(
+        "energy_per_output_token_j",
+        "J/token",
+        _LOWER,
+        Family.ENERGY,
+        "Device energy over the round divided by output tokens",
+    ),
 )
 
 METRICS: Final[dict[str, MetricDef]] = {metric.name: metric for metric in METRIC_TABLE}

@@ -1,7 +1,9 @@
 """The seven outcomes and how they join.
 
-Joining takes the worse of two by ``SEVERITY``; a maximum over a total order is commutative, associative and idempotent, with PASS as
-its identity. A proven loss outranks everything, since no other finding takes it back; INVALID and INCONCLUSIVE claim least.
+Joining takes the worse of two by ``SEVERITY``; a maximum over a total order is
+commutative, associative and idempotent, with PASS as its identity. A proven loss
+outranks everything, since no other finding takes it back; INVALID and INCONCLUSIVE
+claim least.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def join(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def exit_status(outcome: Outcome, *, strict: bool) -> ExitStatus:
-    """The process exit status for a joined outcome; ``strict`` makes INCONCLUSIVE a failure."""
+    """The process exit status for a joined outcome; ``strict`` makes INCONCLUSIVE a
+    failure.
+    """
     if outcome is Outcome.INCONCLUSIVE and strict:
         return ExitStatus.INCONCLUSIVE
     return EXIT_STATUS[outcome]

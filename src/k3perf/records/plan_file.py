@@ -1,4 +1,6 @@
-"""``plan.json``: what ``k3perf plan`` decided, as a strict document. Read back from artefacts, so every size is bounded."""
+"""``plan.json``: what ``k3perf plan`` decided, as a strict document. Read back from
+artefacts, so every size is bounded.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class _Part(BaseModel):
 
 
 class PlannedCell(_Part):
-    """A cell to measure, with the reasons that selected it. ``cost``: what its minutes rest on (``planning.CostBasis``)."""
+    """A cell to measure, with the reasons that selected it. ``cost``: what its minutes
+    rest on (``planning.CostBasis``).
+    """
 
     cell: ShortText
     target: ShortText
@@ -38,7 +42,9 @@ class CellLeftOut(_Part):
 
 
 class PlannedShard(_Part):
-    """One runner's part. ``pool`` asks for a runner outside the pool that failed before; empty: any."""
+    """One runner's part. ``pool`` asks for a runner outside the pool that failed
+    before; empty: any.
+    """
 
     shard: ShortText
     kind: Literal["cpu", "nvidia", "amd"]
@@ -50,9 +56,11 @@ class PlannedShard(_Part):
 
 
 class PlanDocument(_Part):
-    """The whole plan. ``over_budget``: the directly touched cells alone exceed the budget and are measured all the same.
+    """The whole plan. ``over_budget``: the directly touched cells alone exceed the
+    budget and are measured all the same.
 
-    Every shard divides ``false_alarm_budget`` by ``gated_metric_count``, the whole plan's, not its own.
+    Every shard divides ``false_alarm_budget`` by ``gated_metric_count``, the whole
+    plan's, not its own.
     """
 
     schema_version: Literal[1] = 1

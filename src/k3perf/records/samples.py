@@ -8,12 +8,15 @@ from typing import Any
 
 
 class RequestStatus(StrEnum):
-    """How one request ended. Everything but OK is counted by kind and makes its round suspect."""
+    """How one request ended. Everything but OK is counted by kind and makes its round
+    suspect.
+    """
 
     OK = "ok"
     SHORT = "short"  # fewer tokens than asked, stream ended properly
     LONG = "long"  # more tokens than asked
-    WRONG_PROMPT = "wrong_prompt"  # the server counted other prompt tokens than were sent
+    # the server counted other prompt tokens than were sent
+    WRONG_PROMPT = "wrong_prompt"
     HTTP_STATUS = "http_status"  # a status other than 200; the number is in ``detail``
     REFUSED = "refused"
     RESET = "reset"  # connection lost while streaming
@@ -23,7 +26,10 @@ class RequestStatus(StrEnum):
     ENGINE_ERROR = "engine_error"  # an error object inside the stream
     STALLED = "stalled"  # no byte for longer than the stall limit
     TIMED_OUT = "timed_out"
-    ABANDONED = "abandoned"  # the round was ended before this request was, e.g. because the engine died
+    ABANDONED = (
+        # the round was ended before this request was, e.g. because the engine died
+        "abandoned"
+    )
 
 
 class RoundKind(StrEnum):
@@ -34,7 +40,9 @@ class RoundKind(StrEnum):
 
 
 class Arm(StrEnum):
-    """Which side of a comparison a session serves. ``baseline`` mode has candidates only."""
+    """Which side of a comparison a session serves. ``baseline`` mode has candidates
+    only.
+    """
 
     CANDIDATE = "candidate"
     REFERENCE = "reference"
@@ -42,7 +50,9 @@ class Arm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
-    """One streamed chunk that carried tokens: when it was read and how many tokens it held."""
+    """One streamed chunk that carried tokens: when it was read and how many tokens it
+    held.
+    """
 
     at_ns: int
     token_count: int
@@ -52,9 +62,11 @@ class ChunkRecord:
 class RequestSample:
     """What was seen of one request.
 
-    ``scheduled_ns`` is when the plan wanted it sent, ``sent_ns`` when its first byte was handed to the socket; the difference is
-    the generator's own lag. ``chunks`` holds every chunk with at least one token, of any channel. With parallel sampling
-    (``n > 1``) all sequences' chunks are in ``chunks`` and ``sequence_count`` says how many there were.
+    ``scheduled_ns`` is when the plan wanted it sent, ``sent_ns`` when its first byte
+    was handed to the socket; the difference is the generator's own lag. ``chunks``
+    holds every chunk with at least one token, of any channel. With parallel sampling
+    (``n > 1``) all sequences' chunks are in ``chunks`` and ``sequence_count`` says how
+    many there were.
     """
 
     request_index: int
@@ -83,7 +95,9 @@ class RequestSample:
 
 @dataclass(frozen=True, slots=True)
 class EngineFailure:
-    """How an engine failed: what was seen, the root cause from its log (empty if unknown), the log's path and last lines."""
+    """How an engine failed: what was seen, the root cause from its log (empty if
+    unknown), the log's path and last lines.
+    """
 
     message: str
     cause: str
@@ -93,7 +107,8 @@ class EngineFailure:
 
 @dataclass(frozen=True, slots=True)
 class InvalidReason:
-    """Why a round or session cannot be trusted: the rule's name, the reading that broke it, the limit, one sentence.
+    """Why a round or session cannot be trusted: the rule's name, the reading that broke
+    it, the limit, one sentence.
 
     ``failure``: the details for a person at the terminal, where an engine failed.
     """
@@ -107,7 +122,9 @@ class InvalidReason:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryReading:
-    """One named reading over a round's window, e.g. ``sm_clock_min_mhz``; ``value`` None when the source could not be read."""
+    """One named reading over a round's window, e.g. ``sm_clock_min_mhz``; ``value``
+    None when the source could not be read.
+    """
 
     name: str
     value: float | None
@@ -118,8 +135,9 @@ class TelemetryReading:
 class RoundRecord:
     """One pass of the plan in a live session.
 
-    ``pair_index`` joins a candidate's and a reference's round that were measured next to each other (None in baseline mode).
-    ``counters`` are differences of the server's own counters over the round, keyed by their Prometheus name.
+    ``pair_index`` joins a candidate's and a reference's round that were measured next
+    to each other (None in baseline mode). ``counters`` are differences of the server's
+    own counters over the round, keyed by their Prometheus name.
     """
 
     round_index: int
@@ -150,9 +168,11 @@ class StageTiming:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Memory parts of one worker rank in bytes. None: this vLLM release or platform does not offer it.
+    """Memory parts of one worker rank in bytes. None: this vLLM release or platform
+    does not offer it.
 
-    ``rank`` counts over all data-parallel engines: engine's index x ranks of an engine + rank in the engine.
+    ``rank`` counts over all data-parallel engines: engine's index x ranks of an engine
+    + rank in the engine.
     """
 
     rank: int
@@ -171,7 +191,9 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """What served: versions and hardware, for provenance and for the hardware-class check."""
+    """What served: versions and hardware, for provenance and for the hardware-class
+    check.
+    """
 
     vllm_version: str
     python_version: str
@@ -186,9 +208,11 @@ class EngineIdentity:
 class SessionRecord:
     """One engine process from start to end, for one (target, config, workload).
 
-    ``pair_id`` joins a candidate's session with the reference's that was measured beside it (None in baseline mode). ``imported_ahead``:
-    the process had imported vLLM before its turn, so ``stages`` are shorter than those of a start from nothing. ``environment``: what the
-    machine brings (``metrics.environment``); empty in older recordings.
+    ``pair_id`` joins a candidate's session with the reference's that was measured
+    beside it (None in baseline mode). ``imported_ahead``: the process had imported vLLM
+    before its turn, so ``stages`` are shorter than those of a start from nothing.
+    ``environment``: what the machine brings (``metrics.environment``); empty in older
+    recordings.
     """
 
     session_id: str

@@ -1,4 +1,6 @@
-"""What the gate says: per metric, per cell and for the run, with every number that led there."""
+"""What the gate says: per metric, per cell and for the run, with every number that led
+there.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from k3perf.config.models import Tolerance
-from k3perf.records.outcome import Outcome, join
 from k3perf.records.metric_definitions import MetricDef
+from k3perf.records.outcome import Outcome, join
 from k3perf.records.samples import InvalidReason
 
 
@@ -23,13 +25,17 @@ class Buy(StrEnum):
 class MetricVerdict:
     """One gated metric.
 
-    ``loss_ratio`` is the estimated loss (positive is worse) as a share of the baseline; the bounds are one-sided confidence bounds of
-    the loss at the error rates in ``alpha`` (REGRESSED) and ``beta`` (PASS). ``relevant``: the estimate exceeds the tolerance;
-    ``significant``: the lower bound excludes no loss. ``smallest_detectable_loss_ratio``: what this run could have seen. Exact metrics
-    have no bounds: ``now_value`` and ``baseline_value`` are compared as they are. ``look`` is the look of the group-sequential plan
-    that the numbers belong to (0: none was reached). ``cumulative_loss_ratio`` is the loss against the anchor, where the baseline has
-    moved away from it. ``waived_by`` names the owner of the waiver that turned a REGRESSED into a PASS. ``unit`` is ``ratio`` where
-    ratios were compared.
+    ``loss_ratio`` is the estimated loss (positive is worse) as a share of the baseline;
+    the bounds are one-sided confidence bounds of the loss at the error rates in
+    ``alpha`` (REGRESSED) and ``beta`` (PASS). ``relevant``: the estimate exceeds the
+    tolerance; ``significant``: the lower bound excludes no loss.
+    ``smallest_detectable_loss_ratio``: what this run could have seen. Exact metrics
+    have no bounds: ``now_value`` and ``baseline_value`` are compared as they are.
+    ``look`` is the look of the group-sequential plan that the numbers belong to (0:
+    none was reached). ``cumulative_loss_ratio`` is the loss against the anchor, where
+    the baseline has moved away from it. ``waived_by`` names the owner of the waiver
+    that turned a REGRESSED into a PASS. ``unit`` is ``ratio`` where ratios were
+    compared.
     """
 
     metric: str
@@ -54,7 +60,9 @@ class MetricVerdict:
     waived_by: str = ""
 
 
-def plain_verdict(metric: MetricDef, tolerance: Tolerance, outcome: Outcome, reason: str) -> MetricVerdict:
+def plain_verdict(
+    metric: MetricDef, tolerance: Tolerance, outcome: Outcome, reason: str
+) -> MetricVerdict:
     """A verdict without numbers."""
     return MetricVerdict(
         metric=metric.name,
@@ -89,12 +97,15 @@ class ConfigDifference:
 
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
-    """A cell's metrics joined. ``notes`` name outliers, sessions set aside, waivers and proposals.
+    """A cell's metrics joined. ``notes`` name outliers, sessions set aside, waivers and
+    proposals.
 
-    ``times_only``: ``invalid_reasons`` spoil nothing but times; memory, capacity and configuration were judged.
+    ``times_only``: ``invalid_reasons`` spoil nothing but times; memory, capacity and
+    configuration were judged.
 
-    ``buy`` says what an undecided cell needs: measure on until there are ``buy_until_sessions`` valid sessions (pairs of sessions in
-    ``reference`` and ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
+    ``buy`` says what an undecided cell needs: measure on until there are
+    ``buy_until_sessions`` valid sessions (pairs of sessions in ``reference`` and
+    ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
     """
 
     target: str

@@ -1,7 +1,10 @@
-"""``verdict.json`` and back: a run's ``SuiteVerdict`` as a strict document with bounded sizes.
+"""``verdict.json`` and back: a run's ``SuiteVerdict`` as a strict document with bounded
+sizes.
 
-A verdict file may come from a stranger's pull request. Nothing in it is trusted: outcomes of cells and of the run are joined anew from
-the metrics, text is bounded here and escaped where it is shown. Unknown keys are ignored, since the reader may be older than the writer.
+A verdict file may come from a stranger's pull request. Nothing in it is trusted:
+outcomes of cells and of the run are joined anew from the metrics, text is bounded here
+and escaped where it is shown. Unknown keys are ignored, since the reader may be older
+than the writer.
 """
 
 from __future__ import annotations
@@ -80,7 +83,9 @@ class InvalidEntry(_Part):
 
 
 class CellEntry(_Part):
-    """``records.verdict.CellVerdict`` as written, without its outcome: that is joined anew."""
+    """``records.verdict.CellVerdict`` as written, without its outcome: that is joined
+    anew.
+    """
 
     target: ShortText
     config: ShortText
@@ -103,7 +108,9 @@ class CellEntry(_Part):
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of the cell's findings, by the rule of ``records.verdict.CellVerdict.outcome``."""
+        """The worst of the cell's findings, by the rule of
+        ``records.verdict.CellVerdict.outcome``.
+        """
         found = [metric.outcome for metric in self.metrics]
         if self.differences:
             found.append(Outcome.CONFIG_DRIFT)
@@ -141,19 +148,26 @@ class VerdictDocument(_Part):
 
 
 def parse_verdict(content: bytes, shown_name: str) -> VerdictDocument:
-    """A verdict from a file's bytes. Raises UsageError, which never quotes the content, for what is too large or not of the form."""
+    """A verdict from a file's bytes. Raises UsageError, which never quotes the content,
+    for what is too large or not of the form.
+    """
     if len(content) > MAXIMUM_FILE_BYTES:
         raise UsageError(
-            f"{shown_name}: {len(content)} bytes, a verdict file has at most {MAXIMUM_FILE_BYTES}. Look at the run's artefacts."
+            f"{shown_name}: {len(content)} bytes, a verdict file has at most {MAXIMUM_FILE_BYTES}."
+            " Look at the run's artefacts."
         )
     try:
         return VerdictDocument.model_validate(json_of(content))
     except DocumentProblem as problem:
-        raise UsageError(f"{shown_name} is not a verdict file: {problem.kind}. Give the verdict.json that a finished run wrote.") from None
+        raise UsageError(
+            f"{shown_name} is not a verdict file: {problem.kind}. Give the verdict.json that a"
+            " finished run wrote."
+        ) from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])[:200]
         at = f" at {key!r}" if key else ""
         raise UsageError(
-            f"{shown_name}{at}: is no verdict file: {first['type']}. Give the verdict.json that a finished run wrote."
+            f"{shown_name}{at}: is no verdict file: {first['type']}. Give the verdict.json that a"
+            " finished run wrote."
         ) from None

@@ -1,11 +1,13 @@
-"""Why cells have no numbers, each cause shown once with the cells it concerns. Pure: verdicts in, lines out."""
+"""Why cells have no numbers, each cause shown once with the cells it concerns. Pure:
+verdicts in, lines out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from k3perf.records.verdict import CellVerdict, ConfigDifference
 from k3perf.records.samples import InvalidReason
+from k3perf.records.verdict import CellVerdict, ConfigDifference
 
 
 def cell_name(cell: CellVerdict) -> str:
@@ -14,7 +16,9 @@ def cell_name(cell: CellVerdict) -> str:
 
 
 def reason_lines(reason: InvalidReason) -> list[str]:
-    """A reason in full: of a failed engine what happened, its cause, the last lines of its log and the log's path."""
+    """A reason in full: of a failed engine what happened, its cause, the last lines of
+    its log and the log's path.
+    """
     failure = reason.failure
     if failure is None:
         return [f"{reason.text} [{reason.rule}]"]
@@ -25,7 +29,9 @@ def reason_lines(reason: InvalidReason) -> list[str]:
 
 
 def cause_lines(reason: InvalidReason) -> list[str]:
-    """The root cause of a failed engine, an exception's further lines indented; nothing for another reason."""
+    """The root cause of a failed engine, an exception's further lines indented; nothing
+    for another reason.
+    """
     if reason.failure is None:
         return []
     first, *further = reason.failure.cause.splitlines() or ["unknown, its log holds no error"]
@@ -39,9 +45,12 @@ def difference_text(difference: ConfigDifference) -> str:
 
 
 def causes_of(cell: CellVerdict) -> tuple[str, ...]:
-    """What makes two cells' reasons the same. Messages name processes and paths, so a known cause counts instead."""
+    """What makes two cells' reasons the same. Messages name processes and paths, so a
+    known cause counts instead.
+    """
     reasons = [
-        f"{reason.rule} {reason.failure.cause if reason.failure is not None and reason.failure.cause else reason.text}"
+        f"{reason.rule}"
+        f" {reason.failure.cause if reason.failure is not None and reason.failure.cause else reason.text}"
         for reason in cell.invalid_reasons
     ]
     differences = [difference_text(difference) for difference in cell.differences]
@@ -49,7 +58,9 @@ def causes_of(cell: CellVerdict) -> tuple[str, ...]:
 
 
 def unjudged_blocks(cells: Iterable[CellVerdict]) -> list[str]:
-    """One block for all cells that have no metrics for the same reasons: outcome, cells, then each reason."""
+    """One block for all cells that have no metrics for the same reasons: outcome,
+    cells, then each reason.
+    """
     groups: dict[tuple[str, ...], list[CellVerdict]] = {}
     for cell in cells:
         groups.setdefault(causes_of(cell), []).append(cell)

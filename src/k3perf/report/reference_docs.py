@@ -1,4 +1,6 @@
-"""The reference pages that are generated from code: ``docs/metrics.md`` from the metric table, ``docs/configs.md`` from the models. Pure."""
+"""The reference pages that are generated from code: ``docs/metrics.md`` from the metric
+table, ``docs/configs.md`` from the models. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ DOCUMENTS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
 def metrics_page() -> str:
     """``docs/metrics.md``."""
     rows = [
-        f"| `{metric.name}` | {metric.unit} | {_words(metric.direction)} | {metric.scope} | {_comparison(metric.comparison)} | {metric.family} | "
-        f"{metric.description} |"
+        f"| `{metric.name}` | {metric.unit} | {_words(metric.direction)} | {metric.scope} |"
+        f" {_comparison(metric.comparison)} | {metric.family} | {metric.description} |"
         for metric in METRIC_TABLE
     ]
     return "\n".join(
@@ -37,8 +39,14 @@ def metrics_page() -> str:
             "",
             GENERATED,
             "",
-            "Defined once, in `src/k3perf/metrics/definitions.py`. A metric is gated where `perf_tests/tolerances.yaml` gives it a tolerance;",
-            "every other one is reported. Percentiles are over the requests (for `itl`: the token gaps) of one round, with their number beside",
+            (
+                "Defined once, in `src/k3perf/metrics/definitions.py`. A metric is gated where"
+                " `perf_tests/tolerances.yaml` gives it a tolerance;"
+            ),
+            (
+                "every other one is reported. Percentiles are over the requests (for `itl`: the"
+                " token gaps) of one round, with their number beside"
+            ),
             "them. A value that could not be computed is absent, never 0.",
             "",
             "| metric | unit | better | per | compared | family | what it is |",
@@ -56,17 +64,38 @@ def configs_page() -> str:
         "",
         GENERATED,
         "",
-        "Every file is strict: an unknown key, a key written twice or a value of the wrong kind is an error that names file, key, value and",
+        (
+            "Every file is strict: an unknown key, a key written twice or a value of the wrong kind"
+            " is an error that names file, key, value and"
+        ),
         "next step (exit status 4). Engine arguments are vLLM's own names with underscores.",
         "",
-        "Arguments are those of `vllm serve`, front end included. They are checked without vLLM against the table that k3perf ships. Where it",
-        "objects, or does not have the engine's release, the engine's own Python is asked (a fork, a newer release). The message names the",
+        (
+            "Arguments are those of `vllm serve`, front end included. They are checked without vLLM"
+            " against the table that k3perf ships. Where it"
+        ),
+        (
+            "objects, or does not have the engine's release, the engine's own Python is asked (a"
+            " fork, a newer release). The message names the"
+        ),
         "table that was used. Not accepted are",
         "",
-        "* sizes of parallelism (`tensor_parallel_size`, `enable_expert_parallel`, ...): declare `parallelism`;",
-        "* what places ranks (`nnodes`, `data_parallel_rank`, ...): declare `launch` ([multi-host.md](multi-host.md));",
-        "* what the harness sets itself: model and weights, address, and what shapes the log (`log_level`, `logging_config`, ...);",
-        "* servers that cannot be measured (`ssl_certfile`, `api_key`, `grpc`, ...), and `api_server_count`, which only `vllm serve` obeys.",
+        (
+            "* sizes of parallelism (`tensor_parallel_size`, `enable_expert_parallel`, ...):"
+            " declare `parallelism`;"
+        ),
+        (
+            "* what places ranks (`nnodes`, `data_parallel_rank`, ...): declare `launch`"
+            " ([multi-host.md](multi-host.md));"
+        ),
+        (
+            "* what the harness sets itself: model and weights, address, and what shapes the log"
+            " (`log_level`, `logging_config`, ...);"
+        ),
+        (
+            "* servers that cannot be measured (`ssl_certfile`, `api_key`, `grpc`, ...), and"
+            " `api_server_count`, which only `vllm serve` obeys."
+        ),
     ]
     for place, model in DOCUMENTS:
         lines += ["", f"## `perf_tests/{place}`"]
@@ -77,7 +106,10 @@ def configs_page() -> str:
 
 def _model_section(model: type[BaseModel], *, is_root: bool) -> list[str]:
     heading = [] if is_root else [f"### {model.__name__}", ""]
-    rows = [f"| `{name}` | {_type_text(field.annotation)} | {_default(field)} |" for name, field in model.model_fields.items()]
+    rows = [
+        f"| `{name}` | {_type_text(field.annotation)} | {_default(field)} |"
+        for name, field in model.model_fields.items()
+    ]
     return [
         *heading,
         inspect.cleandoc(model.__doc__ or "").replace("``", "`"),
@@ -98,7 +130,11 @@ def _models(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
             continue
         seen.append(model)
         for field in model.model_fields.values():
-            waiting += [part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+            waiting += [
+                part
+                for part in _parts(field.annotation)
+                if isinstance(part, type) and issubclass(part, BaseModel)
+            ]
     yield from seen
 
 
@@ -114,7 +150,9 @@ def _type_text(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join("nothing" if part is type(None) else _type_text(part) for part in arguments)
+        return " or ".join(
+            "nothing" if part is type(None) else _type_text(part) for part in arguments
+        )
     if origin is tuple:
         return f"list of {_type_text(arguments[0])}"
     if origin is dict:

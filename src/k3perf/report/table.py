@@ -21,12 +21,27 @@ NATURAL_WIDTH: Final = 160  # no table is wider
 
 MEANING: Final = {
     Outcome.PASS: "No gated metric lost more than its tolerance.",
-    Outcome.IMPROVED: "A gated metric is better than its baseline. To keep the gain: k3perf baseline propose, then accept.",
-    Outcome.INCONCLUSIVE: "The measurement plan ended before the evidence decided. Run it again, or raise maximum_sessions of the target.",
-    Outcome.INVALID: "This measurement cannot be trusted and says nothing about the change. Fix the cause above, then run again.",
+    Outcome.IMPROVED: (
+        "A gated metric is better than its baseline. To keep the gain: k3perf baseline propose,"
+        " then accept."
+    ),
+    Outcome.INCONCLUSIVE: (
+        "The measurement plan ended before the evidence decided. Run it again, or raise"
+        " maximum_sessions of the target."
+    ),
+    Outcome.INVALID: (
+        "This measurement cannot be trusted and says nothing about the change. Fix the cause above,"
+        " then run again."
+    ),
     Outcome.NO_BASELINE: "Nothing is committed to compare with. Record it with the commands above.",
-    Outcome.CONFIG_DRIFT: "The engine runs with other settings than the approved ones. Set the values in the config, or record and accept.",
-    Outcome.REGRESSED: "A loss beyond the tolerance is proven. Fix the change, or record and accept the loss with a reason.",
+    Outcome.CONFIG_DRIFT: (
+        "The engine runs with other settings than the approved ones. Set the values in the config,"
+        " or record and accept."
+    ),
+    Outcome.REGRESSED: (
+        "A loss beyond the tolerance is proven. Fix the change, or record and accept the loss with"
+        " a reason."
+    ),
 }
 
 OUTCOME_STYLE: Final = {
@@ -40,13 +55,22 @@ OUTCOME_STYLE: Final = {
 }
 
 
-def cell_table(cell: CellVerdict, *, width: int = NATURAL_WIDTH, color: bool = False, elsewhere: Container[str] = ()) -> str:
-    """One cell: metric, baseline, now, change, tolerance, outcome, then differences, reasons and notes as lines below.
+def cell_table(
+    cell: CellVerdict,
+    *,
+    width: int = NATURAL_WIDTH,
+    color: bool = False,
+    elsewhere: Container[str] = (),
+) -> str:
+    """One cell: metric, baseline, now, change, tolerance, outcome, then differences,
+    reasons and notes as lines below.
 
-    Where ``width`` columns do not hold the table, each metric gets lines of its own instead. ``elsewhere``: differences that are
-    shown elsewhere.
+    Where ``width`` columns do not hold the table, each metric gets lines of its own
+    instead. ``elsewhere``: differences that are shown elsewhere.
     """
-    heading = f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
+    heading = (
+        f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
+    )
     if not cell.metrics:
         return "\n".join([heading, *lines_below(cell, elsewhere)])
     body = _render(_table(cell), color=color)
@@ -58,7 +82,9 @@ def cell_table(cell: CellVerdict, *, width: int = NATURAL_WIDTH, color: bool = F
 def _table(cell: CellVerdict) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=None)
     for heading in ("metric", "baseline", "now", "change", "could see", "tolerance", "outcome"):
-        table.add_column(heading, justify="left" if heading in ("metric", "outcome") else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if heading in ("metric", "outcome") else "right", no_wrap=True
+        )
     for metric in cell.metrics:
         table.add_row(
             metric.metric,
@@ -76,43 +102,75 @@ def _list(cell: CellVerdict) -> Text:
     """The table's contents for a narrow terminal: two lines a metric."""
     lines = Text()
     for metric in cell.metrics:
-        lines.append(f"\n  {metric.metric}: ").append(str(metric.outcome), style=OUTCOME_STYLE[metric.outcome])
+        lines.append(f"\n  {metric.metric}: ").append(
+            str(metric.outcome), style=OUTCOME_STYLE[metric.outcome]
+        )
         change = change_text(metric)
         lines.append(", no change" if change == "=" else f", {change}")
-        values = f"baseline {value_text(metric.baseline_value, metric.unit)}, now {value_text(metric.now_value, metric.unit)}"
+        values = (
+            f"baseline {value_text(metric.baseline_value, metric.unit)}, now"
+            f" {value_text(metric.now_value, metric.unit)}"
+        )
         seen = could_see_text(metric)
-        lines.append(f"\n    {values}, tolerance {tolerance_text(metric)}{f', could see {seen}' if seen else ''}")
+        lines.append(
+            f"\n    {values}, tolerance"
+            f" {tolerance_text(metric)}{f', could see {seen}' if seen else ''}"
+        )
     return lines
 
 
 def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
-    """Differences, reasons and notes of a cell, a line each. Differences in ``elsewhere`` are left out."""
-    lines = [f"  config drift: {text}" for text in map(difference_text, cell.differences) if text not in elsewhere]
+    """Differences, reasons and notes of a cell, a line each. Differences in
+    ``elsewhere`` are left out.
+    """
+    lines = [
+        f"  config drift: {text}"
+        for text in map(difference_text, cell.differences)
+        if text not in elsewhere
+    ]
     if len(lines) < len(cell.differences):
         lines.append("  config drift: see the changed values of several cells below")
     lines += [f"  invalid: {reason.text} [{reason.rule}]" for reason in cell.invalid_reasons]
     lines += [f"  no baseline: {cell.missing}"] if cell.missing else []
-    lines += [f"  {metric.metric}: {metric.reason}" for metric in cell.metrics if metric.reason and metric.outcome is not Outcome.PASS]
+    lines += [
+        f"  {metric.metric}: {metric.reason}"
+        for metric in cell.metrics
+        if metric.reason and metric.outcome is not Outcome.PASS
+    ]
     lines += [f"  note: {note}" for note in cell.notes]
     return lines
 
 
 def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: bool = False) -> str:
-    """The table of every judged cell, then why others have none, and what the run came to and what to do next."""
+    """The table of every judged cell, then why others have none, and what the run came
+    to and what to do next.
+    """
     judged = [cell for cell in verdict.cells if cell.metrics]
     shared = shared_differences(judged)
     parts = [cell_table(cell, width=width, color=color, elsewhere=shared) for cell in judged]
     if judged:
         parts.append(_legend(judged))
     if shared:
-        parts.append("\n".join(["changed values of several cells:", *(f"  {text} ({len(names)} cells)" for text, names in shared.items())]))
+        parts.append(
+            "\n".join(
+                [
+                    "changed values of several cells:",
+                    *(f"  {text} ({len(names)} cells)" for text, names in shared.items()),
+                ]
+            )
+        )
     parts += unjudged_blocks(cell for cell in verdict.cells if not cell.metrics)
     counts = Counter(str(cell.outcome) for cell in verdict.cells)
-    each = f" ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})" if len(counts) > 1 else ""
+    each = (
+        f" ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})"
+        if len(counts) > 1
+        else ""
+    )
     parts.append(
-        f"outcome: {verdict.outcome} - {len(verdict.cells)} cell{'s' if len(verdict.cells) != 1 else ''}{each}, "
-        f"{verdict.gated_metric_count} gated metrics, false-alarm budget of the whole run {verdict.false_alarm_budget:.1%}\n"
-        f"  {MEANING[verdict.outcome]}"
+        f"outcome: {verdict.outcome} - {len(verdict.cells)}"
+        f" cell{'s' if len(verdict.cells) != 1 else ''}{each}, {verdict.gated_metric_count} gated"
+        f" metrics, false-alarm budget of the whole run {verdict.false_alarm_budget:.1%}\n "
+        f" {MEANING[verdict.outcome]}"
     )
     return "\n\n".join(parts)
 
@@ -129,12 +187,21 @@ def recording_summary(cells: Sequence[CellVerdict]) -> str:
 
 def _legend(cells: Sequence[CellVerdict]) -> str:
     """What the columns mean, for someone who sees the table for the first time."""
-    lines = ["change: better or worse than the baseline, with its confidence interval (- is worse, + is better)"]
+    lines = [
+        "change: better or worse than the baseline, with its confidence interval (- is worse, + is"
+        " better)"
+    ]
     lines.append("could see: the smallest loss that this run could detect")
     if any(cell.mode == "reference" for cell in cells):
-        lines.append("reference mode: timings are ratios to the reference config, measured side by side in this run; the rest is absolute")
+        lines.append(
+            "reference mode: timings are ratios to the reference config, measured side by side in"
+            " this run; the rest is absolute"
+        )
     if any(cell.mode == "ab" for cell in cells):
-        lines.append("ab mode: the baseline is the base named by --k3-ab-base, measured side by side in this run")
+        lines.append(
+            "ab mode: the baseline is the base named by --k3-ab-base, measured side by side in"
+            " this run"
+        )
     return "\n".join(f"  {line}" for line in lines)
 
 
@@ -152,7 +219,9 @@ def value_text(value: float | None, unit: str) -> str:
 
 
 def change_text(metric: MetricVerdict) -> str:
-    """The change in the metric's own sense, with the interval where there is one: ``-4.1 % (-6.0 .. -2.2)``."""
+    """The change in the metric's own sense, with the interval where there is one:
+    ``-4.1 % (-6.0 .. -2.2)``.
+    """
     if metric.loss_ratio is None:
         if metric.now_value is None or metric.baseline_value is None:
             return "-"
@@ -163,12 +232,20 @@ def change_text(metric: MetricVerdict) -> str:
     text = f"{_sign(metric.loss_ratio)} {abs(metric.loss_ratio):.1%}"
     if metric.loss_lower_bound_ratio is None or metric.loss_upper_bound_ratio is None:
         return text
-    return f"{text} ({-metric.loss_upper_bound_ratio:+.1%} .. {-metric.loss_lower_bound_ratio:+.1%})"
+    return (
+        f"{text} ({-metric.loss_upper_bound_ratio:+.1%} .. {-metric.loss_lower_bound_ratio:+.1%})"
+    )
 
 
 def could_see_text(metric: MetricVerdict) -> str:
-    """The smallest loss that the run could detect; empty for a metric that is compared exactly."""
-    return "" if metric.smallest_detectable_loss_ratio is None else f"{metric.smallest_detectable_loss_ratio:.1%}"
+    """The smallest loss that the run could detect; empty for a metric that is compared
+    exactly.
+    """
+    return (
+        ""
+        if metric.smallest_detectable_loss_ratio is None
+        else f"{metric.smallest_detectable_loss_ratio:.1%}"
+    )
 
 
 def _sign(loss_ratio: float) -> str:
@@ -187,7 +264,11 @@ def tolerance_text(metric: MetricVerdict) -> str:
 def _render(body: Table | Text, *, color: bool) -> str:
     stream = io.StringIO()
     console = Console(
-        file=stream, width=NATURAL_WIDTH, force_terminal=color, color_system="standard" if color else None, legacy_windows=False
+        file=stream,
+        width=NATURAL_WIDTH,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
     )
     console.print(body)
     return "\n".join(line.rstrip() for line in stream.getvalue().rstrip().splitlines())

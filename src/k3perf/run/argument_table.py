@@ -1,4 +1,6 @@
-"""The table of arguments of the engine's own vLLM, asked once for each installed vLLM and cached."""
+"""The table of arguments of the engine's own vLLM, asked once for each installed vLLM
+and cached.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ FOLDER: Final = "arguments"
 
 
 def table_of_engine(given: str | None, root: Path) -> EngineTable:
-    """A function that asks the Python that a run would use. Until it is called nothing is read.
+    """A function that asks the Python that a run would use. Until it is called nothing
+    is read.
 
     ``given`` is the option's value. ``root`` holds ``.venv-engine`` and the cache.
     """
@@ -36,11 +39,13 @@ def table_of_engine(given: str | None, root: Path) -> EngineTable:
     return ask
 
 
-def require_known_arguments(cell: str, arguments: Mapping[str, Any], python: Path, cache_folder: Path) -> None:
+def require_known_arguments(
+    cell: str, arguments: Mapping[str, Any], python: Path, cache_folder: Path
+) -> None:
     """Raise UsageError for an argument that the vLLM of ``python`` does not take.
 
-    It is asked only where the shipped table does not have its release. If it cannot be asked, the
-    run goes on, and vLLM itself checks the arguments when it starts.
+    It is asked only where the shipped table does not have its release. If it cannot be
+    asked, the run goes on, and vLLM itself checks the arguments when it starts.
     """
     stamp = _stamp_of(python)
     if isinstance(stamp, str) or not stamp.release or covered(arguments, stamp.release):
@@ -52,12 +57,17 @@ def require_known_arguments(cell: str, arguments: Mapping[str, Any], python: Pat
         found = table.objection(name, value)
         if found is not None:
             step = "Choose another config, or another engine with --k3-engine-python."
-            raise UsageError(f"{cell}: {name} {value!r}: {found[0]}. {found[1]} Checked against {table.source}. {step}")
+            raise UsageError(
+                f"{cell}: {name} {value!r}: {found[0]}. {found[1]} Checked against {table.source}."
+                f" {step}"
+            )
 
 
 @cache
 def read_table(python: Path, cache_folder: Path) -> ArgumentTable | str:
-    """The table of the vLLM that ``python`` has. A text says why there is none. Raises nothing."""
+    """The table of the vLLM that ``python`` has. A text says why there is none. Raises
+    nothing.
+    """
     stamp = _stamp_of(python)
     if isinstance(stamp, str):
         return stamp
@@ -69,11 +79,15 @@ def read_table(python: Path, cache_folder: Path) -> ArgumentTable | str:
         if isinstance(answer, str):
             return answer
         kept = {**key, "arguments": answer.get("arguments")}
-        with suppress(OSError):  # a cache that cannot be written costs the next run a few seconds
+        # a cache that cannot be written costs the next run a few seconds
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, json.dumps(kept))
     try:
-        return ArgumentTable(parse_arguments(kept["arguments"]), f"vLLM {stamp.release or 'of no release'} of {python}")
+        return ArgumentTable(
+            parse_arguments(kept["arguments"]),
+            f"vLLM {stamp.release or 'of no release'} of {python}",
+        )
     except (KeyError, TypeError, AttributeError):
         return f"{python} listed vLLM's arguments in a form that k3perf does not know"
 

@@ -1,15 +1,19 @@
-"""Which engines a cell's comparison needs, per mode: one code path, the modes differ in who the other arm is."""
+"""Which engines a cell's comparison needs, per mode: one code path, the modes differ in
+who the other arm is.
+"""
 
 from __future__ import annotations
 
 from k3perf.config.suite import Cell, Suite
+from k3perf.records.samples import Arm
 from k3perf.run.pool import Wanted
 from k3perf.run.settings import RunSettings
-from k3perf.records.samples import Arm
 
 
 def wanted_engines(cell: Cell, settings: RunSettings) -> tuple[Wanted, ...]:
-    """The candidate, alone (``baseline``), beside the reference config (``reference``) or beside the base's same config (``ab``)."""
+    """The candidate, alone (``baseline``), beside the reference config (``reference``)
+    or beside the base's same config (``ab``).
+    """
     candidate = Wanted(
         target=cell.target,
         config=cell.config,
@@ -24,7 +28,10 @@ def wanted_engines(cell: Cell, settings: RunSettings) -> tuple[Wanted, ...]:
         return (candidate,)
     if mode == "reference":
         return (_other(settings.suite, cell, cell.target.reference, settings), candidate)
-    return (_other(settings.ab_suite or settings.suite, cell, cell.config.name, settings), candidate)
+    return (
+        _other(settings.ab_suite or settings.suite, cell, cell.config.name, settings),
+        candidate,
+    )
 
 
 def _other(suite: Suite, cell: Cell, config_name: str, settings: RunSettings) -> Wanted:

@@ -1,7 +1,9 @@
-"""One cell measured: sessions and rounds are bought while the gate is undecided, within the target's plan.
+"""One cell measured: sessions and rounds are bought while the gate is undecided, within
+the target's plan.
 
-The arms of a comparison alternate as finely as the device allows: rounds (both engines resident, the idle one frozen) or sessions. The
-order within a pair is ABBA, so that a linear drift cancels.
+The arms of a comparison alternate as finely as the device allows: rounds (both engines
+resident, the idle one frozen) or sessions. The order within a pair is ABBA, so that a
+linear drift cancels.
 """
 
 from __future__ import annotations
@@ -14,16 +16,23 @@ from typing import Final
 
 from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
-from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.resolved import forced_by
 from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
+from k3perf.records.samples import (
+    Arm,
+    EngineFailure,
+    InvalidReason,
+    RoundKind,
+    RoundRecord,
+    SessionRecord,
+)
+from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
 from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
-from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.plan import Plan
 
@@ -37,9 +46,11 @@ OnRound = Callable[[str, Cell, Arm, RoundRecord], None]
 
 @dataclass
 class CellRun:
-    """The measurement of one cell in one run. ``measure`` is called once; ``lost`` then has a sentence for each session that died in it.
+    """The measurement of one cell in one run. ``measure`` is called once; ``lost`` then
+    has a sentence for each session that died in it.
 
-    ``before_repeat`` is called before a pair is measured again because a round of it was invalid.
+    ``before_repeat`` is called before a pair is measured again because a round of it
+    was invalid.
     """
 
     cell: Cell
@@ -59,11 +70,15 @@ class CellRun:
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     session_number: int = 0
-    _beside: list[SessionLog] = field(default_factory=list)  # the sessions whose rounds alternate now, and how many rounds they want
+    _beside: list[SessionLog] = field(
+        default_factory=list
+    )  # the sessions whose rounds alternate now, and how many rounds they want
     _goal: int = 0
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
-        """Buy sessions until the gate is decided or the plan is spent; an engine's death is an INVALID reason, never an exception."""
+        """Buy sessions until the gate is decided or the plan is spent; an engine's
+        death is an INVALID reason, never an exception.
+        """
         plan = self.cell.target.measurement
         reasons: tuple[InvalidReason, ...] = ()
         verdict: CellVerdict | None = None
@@ -71,19 +86,33 @@ class CellRun:
             try:
                 verdict = self._measure_session(session_index)
             except EngineError as error:
-                self.pool.stop_all()  # whatever failed, no engine that may hang is used again
+                # whatever failed, no engine that may hang is used again
+                self.pool.stop_all()
                 if self._crashed_before(error) or session_index + 1 == plan.maximum_sessions:
                     reasons = (engine_reason(error),)
-                    self.lost = [note for note in self.lost if not error.root_cause or error.root_cause not in note]
+                    self.lost = [
+                        note
+                        for note in self.lost
+                        if not error.root_cause or error.root_cause not in note
+                    ]
                     break
-                self.progress.note(f"{self.cell.cell_id}: the engine failed, starting it once more: {error.root_cause or error.message}")
-                self.lost.append(f"session {session_index + 1} was lost and repeated: {engine_reason(error).text}")
+                self.progress.note(
+                    f"{self.cell.cell_id}: the engine failed, starting it once more:"
+                    f" {error.root_cause or error.message}"
+                )
+                self.lost.append(
+                    f"session {session_index + 1} was lost and repeated:"
+                    f" {engine_reason(error).text}"
+                )
                 continue
-            # rounds that are still asked for could not be had of this session: another one may have them
+            # rounds that are still asked for could not be had of this session: another
+            # one may have them
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
             if session_index + 1 < plan.maximum_sessions:
-                until_count = min(max(verdict.buy_until_sessions, session_index + 2), plan.maximum_sessions)
+                until_count = min(
+                    max(verdict.buy_until_sessions, session_index + 2), plan.maximum_sessions
+                )
                 self.progress.undecided(self.cell.cell_id, until_count, 0)
         measurement = self._measurement(self.sessions, reasons)
         verdict = self.judge(measurement) if reasons or verdict is None else verdict
@@ -91,8 +120,12 @@ class CellRun:
         return measurement, replace(verdict, notes=(*verdict.notes, *self.lost))
 
     def record_session(self) -> None:
-        """One session with the full number of rounds and no judgement: what baselines are made of. EngineError when it dies."""
-        self._measure_session(0, rounds_count=self.cell.target.measurement.maximum_rounds, judged=False)
+        """One session with the full number of rounds and no judgement: what baselines
+        are made of. EngineError when it dies.
+        """
+        self._measure_session(
+            0, rounds_count=self.cell.target.measurement.maximum_rounds, judged=False
+        )
 
     def measurement(self, reasons: tuple[InvalidReason, ...] = ()) -> CellMeasurement:
         """The closed sessions so far."""
@@ -101,7 +134,9 @@ class CellRun:
     def _crashed_before(self, error: EngineError) -> bool:
         return isinstance(error, RepeatedCrashError)
 
-    def _measure_session(self, session_index: int, *, rounds_count: int | None = None, judged: bool = True) -> CellVerdict:
+    def _measure_session(
+        self, session_index: int, *, rounds_count: int | None = None, judged: bool = True
+    ) -> CellVerdict:
         self.session_number = session_index + 1
         pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
         if self.cell.target.measurement.interleave == "rounds" or len(self.wanted) == 1:
@@ -111,7 +146,13 @@ class CellRun:
             return self._alternate_rounds(lives, pair_id, rounds_count, judged)
         return self._alternate_sessions(session_index, pair_id, rounds_count, judged)
 
-    def _alternate_rounds(self, lives: Sequence[LiveEngine], pair_id: str | None, rounds_count: int | None, judged: bool) -> CellVerdict:
+    def _alternate_rounds(
+        self,
+        lives: Sequence[LiveEngine],
+        pair_id: str | None,
+        rounds_count: int | None,
+        judged: bool,
+    ) -> CellVerdict:
         plan = self.cell.target.measurement
         logs = [self._open(live, pair_id) for live in lives]
         goal = rounds_count or plan.minimum_rounds
@@ -125,10 +166,16 @@ class CellRun:
                 records = [self._record(log) for log in logs]
                 current = [self._metrics(record) for record in records]
                 measurement = self._measurement([*self.sessions, *current], ())
-                verdict = self._explained(self.judge(measurement), lives) if judged else _unjudged(self.cell, self.mode)
+                verdict = (
+                    self._explained(self.judge(measurement), lives)
+                    if judged
+                    else _unjudged(self.cell, self.mode)
+                )
                 wanted = min(verdict.buy_until_rounds, plan.maximum_rounds)
                 if not judged or verdict.buy is not Buy.ROUNDS or wanted <= goal:
-                    break  # also where repeats are spent: what is asked for then cannot be had of this session
+                    # also where repeats are spent: what is asked for then cannot be had
+                    # of this session
+                    break
                 goal = wanted
                 self.progress.undecided(self.cell.cell_id, 0, goal)
             awake.all()
@@ -137,8 +184,12 @@ class CellRun:
         self.sessions += current
         return verdict
 
-    def _alternate_sessions(self, session_index: int, pair_id: str | None, rounds_count: int | None, judged: bool) -> CellVerdict:
-        goal = rounds_count or self.cell.target.measurement.maximum_rounds  # a stopped engine sells no more rounds
+    def _alternate_sessions(
+        self, session_index: int, pair_id: str | None, rounds_count: int | None, judged: bool
+    ) -> CellVerdict:
+        goal = (
+            rounds_count or self.cell.target.measurement.maximum_rounds
+        )  # a stopped engine sells no more rounds
         order = self.wanted if session_index % 2 == 0 else tuple(reversed(self.wanted))
         for item in order:
             self.pool.stop_all()
@@ -153,20 +204,33 @@ class CellRun:
             self._end(record)
             self.sessions.append(self._metrics(record))
         measurement = self._measurement(self.sessions, ())
-        return self._explained(self.judge(measurement), [candidate]) if judged else _unjudged(self.cell, self.mode)
+        return (
+            self._explained(self.judge(measurement), [candidate])
+            if judged
+            else _unjudged(self.cell, self.mode)
+        )
 
     def _explained(self, verdict: CellVerdict, lives: Sequence[LiveEngine]) -> CellVerdict:
-        """The verdict with the engine's own word on who forced each changed value, where its log has one."""
+        """The verdict with the engine's own word on who forced each changed value,
+        where its log has one.
+        """
         if not verdict.differences:
             return verdict
         lines = next(live.engine.log.lines() for live in lives if live.arm is Arm.CANDIDATE)
-        return replace(verdict, differences=tuple(replace(d, forced_by=forced_by(d.key, lines)) for d in verdict.differences))
+        return replace(
+            verdict,
+            differences=tuple(
+                replace(d, forced_by=forced_by(d.key, lines)) for d in verdict.differences
+            ),
+        )
 
     def _warm_up(self, log: SessionLog) -> None:
         warmed = log.live.warmed_workloads
         count = self.cell.target.measurement.warm_up_rounds
         if self.cell.workload.name in warmed:
-            count = min(count, 1)  # the engine has seen this workload; one round settles its caches again
+            count = min(
+                count, 1
+            )  # the engine has seen this workload; one round settles its caches again
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
         warmed.add(self.cell.workload.name)
@@ -174,10 +238,20 @@ class CellRun:
             log.live.probe.reset_peaks()  # peaks are those of the measured rounds
 
     def _rounds_up_to(self, goal: int, logs: list[SessionLog], awake: _OneAwake) -> None:
-        """Measure pairs until every arm has ``goal`` valid pairs; an invalid round repeats its pair, within the session's budget."""
+        """Measure pairs until every arm has ``goal`` valid pairs; an invalid round
+        repeats its pair, within the session's budget.
+        """
         done_count = sum(1 for r in logs[0].rounds if r.kind is RoundKind.MEASURED)
-        repeats_left = self.cell.target.measurement.repeat_invalid_rounds - (done_count - _valid_pairs(logs))
-        pair_index = max((r.pair_index for log in logs for r in log.rounds if r.pair_index is not None), default=-1) + 1
+        repeats_left = self.cell.target.measurement.repeat_invalid_rounds - (
+            done_count - _valid_pairs(logs)
+        )
+        pair_index = (
+            max(
+                (r.pair_index for log in logs for r in log.rounds if r.pair_index is not None),
+                default=-1,
+            )
+            + 1
+        )
         valid_count = _valid_pairs(logs)
         self._beside, self._goal = logs, goal
         while valid_count < goal:
@@ -222,7 +296,9 @@ class CellRun:
 
     @contextlib.contextmanager
     def _death_reported(self, live: LiveEngine) -> Iterator[None]:
-        """Around everything that asks the engine: a second death of a config ends its tries, whatever was asked when it died."""
+        """Around everything that asks the engine: a second death of a config ends its
+        tries, whatever was asked when it died.
+        """
         try:
             with live.or_its_death():
                 yield
@@ -231,15 +307,21 @@ class CellRun:
             raise
 
     def _end(self, record: SessionRecord) -> None:
-        """Write the readings that the session was judged by, then that it ended and what was found about it."""
+        """Write the readings that the session was judged by, then that it ended and
+        what was found about it.
+        """
         self.on_session(record)
         self.on_session_end(record.session_id, judge_session(record, self.rules))
 
     def _metrics(self, record: SessionRecord) -> SessionMetrics:
         reasons = judge_session(record, self.rules)
-        return session_metrics(replace(record, invalid_reasons=reasons), service_level=self.cell.workload.service_level)
+        return session_metrics(
+            replace(record, invalid_reasons=reasons), service_level=self.cell.workload.service_level
+        )
 
-    def _measurement(self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]) -> CellMeasurement:
+    def _measurement(
+        self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]
+    ) -> CellMeasurement:
         return CellMeasurement(
             target=self.cell.target.name,
             config=self.cell.config.name,
@@ -253,7 +335,9 @@ class CellRun:
 
 
 class _OneAwake:
-    """Keeps at most one of several resident engines running: an idle server still takes a share of a core."""
+    """Keeps at most one of several resident engines running: an idle server still takes
+    a share of a core.
+    """
 
     def __init__(self, lives: Sequence[LiveEngine]) -> None:
         self._lives = lives
@@ -285,15 +369,19 @@ class _OneAwake:
 
 
 def engine_reason(error: MeasurementInvalid) -> InvalidReason:
-    """Why a cell was not measured, as the reason of its being INVALID: an engine's death, a machine not fit to start, or one that failed
-    later. The first line is the message, the root cause follows."""
+    """Why a cell was not measured, as the reason of its being INVALID: an engine's
+    death, a machine not fit to start, or one that failed later. The first line is the
+    message, the root cause follows.
+    """
     if isinstance(error, RecordingStopped):
         return error.reason
     text = str(error).splitlines()[0]
     root_cause = error.root_cause if isinstance(error, EngineError) else ""
     failure = None
     if isinstance(error, EngineError):
-        failure = EngineFailure(text[:_LONGEST_TEXT], root_cause[:_LONGEST_TEXT], error.log_path, error.log_tail)
+        failure = EngineFailure(
+            text[:_LONGEST_TEXT], root_cause[:_LONGEST_TEXT], error.log_path, error.log_tail
+        )
     rules = {EngineError: "engine_died", PreflightError: "not_fit_to_start"}
     rule = next((name for kind, name in rules.items() if isinstance(error, kind)), "machine_failed")
     told = f"{text}; root cause: {' '.join(root_cause.split())}" if root_cause else text
@@ -302,7 +390,10 @@ def engine_reason(error: MeasurementInvalid) -> InvalidReason:
 
 def _valid_pairs(logs: list[SessionLog]) -> int:
     """Pairs in which every arm's round is valid."""
-    valid = [{r.pair_index for r in log.rounds if r.kind is RoundKind.MEASURED and r.valid} for log in logs]
+    valid = [
+        {r.pair_index for r in log.rounds if r.kind is RoundKind.MEASURED and r.valid}
+        for log in logs
+    ]
     return len(set.intersection(*valid)) if valid else 0
 
 

@@ -1,6 +1,8 @@
-"""What a reader of a measured cell should know beside its verdict: scaling efficiency, the spread of its ranks, the clocks of its devices.
+"""What a reader of a measured cell should know beside its verdict: scaling efficiency,
+the spread of its ranks, the clocks of its devices.
 
-Notes are reported and judge nothing. Reads the scaling bases' baseline files; writes none.
+Notes are reported and judge nothing. Reads the scaling bases' baseline files; writes
+none.
 """
 
 from __future__ import annotations
@@ -8,18 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from k3perf.baselines.scaling import ScalingBase
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite
-from k3perf.baselines.scaling import ScalingBase
-from k3perf.records.verdict import CellVerdict
 from k3perf.metrics.ranks import DeviceClocks, clock_note, device_clocks, memory_note
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import Arm, RankMemory, SessionRecord
+from k3perf.records.verdict import CellVerdict
 from k3perf.store.baselines import read_target_baselines
 
 
-def read_scaling_base(suite: Suite, target: TargetSpec, baselines_directory: Path) -> ScalingBase | None:
-    """The target's scaling base with its committed baselines; None when it names none. Raises ConfigFileError for an unusable file."""
+def read_scaling_base(
+    suite: Suite, target: TargetSpec, baselines_directory: Path
+) -> ScalingBase | None:
+    """The target's scaling base with its committed baselines; None when it names none.
+    Raises ConfigFileError for an unusable file.
+    """
     if target.scaling_base is None:
         return None
     base = suite.target(target.scaling_base)
@@ -35,7 +41,9 @@ class _Seen:
 
 
 class CellNotes:
-    """The notes of one run's cells. ``see`` every session's record, then ``add`` them to the cell's verdict."""
+    """The notes of one run's cells. ``see`` every session's record, then ``add`` them
+    to the cell's verdict.
+    """
 
     def __init__(self, suite: Suite, baselines_directory: Path) -> None:
         self._suite = suite
@@ -44,25 +52,39 @@ class CellNotes:
         self._seen: dict[str, _Seen] = {}
 
     def check_inputs(self, cell: Cell) -> None:
-        """Read what the cell's efficiency will rest on. Raises ConfigFileError for a baseline file that cannot be used."""
+        """Read what the cell's efficiency will rest on. Raises ConfigFileError for a
+        baseline file that cannot be used.
+        """
         self._base(cell)
 
     def see(self, record: SessionRecord) -> None:
-        """Called as often as a session is written down; the last record counts, since peaks and rounds are in it."""
+        """Called as often as a session is written down; the last record counts, since
+        peaks and rounds are in it.
+        """
         self._seen[record.session_id] = _Seen(record.memory, device_clocks(record.rounds))
 
     def add(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> CellVerdict:
         """The verdict with the cell's notes after its own."""
-        valid = [session.session_id for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons]
+        valid = [
+            session.session_id
+            for session in measurement.arm(Arm.CANDIDATE)
+            if not session.invalid_reasons
+        ]
         seen = [self._seen[session_id] for session_id in valid if session_id in self._seen]
         base = self._base(cell)
         notes = [base.of_measurement(measurement).text] if base is not None else []
         notes += [memory_note([entry.memory for entry in seen], cell.target.parallelism.rank_count)]
-        notes += [clock_note([entry.clocks for entry in seen])] if cell.target.hardware.device_count > 1 else []
+        notes += (
+            [clock_note([entry.clocks for entry in seen])]
+            if cell.target.hardware.device_count > 1
+            else []
+        )
         return replace(verdict, notes=(*verdict.notes, *(note for note in notes if note)))
 
     def _base(self, cell: Cell) -> ScalingBase | None:
         name = cell.target.name
         if name not in self._bases:
-            self._bases[name] = read_scaling_base(self._suite, cell.target, self._baselines_directory)
+            self._bases[name] = read_scaling_base(
+                self._suite, cell.target, self._baselines_directory
+            )
         return self._bases[name]

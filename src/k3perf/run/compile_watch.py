@@ -1,9 +1,10 @@
-"""Was anything compiled inside a round's window? What the log says, what compilers left on disk,
-and the compilers themselves.
+"""Was anything compiled inside a round's window? What the log says, what compilers left
+on disk, and the compilers themselves.
 
-vLLM's JIT monitor alone cannot tell: it knows three compilers of many. Each of the three looks
-sees what the others miss. Where the monitor should watch and is not seen to, silence is not proof,
-and the reading has no value. All looks are taken at the window's edges, outside the measured time.
+vLLM's JIT monitor alone cannot tell: it knows three compilers of many. Each of the
+three looks sees what the others miss. Where the monitor should watch and is not seen
+to, silence is not proof, and the reading has no value. All looks are taken at the
+window's edges, outside the measured time.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from k3perf.metrics.validity import JIT_COMPILES_READING, NOT_OFFERED
 from k3perf.records.samples import TelemetryReading
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_COMPILER_S: Final = 0.05  # a compiler uses more; a program that only asks for a path does not
+# a compiler uses more; a program that only asks for a path does not
+_COMPILER_S: Final = 0.05
 _SHOWN: Final = 3
-_SHOWN_CHARACTERS: Final = 200  # a verbose line holds the kernel's whole signature; its name stands at the front
+_SHOWN_CHARACTERS: Final = (
+    # a verbose line holds the kernel's whole signature; its name stands at the front
+    200
+)
 NEW_FILES: Final = "k3perf_new_compiled_files"
 
 Rows = dict[tuple[int, int], ProcessRow]
@@ -52,10 +57,10 @@ class AsksEveryRank(Protocol):
 class Seen:
     """What was seen of compiles in one window.
 
-    ``lines``, ``files`` and ``programs``: one text each for the log's lines, the folders with new
-    files and the compilers. ``unreadable``: why a folder could not be looked at, empty when all
-    were. ``answered_count``: ranks of ``ranks_count`` that have looked, ``greetings_count``: those
-    whose monitor has said that it watches.
+    ``lines``, ``files`` and ``programs``: one text each for the log's lines, the
+    folders with new files and the compilers. ``unreadable``: why a folder could not be
+    looked at, empty when all were. ``answered_count``: ranks of ``ranks_count`` that
+    have looked, ``greetings_count``: those whose monitor has said that it watches.
     """
 
     lines: tuple[str, ...] = ()
@@ -69,8 +74,8 @@ class Seen:
 
 
 class CompileWatch:
-    """One round's watch over one engine: made before the window, asked after it. Another engine's
-    compilers are not seen.
+    """One round's watch over one engine: made before the window, asked after it.
+    Another engine's compilers are not seen.
     """
 
     def __init__(self, engine: Watched) -> None:
@@ -81,50 +86,74 @@ class CompileWatch:
         self._before = [_rows(tree) for tree in engine.trees]
 
     def seen(self, start_ns: int, end_ns: int, *, probe: AsksEveryRank, ranks_count: int) -> Seen:
-        """Look at everything once more. ``start_ns`` and ``end_ns`` are the window's, on the
-        monotonic clock.
+        """Look at everything once more. ``start_ns`` and ``end_ns`` are the window's,
+        on the monotonic clock.
 
         Raises EngineError when the engine does not answer.
         """
         answers = probe.every_rank(NEW_FILES, _wall_ns(start_ns), time.time_ns())
-        files = dict.fromkeys(folder for answer in answers for folder in _texts(answer, "new_folders"))
+        files = dict.fromkeys(
+            folder for answer in answers for folder in _texts(answer, "new_folders")
+        )
         return Seen(
-            lines=tuple(line for log in self._engine.logs for line in log.compiles_between(start_ns, end_ns)),
-            files=tuple(files),
-            files_count=max([len(files), *(int(answer.get("new_count") or 0) for answer in answers)]),
-            programs=tuple(
-                text for tree, before in zip(self._engine.trees, self._before, strict=True) for text in self._programs(tree, before)
+            lines=tuple(
+                line for log in self._engine.logs for line in log.compiles_between(start_ns, end_ns)
             ),
-            unreadable=_listed(tuple(dict.fromkeys(str(answer["problem"]) for answer in answers if answer.get("problem")))),
+            files=tuple(files),
+            files_count=max(
+                [len(files), *(int(answer.get("new_count") or 0) for answer in answers)]
+            ),
+            programs=tuple(
+                text
+                for tree, before in zip(self._engine.trees, self._before, strict=True)
+                for text in self._programs(tree, before)
+            ),
+            unreadable=_listed(
+                tuple(
+                    dict.fromkeys(
+                        str(answer["problem"]) for answer in answers if answer.get("problem")
+                    )
+                )
+            ),
             ranks_count=ranks_count,
             answered_count=len(answers),
             greetings_count=sum(log.greetings_count for log in self._engine.logs),
         )
 
     def _programs(self, tree: ProcessTree, before: Rows) -> list[str]:
-        """Compilers by name where a look met them, else the processor time of the children that
-        have ended meanwhile.
+        """Compilers by name where a look met them, else the processor time of the
+        children that have ended meanwhile.
         """
         after = _rows(tree)  # looks at the tree, and so for compilers
         alive = before.keys() & after.keys()
         met = list(tree.compilers_seen.items())
-        found = [f"{name} (pid {key[0]})" for key, (seen_ns, name) in met if seen_ns >= self._start_ns or key in alive]
+        found = [
+            f"{name} (pid {key[0]})"
+            for key, (seen_ns, name) in met
+            if seen_ns >= self._start_ns or key in alive
+        ]
         if found:
             return found
         return [
-            f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of processor time"
+            f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of processor"
+            " time"
             for pid, ticks in _ticks_of_ended_children(before, after).items()
             if (used_s := ticks / _TICKS_PER_S) >= _COMPILER_S
         ]
 
 
 def _ticks_of_ended_children(before: Rows, after: Rows) -> dict[int, int]:
-    """Processor time, by process that is still there, of its children that have ended since ``before``.
+    """Processor time, by process that is still there, of its children that have ended
+    since ``before``.
 
-    What a child had used by then is left out: Inductor's idle compile workers end after a minute,
-    and did their work before the window.
+    What a child had used by then is left out: Inductor's idle compile workers end after
+    a minute, and did their work before the window.
     """
-    grown = {key[0]: row.children_ticks - before[key].children_ticks for key, row in after.items() if key in before}
+    grown = {
+        key[0]: row.children_ticks - before[key].children_ticks
+        for key, row in after.items()
+        if key in before
+    }
     parents = {key[0]: row.parent_pid for key, row in before.items()}
     for key, row in before.items():
         if key in after:
@@ -138,8 +167,8 @@ def _ticks_of_ended_children(before: Rows, after: Rows) -> dict[int, int]:
 
 
 def compile_reading(seen: Seen, monitor: JitMonitor) -> TelemetryReading:
-    """``jit_compiles_count``: how many compiles were seen at least; None with the reason where
-    nothing was seen and something could hide.
+    """``jit_compiles_count``: how many compiles were seen at least; None with the
+    reason where nothing was seen and something could hide.
     """
     count = max(len(seen.lines), seen.files_count, len(seen.programs))
     if count:
@@ -153,7 +182,9 @@ def compile_reading(seen: Seen, monitor: JitMonitor) -> TelemetryReading:
     why = _blind(seen, monitor)
     if why:
         return TelemetryReading(JIT_COMPILES_READING, None, why)
-    source = "engine log (JIT monitor, set to verbose by the harness), JIT caches, compiler processes"
+    source = (
+        "engine log (JIT monitor, set to verbose by the harness), JIT caches, compiler processes"
+    )
     return TelemetryReading(JIT_COMPILES_READING, 0.0, source)
 
 
@@ -162,13 +193,25 @@ def _blind(seen: Seen, monitor: JitMonitor) -> str:
     if seen.unreadable:
         return f"JIT caches: {seen.unreadable}"
     if not monitor.offered and not seen.greetings_count:
-        return f"JIT caches and compiler processes show none; a JIT monitor of this engine is {NOT_OFFERED}"
+        return (
+            "JIT caches and compiler processes show none; a JIT monitor of this engine is"
+            f" {NOT_OFFERED}"
+        )
     if seen.greetings_count < seen.ranks_count:
-        return f"engine log: the greeting of vLLM's JIT monitor was seen of {seen.greetings_count} of {seen.ranks_count} workers"
+        return (
+            f"engine log: the greeting of vLLM's JIT monitor was seen of {seen.greetings_count} of"
+            f" {seen.ranks_count} workers"
+        )
     if not monitor.verbose:
-        return "engine log: the JIT monitor of this vLLM reports a kernel once. Use a release that has jit_monitor_verbose"
+        return (
+            "engine log: the JIT monitor of this vLLM reports a kernel once. Use a release that has"
+            " jit_monitor_verbose"
+        )
     if seen.answered_count < seen.ranks_count:
-        return f"JIT caches: {seen.answered_count} of {seen.ranks_count} ranks answered; those on another host cannot be looked at"
+        return (
+            f"JIT caches: {seen.answered_count} of {seen.ranks_count} ranks answered; those on"
+            " another host cannot be looked at"
+        )
     return ""
 
 

@@ -1,4 +1,6 @@
-"""Which Python serves, and what its engines find on their path beside their own environment."""
+"""Which Python serves, and what its engines find on their path beside their own
+environment.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,31 @@ from k3perf.errors import UsageError
 
 
 def find_engine_python(given: str | None, root: Path) -> Path:
-    """The engine environment's Python: ``given``, then K3PERF_ENGINE_PYTHON, then .venv-engine under ``root``. Raises UsageError."""
+    """The engine environment's Python: ``given``, then K3PERF_ENGINE_PYTHON, then
+    .venv-engine under ``root``. Raises UsageError.
+    """
     named = given or os.environ.get("K3PERF_ENGINE_PYTHON")
     path = Path(named) if named else root / ".venv-engine" / "bin" / "python"
-    problem = "is a directory" if path.is_dir() else "does not exist" if not path.exists() else "is not executable"
+    problem = (
+        "is a directory"
+        if path.is_dir()
+        else "does not exist"
+        if not path.exists()
+        else "is not executable"
+    )
     if not path.is_file() or not os.access(path, os.X_OK):
         raise UsageError(
-            f"the engine Python {path} {problem}. Run scripts/perf once, which sets one up, "
-            "or name one with --k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
+            f"the engine Python {path} {problem}. Run scripts/perf once, which sets one up, or name"
+            " one with --k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
         )
-    return path.absolute()  # not resolved: a virtual environment's Python is a link, and its place decides the environment
+    # not resolved: a virtual environment's Python is a link, and its place decides the
+    # environment
+    return path.absolute()
 
 
 def cache_directory(state_directory: Path) -> Path:
-    """Where servable model directories and compile caches are kept between runs: K3PERF_CACHE, else ``cache`` under ``state_directory``.
+    """Where servable model directories and compile caches are kept between runs:
+    K3PERF_CACHE, else ``cache`` under ``state_directory``.
 
     An empty K3PERF_CACHE counts as none: as a path it would be the working directory.
     """
@@ -32,11 +45,21 @@ def cache_directory(state_directory: Path) -> Path:
 
 
 def engine_python_path(cache_directory: Path) -> str:
-    """A PYTHONPATH for engines that holds the probe and nothing else of the harness's environment, before what is inherited."""
+    """A PYTHONPATH for engines that holds the probe and nothing else of the harness's
+    environment, before what is inherited.
+    """
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
-        raise UsageError("k3perf_probe is not installed beside k3perf. Install the project again: pip install -e .")
+        raise UsageError(
+            "k3perf_probe is not installed beside k3perf. Install the project again: pip install"
+            " -e ."
+        )
     place = cache_directory / "probe"
-    shutil.copytree(Path(spec.origin).parent, place / "k3perf_probe", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(spec.origin).parent,
+        place / "k3perf_probe",
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     inherited = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join([str(place), *([inherited] if inherited else [])])

@@ -1,4 +1,6 @@
-"""Baselines and policies of a run: which numbers a cell is judged against, and the one call into the gate."""
+"""Baselines and policies of a run: which numbers a cell is judged against, and the one
+call into the gate.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,22 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from k3perf.config.suite import Cell
-from k3perf.records.baseline import Baseline, how_to_record
 from k3perf.gate.compare import compare
 from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
-from k3perf.records.verdict import CellVerdict
 from k3perf.gate.waivers import check_waivers
+from k3perf.records.baseline import Baseline, how_to_record
 from k3perf.records.measurement import CellMeasurement
+from k3perf.records.verdict import CellVerdict
 from k3perf.run.settings import RunSettings
 from k3perf.store.baselines import read_baseline, read_target_baselines
 from k3perf.store.waivers import read_waivers
 
 
 class GateKeeper:
-    """Judges the cells of one run under one shared false-alarm budget. Reads baseline files; writes none."""
+    """Judges the cells of one run under one shared false-alarm budget. Reads baseline
+    files; writes none.
+    """
 
     def __init__(self, settings: RunSettings, cells: Sequence[Cell]) -> None:
         self._settings = settings
@@ -30,34 +34,47 @@ class GateKeeper:
 
     @property
     def gated_metric_count(self) -> int:
-        """Gated statistical metrics of all selected cells, or of the whole plan that they are a shard of: the parts that the false-alarm
-        budget is divided into (at least 1).
+        """Gated statistical metrics of all selected cells, or of the whole plan that
+        they are a shard of: the parts that the false-alarm budget is divided into (at
+        least 1).
         """
         count = statistical_metric_count(self._settings.suite, self._cells)
         return max(count, self._settings.planned_gated_metric_count or 1)
 
     def check_inputs(self, cell: Cell) -> None:
-        """Read what the cell will be judged with. Raises UsageError for a file or name that cannot be used."""
+        """Read what the cell will be judged with. Raises UsageError for a file or name
+        that cannot be used.
+        """
         self.policy(cell)
         self._baseline(cell)
 
     def early_verdict(self, cell: Cell, plan_digest: str) -> CellVerdict | None:
-        """NO_BASELINE before anything is started, where the mode needs committed numbers and there are none; else None."""
+        """NO_BASELINE before anything is started, where the mode needs committed
+        numbers and there are none; else None.
+        """
         mode = self._settings.mode_for(cell.target.name)
         if mode == "ab" or self._settings.record:
             return None
         missing = self._missing(cell, plan_digest)
         if not missing:
             return None
-        return CellVerdict(cell.target.name, cell.config.name, cell.workload.name, mode, (), missing=missing)
+        return CellVerdict(
+            cell.target.name, cell.config.name, cell.workload.name, mode, (), missing=missing
+        )
 
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""
         baseline = None if measurement.mode == "ab" else self._baseline(cell)
-        return compare(baseline, measurement, replace(self.policy(cell), build=measurement.vllm_release or self._settings.build))
+        return compare(
+            baseline,
+            measurement,
+            replace(self.policy(cell), build=measurement.vllm_release or self._settings.build),
+        )
 
     def policy(self, cell: Cell) -> Policy:
-        """The target's policy in this run. Raises ConfigFileError for a tolerance of an unknown metric, and for a waiver that never holds."""
+        """The target's policy in this run. Raises ConfigFileError for a tolerance of an
+        unknown metric, and for a waiver that never holds.
+        """
         name = cell.target.name
         if name not in self._policies:
             path = self._settings.baselines_directory / "waivers.yaml"
@@ -71,7 +88,9 @@ class GateKeeper:
                 build=self._settings.build,
                 waivers=waivers,
             )
-            self._policies[name] = policy.with_noise_of(read_target_baselines(self._settings.baselines_directory, name))
+            self._policies[name] = policy.with_noise_of(
+                read_target_baselines(self._settings.baselines_directory, name)
+            )
         return self._policies[name]
 
     def _baseline(self, cell: Cell) -> Baseline | None:
@@ -87,7 +106,13 @@ class GateKeeper:
             return f"baselines/{cell.target.name}/{cell.config.name}.json does not exist; {how}"
         known = baseline.workload(cell.workload.name)
         if known is None:
-            return f"the baseline of {cell.target.name}-{cell.config.name} has no workload {cell.workload.name}; {how}"
+            return (
+                f"the baseline of {cell.target.name}-{cell.config.name} has no workload"
+                f" {cell.workload.name}; {how}"
+            )
         if known.plan_digest != plan_digest:
-            return f"workload {cell.workload.name} expands to another plan than the baseline's (digest {plan_digest[:12]}, was {known.plan_digest[:12]}); {how}"
+            return (
+                f"workload {cell.workload.name} expands to another plan than the baseline's (digest"
+                f" {plan_digest[:12]}, was {known.plan_digest[:12]}); {how}"
+            )
         return ""

@@ -1,4 +1,6 @@
-"""A running engine with its probe: what a session is measured through, and what is written down about it."""
+"""A running engine with its probe: what a session is measured through, and what is
+written down about it.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,17 @@ from k3perf.metrics.validity import (
     ValidityRules,
     judge_round,
 )
+from k3perf.records.samples import (
+    Arm,
+    EngineIdentity,
+    RankMemory,
+    RoundKind,
+    RoundRecord,
+    SessionRecord,
+    TelemetryReading,
+)
 from k3perf.run.compile_watch import CompileWatch, compile_reading
 from k3perf.run.settings import Injection
-from k3perf.records.samples import Arm, EngineIdentity, RankMemory, RoundKind, RoundRecord, SessionRecord, TelemetryReading
 from k3perf.telemetry.counters import CounterDifference, counter_difference
 from k3perf.telemetry.resident import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
@@ -37,7 +47,10 @@ from k3perf.telemetry.visible import target_device_indices
 from k3perf.workload.plan import Plan
 
 _UNREAD_MONITOR: Final = JitMonitor(offered=True, verbose=False)
-_DEATH_NOTICED_S: Final = 2.0  # the death watch needs its turn of a processor, which a loaded machine gives late
+_DEATH_NOTICED_S: Final = (
+    # the death watch needs its turn of a processor, which a loaded machine gives late
+    2.0
+)
 
 
 @dataclass
@@ -66,7 +79,9 @@ class LiveEngine:
         return f"{self.target}-{self.config} ({self.arm})"
 
     def inject(self, injections: tuple[Injection, ...]) -> None:
-        """Put the supported faults into the engine's workers and remember that they are there."""
+        """Put the supported faults into the engine's workers and remember that they are
+        there.
+        """
         for injection in injections:
             if injection.kind == "slow_step_percent":
                 self.probe.call("k3perf_slow_down", injection.amount)
@@ -77,8 +92,10 @@ class LiveEngine:
 
     @contextlib.contextmanager
     def or_its_death(self) -> Iterator[None]:
-        """Turn the error of a reading into the engine's death, where that is why nobody answers: the first to meet a death is often a
-        connection that is refused, and that is no cause."""
+        """Turn the error of a reading into the engine's death, where that is why nobody
+        answers: the first to meet a death is often a connection that is refused, and
+        that is no cause.
+        """
         try:
             yield
         except EngineError as error:
@@ -94,7 +111,9 @@ class LiveEngine:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlace:
-    """Which round this is: its index in the session, its kind, its pair in an alternating measurement."""
+    """Which round this is: its index in the session, its kind, its pair in an
+    alternating measurement.
+    """
 
     round_index: int
     kind: RoundKind
@@ -113,11 +132,14 @@ class SessionLog:
     rounds: list[RoundRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # One engine may serve several cells (a resident reference does), each with a session of its own in the results.
+        # One engine may serve several cells (a resident reference does), each with a
+        # session of its own in the results.
         self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
 
     def record(self) -> SessionRecord:
-        """The session so far as a frozen record; memory is read now, so call it before the engine stops."""
+        """The session so far as a frozen record; memory is read now, so call it before
+        the engine stops.
+        """
         live = self.live
         return SessionRecord(
             session_id=self.session_id,
@@ -148,10 +170,14 @@ class SessionLog:
         return self.live.probe.rank_memory()
 
 
-def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: ValidityRules) -> RoundRecord:
-    """Send the plan once, read the counters around it and judge whether the round can be trusted. Appends to ``log`` and returns it.
+def measure_round(
+    log: SessionLog, place: RoundPlace, sampler: Sampler, rules: ValidityRules
+) -> RoundRecord:
+    """Send the plan once, read the counters around it and judge whether the round can
+    be trusted. Appends to ``log`` and returns it.
 
-    Raises EngineError when the engine died in the round; the round is then not recorded as measured.
+    Raises EngineError when the engine died in the round; the round is then not recorded
+    as measured.
     """
     live = log.live
     live.require_alive()
@@ -168,9 +194,16 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
     received_count = sum(sample.output_token_count for sample in seen.samples)
     counters_after = live.probe.counters_after(counters_before, GENERATED_COUNTER, received_count)
     counted = counter_difference(counters_before, counters_after)
-    readings = sampler.window(seen.start_ns, seen.end_ns, devices=target_device_indices(log.cell.target.hardware))
+    readings = sampler.window(
+        seen.start_ns, seen.end_ns, devices=target_device_indices(log.cell.target.hardware)
+    )
     ranks = log.cell.target.parallelism
-    compiles = watch.seen(seen.start_ns, seen.end_ns, probe=live.probe, ranks_count=ranks.tensor * ranks.pipeline * ranks.data)
+    compiles = watch.seen(
+        seen.start_ns,
+        seen.end_ns,
+        probe=live.probe,
+        ranks_count=ranks.tensor * ranks.pipeline * ranks.data,
+    )
     readings += (*_engine_readings(counted), compile_reading(compiles, live.monitor))
     record = _record(place, seen, counted.values, readings)
     if place.kind is RoundKind.MEASURED:
@@ -181,7 +214,9 @@ def measure_round(log: SessionLog, place: RoundPlace, sampler: Sampler, rules: V
 
 @contextlib.contextmanager
 def client_on(cpus: tuple[int, ...]) -> Iterator[None]:
-    """Keep the client's thread on ``cpus`` for the round, so that it does not take the workers' processor; nothing where none are named."""
+    """Keep the client's thread on ``cpus`` for the round, so that it does not take the
+    workers' processor; nothing where none are named.
+    """
     before = os.sched_getaffinity(0)
     wanted = before & set(cpus)
     if wanted:
@@ -192,7 +227,12 @@ def client_on(cpus: tuple[int, ...]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], readings: tuple[TelemetryReading, ...]) -> RoundRecord:
+def _record(
+    place: RoundPlace,
+    seen: RoundSamples,
+    counters: dict[str, float],
+    readings: tuple[TelemetryReading, ...],
+) -> RoundRecord:
     return RoundRecord(
         round_index=place.round_index,
         kind=place.kind,
@@ -208,14 +248,24 @@ def _record(place: RoundPlace, seen: RoundSamples, counters: dict[str, float], r
 
 
 def _engine_readings(counted: CounterDifference) -> tuple[TelemetryReading, ...]:
-    """What the engine's counters say of the window; its death is an exception before this is
-    asked.
+    """What the engine's counters say of the window; its death is an exception before
+    this is asked.
     """
-    uncounted = [name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset]
+    uncounted = [
+        name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset
+    ]
     return (
         TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),
-        TelemetryReading(ENGINE_RESTARTS_READING, float(bool(counted.reset)), f"counters that fell: {', '.join(counted.reset[:3])}"),
-        TelemetryReading(UNCOUNTED_READING, float(len(uncounted)), f"/metrics lacks {', '.join(uncounted)}" if uncounted else "/metrics"),
+        TelemetryReading(
+            ENGINE_RESTARTS_READING,
+            float(bool(counted.reset)),
+            f"counters that fell: {', '.join(counted.reset[:3])}",
+        ),
+        TelemetryReading(
+            UNCOUNTED_READING,
+            float(len(uncounted)),
+            f"/metrics lacks {', '.join(uncounted)}" if uncounted else "/metrics",
+        ),
     )
 
 
@@ -225,7 +275,9 @@ def utc_now() -> str:
 
 
 def engine_identity(found: dict[str, Any], hardware_class: str) -> EngineIdentity:
-    """The probe's answer as a record; a version that the engine does not have is written as ``absent``."""
+    """The probe's answer as a record; a version that the engine does not have is
+    written as ``absent``.
+    """
     return EngineIdentity(
         vllm_version=str(found.get("vllm_version") or "absent"),
         python_version=str(found.get("python_version") or "absent"),

@@ -1,4 +1,6 @@
-"""How long a recording goes on: it waits for a quiet machine, within a limit, and stops when no round can become valid."""
+"""How long a recording goes on: it waits for a quiet machine, within a limit, and stops
+when no round can become valid.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,21 @@ from typing import Final
 
 from k3perf.errors import MeasurementInvalid
 from k3perf.metrics.validity import ValidityRules
-from k3perf.run.progress import Progress
 from k3perf.records.samples import InvalidReason, RoundKind, RoundRecord
+from k3perf.run.progress import Progress
 from k3perf.telemetry.sampler import Sampler
 
-WATCHED_RULES: Final = frozenset({"steal_ratio", "psi_cpu_some_ratio", "psi_memory_some_ratio", "foreign_cpu_ratio"})
+WATCHED_RULES: Final = frozenset(
+    {"steal_ratio", "psi_cpu_some_ratio", "psi_memory_some_ratio", "foreign_cpu_ratio"}
+)
 """Rules about what else the machine does. They can be judged without a round."""
 
 WINDOW_S: Final = 2.0
 NOTE_EVERY_S: Final = 30.0
 FIRST_ROUNDS: Final = 6
-"""So many rounds of a cell in a row, from its first on, that broke the same rule: none will keep it."""
+"""So many rounds of a cell in a row, from its first on, that broke the same rule: none
+will keep it.
+"""
 
 
 class RecordingStopped(MeasurementInvalid):
@@ -40,9 +46,11 @@ def wait_for_quiet(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once a window of two seconds keeps every rule about other load. 0 as ``limit_s``: return at once.
+    """Return once a window of two seconds keeps every rule about other load. 0 as
+    ``limit_s``: return at once.
 
-    Raises RecordingStopped with the broken rule when that takes longer than ``limit_s``.
+    Raises RecordingStopped with the broken rule when that takes longer than
+    ``limit_s``.
     """
     begin_s = noted_s = clock_s()
     waiting = False
@@ -54,25 +62,44 @@ def wait_for_quiet(
                 progress.note(f"the machine is quiet after {now_s - begin_s:.0f} s")
             return
         if now_s - begin_s >= limit_s:
-            text = f"the machine did not become quiet within {limit_s:g} s (--k3-quiet-wait): {reason.text} [{reason.rule}]"
-            raise RecordingStopped(InvalidReason("machine_not_quiet", text, reason.reading, reason.limit), whole=True)
+            text = (
+                f"the machine did not become quiet within {limit_s:g} s (--k3-quiet-wait):"
+                f" {reason.text} [{reason.rule}]"
+            )
+            raise RecordingStopped(
+                InvalidReason("machine_not_quiet", text, reason.reading, reason.limit), whole=True
+            )
         if not waiting or now_s - noted_s >= NOTE_EVERY_S:
-            progress.note(f"waiting for a quiet machine, {limit_s - (now_s - begin_s):.0f} s at most: {reason.text} [{reason.rule}]")
+            progress.note(
+                f"waiting for a quiet machine, {limit_s - (now_s - begin_s):.0f} s at most:"
+                f" {reason.text} [{reason.rule}]"
+            )
             waiting, noted_s = True, now_s
 
 
-def _load(sampler: Sampler, rules: ValidityRules, sleep: Callable[[float], None]) -> InvalidReason | None:
+def _load(
+    sampler: Sampler, rules: ValidityRules, sleep: Callable[[float], None]
+) -> InvalidReason | None:
     start_ns = time.monotonic_ns()
     sleep(WINDOW_S)
     end_ns = time.monotonic_ns()
-    seen = RoundRecord(0, RoundKind.WARM_UP, start_ns, end_ns, samples=(), telemetry=sampler.window(start_ns, end_ns))
+    seen = RoundRecord(
+        0,
+        RoundKind.WARM_UP,
+        start_ns,
+        end_ns,
+        samples=(),
+        telemetry=sampler.window(start_ns, end_ns),
+    )
     watched = (rule for rule in rules.rounds if rule.name in WATCHED_RULES)
     return next((reason for rule in watched if (reason := rule.judge(seen)) is not None), None)
 
 
 @dataclass
 class FirstRounds:
-    """Sees every measured round of a recording and raises RecordingStopped once a cell's first ones show that none can become valid."""
+    """Sees every measured round of a recording and raises RecordingStopped once a
+    cell's first ones show that none can become valid.
+    """
 
     any_valid: bool = False
     _common: dict[str, tuple[int, dict[str, InvalidReason]]] = field(default_factory=dict)
@@ -91,5 +118,11 @@ class FirstRounds:
             self._hopeful.add(cell_id)
         elif count + 1 == FIRST_ROUNDS:
             rule, reason = next(iter(common.items()))
-            text = f"stopped after {FIRST_ROUNDS} rounds that all broke {rule}; no round can become valid. The last: {reason.text}"
-            raise RecordingStopped(InvalidReason("recording_stopped", text, reason.reading, reason.limit), whole=not self.any_valid)
+            text = (
+                f"stopped after {FIRST_ROUNDS} rounds that all broke {rule}; no round can become"
+                f" valid. The last: {reason.text}"
+            )
+            raise RecordingStopped(
+                InvalidReason("recording_stopped", text, reason.reading, reason.limit),
+                whole=not self.any_valid,
+            )

@@ -1,6 +1,8 @@
-"""Engines that live across tests: at most the arms of one comparison at a time, each started once for its (target, config).
+"""Engines that live across tests: at most the arms of one comparison at a time, each
+started once for its (target, config).
 
-Owns the device lock, the crash count and the order of starts. Every way out goes through ``close``.
+Owns the device lock, the crash count and the order of starts. Every way out goes
+through ``close``.
 """
 
 from __future__ import annotations
@@ -29,17 +31,19 @@ from k3perf.engine.running import Engine
 from k3perf.engine.spaceless import without_spaces
 from k3perf.engine.supervisor import hold_engine, release_engine
 from k3perf.errors import EngineError, PreflightError
+from k3perf.records.samples import Arm
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import device_used_bytes_reader, require_ready
 from k3perf.run.settings import RunSettings
-from k3perf.records.samples import Arm
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import device_keys
 
 
 class RepeatedCrashError(EngineError):
-    """A config that crashed twice in this run is not tried again; carries the first crash's cause."""
+    """A config that crashed twice in this run is not tried again; carries the first
+    crash's cause.
+    """
 
 
 MAXIMUM_CRASHES = 2  # a config that crashed twice in one run is not tried again
@@ -73,7 +77,9 @@ class _Ahead:
 
 
 class EnginePool:
-    """Context manager over the live engines of a run. Not for concurrent use; starts of one ``acquire`` may run side by side."""
+    """Context manager over the live engines of a run. Not for concurrent use; starts of
+    one ``acquire`` may run side by side.
+    """
 
     def __init__(self, settings: RunSettings, progress: Progress) -> None:
         self._settings = settings
@@ -89,16 +95,25 @@ class EnginePool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def acquire(self, wanted: Sequence[Wanted]) -> list[LiveEngine]:
-        """Live engines for ``wanted``, reusing those that run; any other engine is stopped first.
+        """Live engines for ``wanted``, reusing those that run; any other engine is
+        stopped first.
 
-        Raises EngineError (the first cause again once a config has crashed twice) or PreflightError.
+        Raises EngineError (the first cause again once a config has crashed twice) or
+        PreflightError.
         """
         keys = {item.key for item in wanted}
-        for key in [key for key, live in self._live.items() if key not in keys or not live.engine.alive()]:
+        for key in [
+            key for key, live in self._live.items() if key not in keys or not live.engine.alive()
+        ]:
             self.stop(self._live[key])
         missing = [item for item in wanted if item.key not in self._live]
         for item in missing:
@@ -118,13 +133,17 @@ class EnginePool:
                 self._import_ahead()
                 self._start_all(missing, taken)
             finally:
-                if taken is not None and not any(live.engine is taken.engine for live in self._live.values()):
+                if taken is not None and not any(
+                    live.engine is taken.engine for live in self._live.values()
+                ):
                     taken.engine.stop()
             self._settle_ahead()
         return [self._live[item.key] for item in wanted]
 
     def expect(self, item: Wanted | None) -> None:
-        """Which engine will be wanted after the next ``acquire``; its process may then import vLLM ahead of its turn."""
+        """Which engine will be wanted after the next ``acquire``; its process may then
+        import vLLM ahead of its turn.
+        """
         self._expected = item
 
     def stop(self, live: LiveEngine) -> None:
@@ -136,7 +155,9 @@ class EnginePool:
             self._progress.note(f"{live.label}: not ended cleanly: {report.text}")
 
     def report_crash(self, live: LiveEngine, error: EngineError) -> None:
-        """An engine died while measured: remember the cause and clear what is left of it."""
+        """An engine died while measured: remember the cause and clear what is left of
+        it.
+        """
         error.log_path = error.log_path or str(live.engine.log_path)
         self._crashes[(live.target, live.config, live.arm)].append(error)
         self.stop(live)
@@ -156,13 +177,15 @@ class EnginePool:
             self._locked.clear()
 
     def pids(self) -> tuple[int, ...]:
-        """Every process of every engine of the run, one that waits for its turn included, for the sampler."""
+        """Every process of every engine of the run, one that waits for its turn
+        included, for the sampler.
+        """
         ahead = self._ahead
         return (*self._live_pids(), *(ahead.engine.pids() if ahead is not None else ()))
 
     def engines_count(self) -> int:
-        """Engines that serve, an idle one included. Each has one rank on every device that it
-        uses.
+        """Engines that serve, an idle one included. Each has one rank on every device
+        that it uses.
         """
         return len(self._live)
 
@@ -174,7 +197,8 @@ class EnginePool:
         if len(crashes) >= MAXIMUM_CRASHES:
             first = crashes[0]
             raise RepeatedCrashError(
-                f"{item.target.name}-{item.config.name} crashed {len(crashes)} times in this run and is not tried again",
+                f"{item.target.name}-{item.config.name} crashed {len(crashes)} times in this run"
+                " and is not tried again",
                 stage=first.stage,
                 root_cause=first.root_cause,
                 log_tail=first.log_tail,
@@ -188,19 +212,28 @@ class EnginePool:
                 self._locked.add(key)
 
     def _take_ahead(self, wanted: Sequence[Wanted]) -> _Ahead | None:
-        """The waiting process if it is one of ``wanted``; it is no longer the pool's then."""
+        """The waiting process if it is one of ``wanted``; it is no longer the pool's
+        then.
+        """
         if self._ahead is None or self._ahead.item not in wanted:
             return None
         taken, self._ahead = self._ahead, None
         return taken
 
     def _import_ahead(self) -> None:
-        """Start the expected engine's process, unless it waits already or its target does not want that.
+        """Start the expected engine's process, unless it waits already or its target
+        does not want that.
 
-        A failure here is no failure: the engine is then started from nothing when its turn comes.
+        A failure here is no failure: the engine is then started from nothing when its
+        turn comes.
         """
         item = self._expected
-        if item is None or not self._imports_ahead or not item.target.measurement.import_ahead or item.target.launch.kind != "single":
+        if (
+            item is None
+            or not self._imports_ahead
+            or not item.target.measurement.import_ahead
+            or item.target.launch.kind != "single"
+        ):
             return
         if self._ahead is not None and self._ahead.item == item:
             return
@@ -210,9 +243,13 @@ class EnginePool:
             session_id = uuid.uuid4().hex[:12]
             read = device_used_bytes_reader(item.target)
             try:
-                engine = hold_engine(launch, work_directory=self._work(session_id), device_used_bytes=read)
+                engine = hold_engine(
+                    launch, work_directory=self._work(session_id), device_used_bytes=read
+                )
             except (EngineError, PreflightError) as error:
-                self._progress.note(f"{item.target.name}-{item.config.name}: not imported ahead: {error}")
+                self._progress.note(
+                    f"{item.target.name}-{item.config.name}: not imported ahead: {error}"
+                )
                 return
             self._ahead = _Ahead(item, session_id, engine)
 
@@ -223,7 +260,10 @@ class EnginePool:
         try:
             self._ahead.engine.wait_at_gate()
         except EngineError as error:
-            self._progress.note(f"{self._ahead.item.target.name}-{self._ahead.item.config.name}: {error}; it will be started from nothing")
+            self._progress.note(
+                f"{self._ahead.item.target.name}-{self._ahead.item.config.name}: {error}; it will"
+                " be started from nothing"
+            )
             self._drop_ahead()
             self._imports_ahead = False  # the next would wait as long
 
@@ -247,17 +287,25 @@ class EnginePool:
         return self._settings.results_directory / "engines" / session_id
 
     def _start_all(self, missing: Sequence[Wanted], taken: _Ahead | None) -> None:
-        """Start side by side. An interrupt ends the starts under way at once; of several failures the first wanted one's is raised."""
+        """Start side by side. An interrupt ends the starts under way at once; of
+        several failures the first wanted one's is raised.
+        """
         cancelled = threading.Event()
         with ThreadPoolExecutor(max_workers=len(missing)) as executor:
             try:
                 outcomes = [
-                    executor.submit(self._start, item, cancelled, taken if taken is not None and taken.item == item else None)
+                    executor.submit(
+                        self._start,
+                        item,
+                        cancelled,
+                        taken if taken is not None and taken.item == item else None,
+                    )
                     for item in missing
                 ]
                 errors = [future.exception() for future in outcomes]
             except BaseException:
-                cancelled.set()  # else the executor would wait until the engines are ready
+                # else the executor would wait until the engines are ready
+                cancelled.set()
                 raise
         for error in errors:
             if error is not None:
@@ -277,7 +325,9 @@ class EnginePool:
         engine: Engine | EngineGroup
         try:
             if ahead is not None:
-                engine = release_engine(ahead.engine, on_stage=on_stage, companion_failed=interrupted)
+                engine = release_engine(
+                    ahead.engine, on_stage=on_stage, companion_failed=interrupted
+                )
             else:
                 engine = start_target(
                     item.target,
@@ -325,10 +375,16 @@ class EnginePool:
         model = item.target.model
         if model.directory is None:
             return str(model.checkpoint)
-        return str(materialise(item.suite_root / model.directory, self._settings.cache_directory / "models"))
+        return str(
+            materialise(
+                item.suite_root / model.directory, self._settings.cache_directory / "models"
+            )
+        )
 
 
 def _newest_log(work_directory: Path) -> str:
-    """The log of the last attempt to start there, of several hosts the one that was written to last. Empty where there is none."""
+    """The log of the last attempt to start there, of several hosts the one that was
+    written to last. Empty where there is none.
+    """
     logs = sorted(work_directory.rglob("engine*.log"), key=lambda path: path.stat().st_mtime_ns)
     return str(logs[-1]) if logs else ""

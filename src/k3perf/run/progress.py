@@ -1,4 +1,6 @@
-"""What a run reports while it works: the listener's protocol. The plugin draws it, tests collect it in a list."""
+"""What a run reports while it works: the listener's protocol. The plugin draws it,
+tests collect it in a list.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from typing import Protocol
 class Step:
     """One part of a run: a cell, or one session of a cell in a recording.
 
-    ``expected_s``: seconds it is expected to take with its engine's start, None where no earlier run
-    measured anything like it. ``sessions_count``: how many sessions that covers.
+    ``expected_s``: seconds it is expected to take with its engine's start, None where
+    no earlier run measured anything like it. ``sessions_count``: how many sessions that
+    covers.
     """
 
     cell: str
@@ -24,9 +27,10 @@ class Step:
 class RoundDone:
     """A measured round, or a warm-up round (``number`` 0).
 
-    ``session_number`` counts the cell's sessions from 1. ``valid_count`` of ``wanted_count`` rounds (pairs
-    of rounds where two engines are compared) are there. ``arm_count``: rounds that make one of them.
-    ``invalid``: why the round is not valid, empty when it is.
+    ``session_number`` counts the cell's sessions from 1. ``valid_count`` of
+    ``wanted_count`` rounds (pairs of rounds where two engines are compared) are there.
+    ``arm_count``: rounds that make one of them. ``invalid``: why the round is not
+    valid, empty when it is.
     """
 
     cell: str
@@ -40,7 +44,9 @@ class RoundDone:
 
 
 class Progress(Protocol):
-    """Listener for a run's steps. Every call returns at once and never raises; ``stage`` may come from any thread."""
+    """Listener for a run's steps. Every call returns at once and never raises;
+    ``stage`` may come from any thread.
+    """
 
     def planned(self, steps: Sequence[Step]) -> None:
         """The run is about to start; these steps follow, in this order."""
@@ -49,19 +55,27 @@ class Progress(Protocol):
         """A step of ``cell`` begins."""
 
     def stage(self, engine: str, stage: str) -> None:
-        """An engine reached a stage of its start (import, load, profile, compile, capture, ready), or it stops."""
+        """An engine reached a stage of its start (import, load, profile, compile,
+        capture, ready), or it stops.
+        """
 
     def measuring(self, arm: str) -> None:
-        """A round is measured from now until ``round`` or ``finished``: nothing may disturb the client."""
+        """A round is measured from now until ``round`` or ``finished``: nothing may
+        disturb the client.
+        """
 
     def round(self, done: RoundDone) -> None:
         """A round ended."""
 
     def undecided(self, cell: str, sessions_count: int, rounds_count: int) -> None:
-        """The gate asks for more data: up to this many sessions with this many valid rounds each."""
+        """The gate asks for more data: up to this many sessions with this many valid
+        rounds each.
+        """
 
     def finished(self, cell: str, outcome: str, *, measured: bool) -> None:
-        """A step of ``cell`` ended. ``measured`` is False where no engine was needed (no baseline, a resumed run)."""
+        """A step of ``cell`` ended. ``measured`` is False where no engine was needed
+        (no baseline, a resumed run).
+        """
 
     def note(self, text: str) -> None:
         """Something worth a line that stays."""

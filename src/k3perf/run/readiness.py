@@ -1,4 +1,6 @@
-"""Is this machine fit to start these engines? The pre-flight of a run: what the cells need, checked before anything starts."""
+"""Is this machine fit to start these engines? The pre-flight of a run: what the cells
+need, checked before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from k3perf.telemetry.hardware import detect_hardware
 from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import GIB
 
-# A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2 GiB of interpreter and libraries per process tree.
+# A CPU engine holds its weights twice while it packs them, the KV cache and about 1.2
+# GiB of interpreter and libraries per process tree.
 CPU_ENGINE_BASE_BYTES: Final = 2 * GIB
 MEMORY_DEADLINE_S: Final = 60.0
 GPU_MEMORY_UTILIZATION: Final = 0.9  # vLLM's default has been 0.9 or a little more
@@ -37,11 +40,12 @@ def require_ready(
     own_pids: tuple[int, ...] = (),
     own_ranks_count: int = 0,
 ) -> None:
-    """Wait for memory, then raise PreflightError that lists everything that is missing, by reading
-    and need.
+    """Wait for memory, then raise PreflightError that lists everything that is missing,
+    by reading and need.
 
-    ``own_pids``: processes of engines of this run that stay; what they hold is not foreign.
-    ``own_ranks_count``: how many ranks of these engines compute on each device.
+    ``own_pids``: processes of engines of this run that stay; what they hold is not
+    foreign. ``own_ranks_count``: how many ranks of these engines compute on each
+    device.
     """
     needed_bytes = _needed_bytes(target, engines_count)
     if needed_bytes is not None:
@@ -66,32 +70,45 @@ def require_ready(
 
 
 def require_port() -> None:
-    """Raise UsageError when this machine has no loopback port left for an engine to listen on."""
+    """Raise UsageError when this machine has no loopback port left for an engine to
+    listen on.
+    """
     try:
         PortReservation("127.0.0.1").release()
     except PreflightError as error:
         raise UsageError(
-            f"{error}. No engine can listen: end what holds the ports (`ss -tn` lists them), or widen /proc/sys/net/ipv4/ip_local_port_range."
+            f"{error}. No engine can listen: end what holds the ports (`ss -tn` lists them), or"
+            " widen /proc/sys/net/ipv4/ip_local_port_range."
         ) from None
 
 
-def require_accepted(suite: Suite, target: TargetSpec, config: ConfigSpec, engine_python: Path) -> None:
-    """Raise UsageError when the vLLM of ``engine_python`` is known to refuse the config, or is older than the target needs.
+def require_accepted(
+    suite: Suite, target: TargetSpec, config: ConfigSpec, engine_python: Path
+) -> None:
+    """Raise UsageError when the vLLM of ``engine_python`` is known to refuse the
+    config, or is older than the target needs.
 
     A release that cannot be read is no reason: what starts will tell.
     """
-    problem = suite.refusal_of_release(target, config, installed_vllm(engine_python).release or None)
+    problem = suite.refusal_of_release(
+        target, config, installed_vllm(engine_python).release or None
+    )
     if problem:
-        raise UsageError(f"{problem}. Choose another config, or another engine with --k3-engine-python.")
+        raise UsageError(
+            f"{problem}. Choose another config, or another engine with --k3-engine-python."
+        )
 
 
 def require_engine(engine_python: Path) -> None:
-    """Raise UsageError when ``engine_python`` does not run or has no vLLM: no engine can start with it."""
+    """Raise UsageError when ``engine_python`` does not run or has no vLLM: no engine
+    can start with it.
+    """
     problem = installed_vllm(engine_python).problem
     if problem:
         raise UsageError(
-            f"the engine Python {engine_python} cannot start an engine: {problem}. Run scripts/perf once, which sets one up, or name "
-            "a Python that has vLLM with --k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
+            f"the engine Python {engine_python} cannot start an engine: {problem}. Run scripts/perf"
+            " once, which sets one up, or name a Python that has vLLM with --k3-engine-python (of"
+            " k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
         )
 
 
@@ -104,13 +121,23 @@ def find(
     own_pids: tuple[int, ...] = (),
     own_ranks_count: int = 0,
 ) -> tuple[Finding, ...]:
-    """Every check of the machine against what the target's engines need; starts nothing, raises nothing."""
+    """Every check of the machine against what the target's engines need; starts
+    nothing, raises nothing.
+    """
     needs = Needs(
         hardware=target.hardware,
         free_memory_bytes=_needed_bytes(target, engines_count),
         writable_directories=(results_directory,),
         engine_python=engine_python,
-        cpus=tuple(sorted({*target.pinning.worker_cpus, *target.pinning.server_cpus, *target.pinning.client_cpus})),
+        cpus=tuple(
+            sorted(
+                {
+                    *target.pinning.worker_cpus,
+                    *target.pinning.server_cpus,
+                    *target.pinning.client_cpus,
+                }
+            )
+        ),
         own_pids=frozenset(own_pids),
         own_ranks_count=own_ranks_count,
     )
@@ -124,24 +151,44 @@ def find(
 
 def _instruction_sets(target: TargetSpec) -> Finding:
     flags, needed = detect_hardware().cpu_flags, target.hardware.cpu_features
-    here = ", ".join(name for name in SHOWN_FEATURES if name in usable(flags, os.environ)) or "none of AVX2 and later"
+    here = (
+        ", ".join(name for name in SHOWN_FEATURES if name in usable(flags, os.environ))
+        or "none of AVX2 and later"
+    )
     lack = lacking(needed, flags, os.environ)
-    text = f"{lack}. Run this target on a processor that has it, or another target here." if lack else ""
-    return Finding("instruction sets", Level.FAIL if lack else Level.OK, here, ", ".join(needed) or "any", text)
+    text = (
+        f"{lack}. Run this target on a processor that has it, or another target here."
+        if lack
+        else ""
+    )
+    return Finding(
+        "instruction sets", Level.FAIL if lack else Level.OK, here, ", ".join(needed) or "any", text
+    )
 
 
 def _native_module(engine_python: Path, target: TargetSpec) -> Finding:
-    """Whether vLLM's native module loads. vLLM starts without it, and fails later with an error that names no library."""
+    """Whether vLLM's native module loads. vLLM starts without it, and fails later with
+    an error that names no library.
+    """
     name, needed = "native module", "vLLM's native module loads"
-    found = native_module(engine_python, {key: value for key, value in target.environment.items() if key.startswith("LD_")})
+    found = native_module(
+        engine_python,
+        {key: value for key, value in target.environment.items() if key.startswith("LD_")},
+    )
     if found.loaded:
         return Finding(name, Level.OK, ", ".join(found.loaded), needed)
-    text = f"Run `{found.mend}` as root." if found.mend else f"See it again with `{load_command(engine_python)}`."
+    text = (
+        f"Run `{found.mend}` as root."
+        if found.mend
+        else f"See it again with `{load_command(engine_python)}`."
+    )
     return Finding(name, Level.FAIL, found.problem, needed, text)
 
 
 def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | None:
-    """A function that reads the used memory of the target's NVIDIA devices together (None when they cannot be read); None on others."""
+    """A function that reads the used memory of the target's NVIDIA devices together
+    (None when they cannot be read); None on others.
+    """
     read_devices = _devices_of(target)
     if read_devices is None:
         return None
@@ -159,15 +206,19 @@ def device_used_bytes_reader(target: TargetSpec) -> Callable[[], int | None] | N
 
 def _devices_of(target: TargetSpec) -> DeviceReader | None:
     """Reads the target's own NVIDIA devices; None on other hardware."""
-    return nvml_reader(target_device_indices(target.hardware)) if target.hardware.kind == "nvidia" else None
+    return (
+        nvml_reader(target_device_indices(target.hardware))
+        if target.hardware.kind == "nvidia"
+        else None
+    )
 
 
 def _wait_for_devices(target: TargetSpec, read: DeviceReader) -> None:
-    """Wait until the fullest device has the share that vLLM will ask for: an engine that ended
-    gives its memory back late.
+    """Wait until the fullest device has the share that vLLM will ask for: an engine
+    that ended gives its memory back late.
 
-    Nothing is waited for on a device that does not say what it has; the checks after this report
-    it.
+    Nothing is waited for on a device that does not say what it has; the checks after
+    this report it.
     """
     states = read()
     totals = [state.total_bytes for state in states if state.total_bytes is not None]
@@ -177,15 +228,22 @@ def _wait_for_devices(target: TargetSpec, read: DeviceReader) -> None:
     needed_bytes = int(share * min(totals))
     wait_for_memory(
         needed_bytes,
-        # a device that falls silent meanwhile ends the wait: the checks after it name the device
-        free_bytes=lambda: min(needed_bytes if state.free_bytes is None else state.free_bytes for state in read()),
+        # a device that falls silent meanwhile ends the wait: the checks after it name
+        # the device
+        free_bytes=lambda: min(
+            needed_bytes if state.free_bytes is None else state.free_bytes for state in read()
+        ),
         holders=lambda: device_holders(read()),
         deadline_s=MEMORY_DEADLINE_S,
     )
 
 
 def _needed_bytes(target: TargetSpec, engines_count: int) -> int | None:
-    return engines_count * (CPU_ENGINE_BASE_BYTES + _kv_space_bytes(target)) if target.hardware.kind == "cpu" else None
+    return (
+        engines_count * (CPU_ENGINE_BASE_BYTES + _kv_space_bytes(target))
+        if target.hardware.kind == "cpu"
+        else None
+    )
 
 
 def _kv_space_bytes(target: TargetSpec) -> int:

@@ -1,12 +1,14 @@
-"""A killed or interrupted recording to a measurement file: every session that had enough valid rounds, from the append-only results."""
+"""A killed or interrupted recording to a measurement file: every session that had
+enough valid rounds, from the append-only results.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from k3perf.ci.commits import UNKNOWN, same_commit
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.ci.commits import UNKNOWN, same_commit
 from k3perf.metrics.compute import session_metrics
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import Arm, EngineIdentity, RoundKind, SessionRecord
@@ -16,12 +18,16 @@ from k3perf.store.results import RunResults, read_results
 CellName = tuple[str, str, str, str]
 
 
-def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str) -> tuple[CellMeasurement, ...]:
-    """Write ``output_path`` from the sessions in ``results_path``. Raises UsageError when none of them is usable.
+def recover(
+    results_path: Path, output_path: Path, suite: Suite, *, commit: str
+) -> tuple[CellMeasurement, ...]:
+    """Write ``output_path`` from the sessions in ``results_path``. Raises UsageError
+    when none of them is usable.
 
-    A session is usable when it ended (its peaks were read then), with at least its target's ``minimum_rounds`` valid measured rounds; a
-    candidate of a comparison also needs its reference. Sessions with an injected fault never enter. Of ``commit`` and the one that the run
-    recorded the file gets the longer.
+    A session is usable when it ended (its peaks were read then), with at least its
+    target's ``minimum_rounds`` valid measured rounds; a candidate of a comparison also
+    needs its reference. Sessions with an injected fault never enter. Of ``commit`` and
+    the one that the run recorded the file gets the longer.
     """
     results = read_results(results_path)
     measured = _measured_commit(results, commit)
@@ -30,16 +36,27 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
     cells: dict[CellName, list[SessionRecord]] = {}
     for record in usable:
         if record.arm is Arm.CANDIDATE or record.pair_id is not None:
-            cells.setdefault((record.target, record.config, record.workload, record.plan_digest), []).append(record)
-    measurements = tuple(_measurement(name, records, usable, suite) for name, records in cells.items() if _has_candidate(records))
+            cells.setdefault(
+                (record.target, record.config, record.workload, record.plan_digest), []
+            ).append(record)
+    measurements = tuple(
+        _measurement(name, records, usable, suite)
+        for name, records in cells.items()
+        if _has_candidate(records)
+    )
     if not measurements:
-        raise UsageError(f"{results_path} holds no session with enough valid rounds. Record again with --k3-record.")
+        raise UsageError(
+            f"{results_path} holds no session with enough valid rounds. Record again with"
+            " --k3-record."
+        )
     identity = usable[0].identity
     write_measurement_file(
         output_path,
         run_id=results.run_id,
         commit=measured,
-        created_at_utc=max(record.started_at_utc for record in usable),  # when it was measured: histories are put in order by it
+        created_at_utc=max(
+            record.started_at_utc for record in usable
+        ),  # when it was measured: histories are put in order by it
         identity=versions(identity),
         cells=measurements,
     )
@@ -47,18 +64,29 @@ def recover(results_path: Path, output_path: Path, suite: Suite, *, commit: str)
 
 
 def _measured_commit(results: RunResults, commit: str) -> str:
-    """The commit of a recording: ``commit``, as far as the run could know its own, or its longer hash. UsageError for a run of another one,
-    and for a comparison of two engines."""
-    measured, base = results.experiment.get("commit") or UNKNOWN, results.experiment.get("ab_base", "")
+    """The commit of a recording: ``commit``, as far as the run could know its own, or
+    its longer hash. UsageError for a run of another one, and for a comparison of two
+    engines.
+    """
+    measured, base = (
+        results.experiment.get("commit") or UNKNOWN,
+        results.experiment.get("ab_base", ""),
+    )
     if not commit:
-        raise UsageError(f"--commit is empty: {results.path} was measured at {measured}. Give the commit that was measured.")
+        raise UsageError(
+            f"--commit is empty: {results.path} was measured at {measured}. Give the commit that"
+            " was measured."
+        )
     if measured != UNKNOWN and not same_commit(measured, commit):
         raise UsageError(
-            f"--commit {commit}: {results.path} was measured at {measured}. Give that, or at least seven digits of its hash (with -dirty where it "
-            "has that), or record again."
+            f"--commit {commit}: {results.path} was measured at {measured}. Give that, or at least"
+            " seven digits of its hash (with -dirty where it has that), or record again."
         )
     if base:
-        raise UsageError(f"{results.path} compares with {base} (ab), which makes no baseline. Record with --k3-record instead.")
+        raise UsageError(
+            f"{results.path} compares with {base} (ab), which makes no baseline. Record with"
+            " --k3-record instead."
+        )
     return commit if measured == UNKNOWN else max(commit, measured, key=len)
 
 
@@ -76,21 +104,32 @@ def versions(identity: EngineIdentity) -> dict[str, str]:
 
 def _usable(record: SessionRecord, suite: Suite) -> bool:
     needed_count = suite.target(record.target).measurement.minimum_rounds
-    valid_count = sum(1 for entry in record.rounds if entry.kind is RoundKind.MEASURED and entry.valid)
-    return record.valid and not record.injected and valid_count >= needed_count and bool(record.memory)
+    valid_count = sum(
+        1 for entry in record.rounds if entry.kind is RoundKind.MEASURED and entry.valid
+    )
+    return (
+        record.valid and not record.injected and valid_count >= needed_count and bool(record.memory)
+    )
 
 
 def _has_candidate(records: list[SessionRecord]) -> bool:
     return any(record.arm is Arm.CANDIDATE for record in records)
 
 
-def _measurement(name: CellName, records: list[SessionRecord], usable: list[SessionRecord], suite: Suite) -> CellMeasurement:
+def _measurement(
+    name: CellName, records: list[SessionRecord], usable: list[SessionRecord], suite: Suite
+) -> CellMeasurement:
     target, config, workload, plan_digest = name
     candidates = [record for record in records if record.arm is Arm.CANDIDATE]
     pairs = {record.pair_id for record in candidates if record.pair_id is not None}
-    references = [record for record in usable if record.arm is Arm.REFERENCE and record.pair_id in pairs]
+    references = [
+        record for record in usable if record.arm is Arm.REFERENCE and record.pair_id in pairs
+    ]
     service_level = suite.workload(workload).service_level
-    sessions = [session_metrics(record, service_level=service_level) for record in (*references, *candidates)]
+    sessions = [
+        session_metrics(record, service_level=service_level)
+        for record in (*references, *candidates)
+    ]
     return CellMeasurement(
         target=target,
         config=config,

@@ -1,21 +1,26 @@
-"""A target's reference engine alone, alive for as long as something is asked of it outside a measured cell."""
+"""A target's reference engine alone, alive for as long as something is asked of it
+outside a measured cell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from k3perf.records.samples import Arm
 from k3perf.run.live import LiveEngine, client_on
 from k3perf.run.pool import EnginePool, Wanted
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_engine, require_port
 from k3perf.run.settings import RunSettings
-from k3perf.records.samples import Arm
 
 
 @contextmanager
-def reference_engine(settings: RunSettings, target_name: str, progress: Progress) -> Iterator[LiveEngine]:
-    """Start it as a run would, keep this thread where the target pins its client, stop it on every way out.
+def reference_engine(
+    settings: RunSettings, target_name: str, progress: Progress
+) -> Iterator[LiveEngine]:
+    """Start it as a run would, keep this thread where the target pins its client, stop
+    it on every way out.
 
     Raises UnknownNameError, UsageError, PreflightError or EngineError.
     """

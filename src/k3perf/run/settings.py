@@ -17,10 +17,11 @@ QUIET_WAIT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A supported fault put into the candidate engine of a run, so that anybody can see the gate fail.
+    """A supported fault put into the candidate engine of a run, so that anybody can see
+    the gate fail.
 
-    ``kind``: ``slow_step_percent`` (every step slower by that share of its own duration), ``hold_device_bytes``, ``hold_host_bytes``,
-    ``hold_weights_bytes``.
+    ``kind``: ``slow_step_percent`` (every step slower by that share of its own
+    duration), ``hold_device_bytes``, ``hold_host_bytes``, ``hold_weights_bytes``.
     """
 
     kind: str
@@ -33,7 +34,9 @@ class Injection:
         """``kind=amount``; UsageError names what is wrong."""
         kind, separator, amount_text = text.partition("=")
         if kind not in cls.KINDS or not separator:
-            raise UsageError(f"--k3-inject {text!r}: use KIND=AMOUNT with KIND one of {', '.join(cls.KINDS)}")
+            raise UsageError(
+                f"--k3-inject {text!r}: use KIND=AMOUNT with KIND one of {', '.join(cls.KINDS)}"
+            )
         try:
             amount = float(amount_text)
         except ValueError:
@@ -50,10 +53,12 @@ class Injection:
 class RunSettings:
     """Everything that decides a run but the cells themselves.
 
-    ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in ``ab`` mode, with ``ab_suite`` the declarations the
-    base is measured with (another git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
-    ``cpu_features``: the instruction sets that can be used on this machine. ``quiet_wait_s``: how long a recording waits each time for
-    other processes to leave the CPUs alone.
+    ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in
+    ``ab`` mode, with ``ab_suite`` the declarations the base is measured with (another
+    git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when
+    this run is a shard. ``cpu_features``: the instruction sets that can be used on this
+    machine. ``quiet_wait_s``: how long a recording waits each time for other processes
+    to leave the CPUs alone.
     """
 
     suite: Suite
@@ -85,7 +90,9 @@ class RunSettings:
             "commit": self.commit,
             "engine_python": str(self.engine_python),
             "injected": ",".join(str(injection) for injection in self.injections),
-            "ab_base": str(self.ab_base_python or (self.ab_suite.root if self.ab_suite is not None else "")),
+            "ab_base": str(
+                self.ab_base_python or (self.ab_suite.root if self.ab_suite is not None else "")
+            ),
         }
 
     def hardware_class(self, target: TargetSpec) -> str:

@@ -1,4 +1,6 @@
-"""One run of the suite: cells measured once each, judged, written down; engines and locks given back on every way out."""
+"""One run of the suite: cells measured once each, judged, written down; engines and
+locks given back on every way out.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+from k3perf.ci.commits import same_commit
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid, UsageError
-from k3perf.ci.commits import same_commit
-from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import CellVerdict, SuiteVerdict
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.records.measurement import CellMeasurement
+from k3perf.records.outcome import Outcome
+from k3perf.records.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
+from k3perf.records.verdict import CellVerdict, SuiteVerdict
 from k3perf.run.argument_table import require_known_arguments
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun, engine_reason
@@ -30,7 +33,6 @@ from k3perf.run.readiness import require_accepted, require_engine, require_port
 from k3perf.run.recover import versions
 from k3perf.run.settings import RunSettings
 from k3perf.run.time_left import planned_steps, sessions_to_record
-from k3perf.records.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
 from k3perf.store.atomic import replace_file
 from k3perf.store.found_rates import found_rate_per_s
 from k3perf.store.measurements import write_measurement_file
@@ -46,7 +48,9 @@ RESULTS_FILE = "results.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """A measured cell with its verdict and the durations of the candidate's valid rounds in seconds."""
+    """A measured cell with its verdict and the durations of the candidate's valid
+    rounds in seconds.
+    """
 
     measurement: CellMeasurement
     verdict: CellVerdict
@@ -77,7 +81,12 @@ class SuiteRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     @property
@@ -88,8 +97,8 @@ class SuiteRun:
     def check_inputs(self) -> None:
         """Read tolerances, baselines and plans of every cell. Starts no engine.
 
-        Raises UsageError for one that cannot be used, for an engine Python without vLLM, or for a config
-        that the engine's release is known to refuse.
+        Raises UsageError for one that cannot be used, for an engine Python without
+        vLLM, or for a config that the engine's release is known to refuse.
         """
         require_port()
         for cell in self._cells:
@@ -98,13 +107,17 @@ class SuiteRun:
                 require_engine(item.engine_python)
                 require_accepted(self.settings.suite, item.target, item.config, item.engine_python)
                 label = f"{item.target.name}-{item.config.name}"
-                require_known_arguments(label, item.engine_arguments, item.engine_python, self.settings.cache_directory)
+                require_known_arguments(
+                    label, item.engine_arguments, item.engine_python, self.settings.cache_directory
+                )
             ValidityRules.for_target(cell.target.validity)
             self._keeper.check_inputs(cell)
             self._notes.check_inputs(cell)
 
     def measure(self, cell: Cell) -> CellResult:
-        """The cell's result. A broken measurement is an INVALID verdict; only bad input raises."""
+        """The cell's result. A broken measurement is an INVALID verdict; only bad input
+        raises.
+        """
         if cell.cell_id not in self._results:
             if not self._results:
                 self._progress.planned(planned_steps(self._cells, self.settings))
@@ -124,7 +137,9 @@ class SuiteRun:
         )
 
     def close(self) -> None:
-        """Stop engines, give locks back, write the verdict and the measurements. Safe to call twice."""
+        """Stop engines, give locks back, write the verdict and the measurements. Safe
+        to call twice.
+        """
         try:
             self._pool.close()
         finally:
@@ -141,12 +156,15 @@ class SuiteRun:
             self._progress.note(self.write_problem)
 
     def _read_earlier(self) -> RunResults | None:
-        """The interrupted run to go on with. UsageError for results that are another experiment's, or that this run would mix with."""
+        """The interrupted run to go on with. UsageError for results that are another
+        experiment's, or that this run would mix with.
+        """
         path = self.settings.results_directory / RESULTS_FILE
         if not self.settings.resume:
             if path.is_file() and path.stat().st_size:
                 raise UsageError(
-                    f"{path} holds another run's results. Go on with it (--k3-resume), or name another --k3-results directory."
+                    f"{path} holds another run's results. Go on with it (--k3-resume), or name"
+                    " another --k3-results directory."
                 )
             return None
         earlier = read_results(path)
@@ -154,18 +172,27 @@ class SuiteRun:
             was = earlier.experiment.get(name, value)
             same = same_commit(was, value) if name == "commit" else was == value
             if not same:
-                raise UsageError(f"--k3-resume: {path} was measured with {name} {was!r}, this run has {value!r}. Measure it anew.")
+                raise UsageError(
+                    f"--k3-resume: {path} was measured with {name} {was!r}, this run has {value!r}."
+                    " Measure it anew."
+                )
         return earlier
 
     def _measure(self, cell: Cell) -> CellResult:
-        """The cell's result, its start and end reported; a recording reports each of its sessions itself."""
+        """The cell's result, its start and end reported; a recording reports each of
+        its sessions itself.
+        """
         if self.settings.record:
             self._record_all()
             return self._results[cell.cell_id]
         self._progress.started(cell.cell_id)
         result = self._measure_now(cell)
         resumed = self._earlier is not None and self._earlier.finished(self._key(cell)) is not None
-        self._progress.finished(cell.cell_id, str(result.verdict.outcome), measured=bool(result.measurement.sessions) and not resumed)
+        self._progress.finished(
+            cell.cell_id,
+            str(result.verdict.outcome),
+            measured=bool(result.measurement.sessions) and not resumed,
+        )
         return result
 
     def _measure_now(self, cell: Cell) -> CellResult:
@@ -195,16 +222,30 @@ class SuiteRun:
 
     @contextlib.contextmanager
     def _machine_faults_invalidate(self) -> Iterator[None]:
-        """A full disk, a folder that cannot be written, no process or descriptor left: the machine's fault, never a traceback or a loss."""
+        """A full disk, a folder that cannot be written, no process or descriptor left:
+        the machine's fault, never a traceback or a loss.
+        """
         try:
             yield
         except OSError as error:
-            with contextlib.suppress(OSError):  # what cannot be stopped now ends with the run: the guardian sees to it
+            with contextlib.suppress(
+                OSError
+            ):  # what cannot be stopped now ends with the run: the guardian sees to it
                 self._pool.stop_all()
-            raise MeasurementInvalid(f"the machine failed while the cell was measured: {error}") from error
+            raise MeasurementInvalid(
+                f"the machine failed while the cell was measured: {error}"
+            ) from error
 
-    def _result(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, durations_s: tuple[float, ...]) -> CellResult:
-        """The verdict gets the notes that judge nothing, a replayed trace's provenance among them."""
+    def _result(
+        self,
+        cell: Cell,
+        measurement: CellMeasurement,
+        verdict: CellVerdict,
+        durations_s: tuple[float, ...],
+    ) -> CellResult:
+        """The verdict gets the notes that judge nothing, a replayed trace's provenance
+        among them.
+        """
         noted = self._notes.add(cell, measurement, verdict)
         trace = self._plan(cell).trace
         if trace is not None:
@@ -212,29 +253,48 @@ class SuiteRun:
         return CellResult(measurement, noted, durations_s)
 
     def _durations_of(self, cell: Cell, measurement: CellMeasurement) -> tuple[float, ...]:
-        """Durations in seconds of the rounds that the verdict rests on; those of a session that died are not among them."""
+        """Durations in seconds of the rounds that the verdict rests on; those of a
+        session that died are not among them.
+        """
         of_cell = self._durations_s.get(cell.cell_id, {})
-        return tuple(value for session in measurement.sessions for value in of_cell.get(session.session_id, ()))
+        return tuple(
+            value
+            for session in measurement.sessions
+            for value in of_cell.get(session.session_id, ())
+        )
 
-    def _finish(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, lost: tuple[str, ...]) -> None:
+    def _finish(
+        self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, lost: tuple[str, ...]
+    ) -> None:
         session_ids = tuple(session.session_id for session in measurement.sessions)
         valid = verdict.outcome is not Outcome.INVALID
-        self._ensure_writer().cell(FinishedCell(self._key(cell), str(verdict.outcome), session_ids, valid, lost))
+        self._ensure_writer().cell(
+            FinishedCell(self._key(cell), str(verdict.outcome), session_ids, valid, lost)
+        )
 
     def _key(self, cell: Cell) -> CellKey:
         mode = self.settings.mode_for(cell.target.name)
-        return CellKey(cell.target.name, cell.config.name, cell.workload.name, mode, self._plan(cell).digest)
+        return CellKey(
+            cell.target.name, cell.config.name, cell.workload.name, mode, self._plan(cell).digest
+        )
 
     def _resumed(self, cell: Cell) -> CellResult | None:
-        """The valid result of an interrupted run, judged anew from its samples; None when the cell has to be measured."""
+        """The valid result of an interrupted run, judged anew from its samples; None
+        when the cell has to be measured.
+        """
         key = self._key(cell)
         finished = None if self._earlier is None else self._earlier.finished(key)
         if self._earlier is None or finished is None:
             return None
         rules = ValidityRules.for_target(cell.target.validity)
-        records = tuple(replace(record, invalid_reasons=judge_session(record, rules)) for record in self._earlier.cell_sessions(key))
+        records = tuple(
+            replace(record, invalid_reasons=judge_session(record, rules))
+            for record in self._earlier.cell_sessions(key)
+        )
         self._identity = versions(records[-1].identity) if records else {}
-        sessions = tuple(session_metrics(record, service_level=cell.workload.service_level) for record in records)
+        sessions = tuple(
+            session_metrics(record, service_level=cell.workload.service_level) for record in records
+        )
         for record in records:
             self._notes.see(record)
         measurement = replace(self._empty(cell, ()), sessions=sessions)
@@ -251,7 +311,9 @@ class SuiteRun:
         return self._result(cell, measurement, verdict, tuple(durations_s))
 
     def _record_all(self) -> None:
-        """Every selected cell, session by session, so that a drift of the machine falls on all configs alike."""
+        """Every selected cell, session by session, so that a drift of the machine falls
+        on all configs alike.
+        """
         runs = {cell.cell_id: self._cell_run(cell) for cell in self._cells}
         count = sessions_to_record(self._cells, self.settings)
         broken: dict[str, InvalidReason] = {}
@@ -268,8 +330,12 @@ class SuiteRun:
                 except MeasurementInvalid as error:
                     self._pool.stop_all()
                     hopeless = isinstance(error, RecordingStopped) and error.whole
-                    broken |= dict.fromkeys(runs.keys() - broken if hopeless else {cell.cell_id}, engine_reason(error))
-                self._progress.finished(cell.cell_id, "INVALID" if cell.cell_id in broken else "recorded", measured=True)
+                    broken |= dict.fromkeys(
+                        runs.keys() - broken if hopeless else {cell.cell_id}, engine_reason(error)
+                    )
+                self._progress.finished(
+                    cell.cell_id, "INVALID" if cell.cell_id in broken else "recorded", measured=True
+                )
         for cell in self._cells:
             reasons = (broken[cell.cell_id],) if cell.cell_id in broken else ()
             measurement = runs[cell.cell_id].measurement(reasons)
@@ -277,13 +343,17 @@ class SuiteRun:
 
     def _record_session(self, run: CellRun) -> None:
         run.sampler = self._ensure_sampler()
-        run.before_repeat = lambda: wait_for_quiet(run.sampler, run.rules, self._progress, limit_s=self.settings.quiet_wait_s)
+        run.before_repeat = lambda: wait_for_quiet(
+            run.sampler, run.rules, self._progress, limit_s=self.settings.quiet_wait_s
+        )
         run.before_repeat()
         run.record_session()
 
     def _recorded(self, cell: Cell, measurement: CellMeasurement, count: int) -> CellResult:
         reasons = measurement.invalid_reasons
-        valid_count = sum(1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons)
+        valid_count = sum(
+            1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons
+        )
         if valid_count < count and not reasons:
             text = f"{valid_count} of {count} sessions are valid"
             reasons = (InvalidReason("recording_short", text, float(valid_count), float(count)),)
@@ -298,11 +368,19 @@ class SuiteRun:
         )
         return self._result(cell, measurement, verdict, self._durations_of(cell, measurement))
 
-    def _expect_after(self, cell: Cell, *, again: bool = False, broken: Mapping[str, InvalidReason] | None = None) -> None:
-        """Tell the pool which engine comes after this cell's: the next cell's that needs another, or with ``again`` the next session's first."""
+    def _expect_after(
+        self, cell: Cell, *, again: bool = False, broken: Mapping[str, InvalidReason] | None = None
+    ) -> None:
+        """Tell the pool which engine comes after this cell's: the next cell's that
+        needs another, or with ``again`` the next session's first.
+        """
         position = self._cells.index(cell)
         now = wanted_engines(cell, self.settings)
-        coming = [wanted_engines(other, self.settings) for other in self._cells[position + 1 :] if other.cell_id not in (broken or {})]
+        coming = [
+            wanted_engines(other, self.settings)
+            for other in self._cells[position + 1 :]
+            if other.cell_id not in (broken or {})
+        ]
         coming = [wanted for wanted in coming if wanted != now]
         if again:
             coming.append(wanted_engines(self._cells[0], self.settings))
@@ -322,7 +400,9 @@ class SuiteRun:
             judge=lambda measurement: self._keeper.judge(cell, measurement),
             on_round=self._on_round,
             on_session=self._on_session,
-            on_session_end=lambda session_id, reasons: self._ensure_writer().session_end(session_id, reasons),
+            on_session_end=lambda session_id, reasons: self._ensure_writer().session_end(
+                session_id, reasons
+            ),
         )
 
     def _plan(self, cell: Cell) -> Plan:
@@ -333,7 +413,9 @@ class SuiteRun:
                 vocabulary_size=self.settings.suite.vocabulary_size(cell.target),
                 trace_directory=self.settings.suite.root / "traces",
                 trace_file=self.settings.trace_file,
-                found_rate_per_s=found_rate_per_s(self.settings.baselines_directory, cell.target, cell.workload),
+                found_rate_per_s=found_rate_per_s(
+                    self.settings.baselines_directory, cell.target, cell.workload
+                ),
             )
         return self._plans[cell.cell_id]
 
@@ -346,30 +428,40 @@ class SuiteRun:
             of_cell.setdefault(session_id, []).append(ns_to_s(record.end_ns - record.start_ns))
 
     def _on_session(self, record: SessionRecord) -> None:
-        """Called when the engine is ready and again with the readings at the session's end."""
+        """Called when the engine is ready and again with the readings at the session's
+        end.
+        """
         self._ensure_writer().session(record)
         self._notes.see(record)
         if record.arm is Arm.CANDIDATE:
             self._identity = versions(record.identity)
 
     def _ensure_sampler(self) -> Sampler:
-        """The run's sampler; another one after it ended by itself, so that one failure costs one cell."""
+        """The run's sampler; another one after it ended by itself, so that one failure
+        costs one cell.
+        """
         if self._sampler is None or self._sampler.failure:
-            self._sampler = self._exit.enter_context(Sampler(self._pool.pids, self._devices(), ranks_count=self._pool.engines_count))
+            self._sampler = self._exit.enter_context(
+                Sampler(self._pool.pids, self._devices(), ranks_count=self._pool.engines_count)
+            )
         return self._sampler
 
     def _devices(self) -> tuple[int, ...]:
-        """The devices that the run's targets use: asked for by index, so that one that cannot be
-        read is reported, not missed.
+        """The devices that the run's targets use: asked for by index, so that one that
+        cannot be read is reported, not missed.
         """
-        hardware = [cell.target.hardware for cell in self._cells if cell.target.hardware.kind == "nvidia"]
+        hardware = [
+            cell.target.hardware for cell in self._cells if cell.target.hardware.kind == "nvidia"
+        ]
         return tuple(sorted({index for item in hardware for index in target_device_indices(item)}))
 
     def _ensure_writer(self) -> ResultWriter:
         if self._writer is None:
             self._writer = self._exit.enter_context(
                 ResultWriter(
-                    self.settings.results_directory / RESULTS_FILE, run_id=self.settings.run_id, experiment=self.settings.experiment
+                    self.settings.results_directory / RESULTS_FILE,
+                    run_id=self.settings.run_id,
+                    experiment=self.settings.experiment,
                 )
             )
         return self._writer
@@ -398,10 +490,15 @@ class SuiteRun:
             cells=tuple(result.measurement for result in self._results.values()),
             injected=self.settings.experiment["injected"],
         )
-        replace_file(directory / "verdict.json", json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n")
+        replace_file(
+            directory / "verdict.json",
+            json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n",
+        )
 
     def _injection_notes(self) -> tuple[str, ...]:
-        """What a reader of the verdict must know of a run whose candidate was made worse on purpose."""
+        """What a reader of the verdict must know of a run whose candidate was made
+        worse on purpose.
+        """
         faults = self.settings.experiment["injected"]
         return (f"a fault was put into the candidate on purpose: {faults}",) if faults else ()
 
@@ -417,6 +514,11 @@ class SuiteRun:
             "false_alarm_budget": verdict.false_alarm_budget,
             "gated_metric_count": verdict.gated_metric_count,
             "cells": [
-                {**asdict(cell), "outcome": cell.outcome, "notes": (*cell.notes, *self._injection_notes())} for cell in verdict.cells
+                {
+                    **asdict(cell),
+                    "outcome": cell.outcome,
+                    "notes": (*cell.notes, *self._injection_notes()),
+                }
+                for cell in verdict.cells
             ],
         }

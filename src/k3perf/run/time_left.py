@@ -1,4 +1,6 @@
-"""How long a run still takes: recorded seconds of earlier runs, corrected by what this run took so far."""
+"""How long a run still takes: recorded seconds of earlier runs, corrected by what this
+run took so far.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3perf.config.suite import Cell
 from k3perf.ci.planning import CostBasis, CostModel, RecordedCosts
+from k3perf.config.suite import Cell
 from k3perf.run.progress import RoundDone, Step
 from k3perf.run.settings import RunSettings
 
 
 def recorded_costs(suite_root: Path) -> RecordedCosts:
-    """``costs.json`` of the suite; empty where there is none that can be read, since it is only an estimate."""
+    """``costs.json`` of the suite; empty where there is none that can be read, since it
+    is only an estimate.
+    """
     try:
         return RecordedCosts.model_validate_json((suite_root / "costs.json").read_bytes())
     except (OSError, ValueError):
@@ -23,11 +27,14 @@ def recorded_costs(suite_root: Path) -> RecordedCosts:
 
 def sessions_to_record(cells: Sequence[Cell], settings: RunSettings) -> int:
     """How many sessions of each cell a recording takes."""
-    return settings.record_sessions or max(cell.target.measurement.baseline_sessions for cell in cells)
+    return settings.record_sessions or max(
+        cell.target.measurement.baseline_sessions for cell in cells
+    )
 
 
 def planned_steps(cells: Sequence[Cell], settings: RunSettings) -> tuple[Step, ...]:
-    """The steps of a run: one for each cell, or in a recording one for each cell of each session.
+    """The steps of a run: one for each cell, or in a recording one for each cell of
+    each session.
 
     A cell that needs the same engine as the one before it costs no start.
     """
@@ -60,7 +67,9 @@ class _Current:
 
 
 class TimeLeft:
-    """Fed with a run's steps and rounds; ``seconds`` estimates what is left. ``clock`` gives seconds."""
+    """Fed with a run's steps and rounds; ``seconds`` estimates what is left. ``clock``
+    gives seconds.
+    """
 
     def __init__(self, steps: Sequence[Step], clock: Callable[[], float] = time.monotonic) -> None:
         self._steps = tuple(steps)
@@ -76,7 +85,9 @@ class TimeLeft:
 
     @property
     def number(self) -> int:
-        """Which step is under way, from 1; the last one that ended between two; 0 before the first."""
+        """Which step is under way, from 1; the last one that ended between two; 0
+        before the first.
+        """
         return len(self._steps) - len(self._open)
 
     def start(self, cell: str) -> None:
@@ -87,7 +98,9 @@ class TimeLeft:
             self._current = _Current(index, self._clock(), self._steps[index].sessions_count)
 
     def round(self, done: RoundDone) -> None:
-        """A round ended: the rounds that its session still needs take as long each as those before."""
+        """A round ended: the rounds that its session still needs take as long each as
+        those before.
+        """
         now = self._current
         if now is None:
             return
@@ -98,15 +111,21 @@ class TimeLeft:
         now.rounds_left_count = max(0, done.wanted_count - done.valid_count) * done.arm_count
 
     def want(self, sessions_count: int, rounds_left_count: int) -> None:
-        """More was asked for: so many sessions in all, and so many rounds in the present one."""
+        """More was asked for: so many sessions in all, and so many rounds in the
+        present one.
+        """
         if self._current is not None:
             self._current.wanted_sessions = max(self._current.wanted_sessions, sessions_count)
             self._current.rounds_left_count = max(0, rounds_left_count)
 
     def finish(self, *, measured: bool) -> None:
-        """The step under way ended; one that was not measured says nothing about the pace."""
+        """The step under way ended; one that was not measured says nothing about the
+        pace.
+        """
         if self._current is not None and measured:
-            self._took.append((self._steps[self._current.index], self._clock() - self._current.started_s))
+            self._took.append(
+                (self._steps[self._current.index], self._clock() - self._current.started_s)
+            )
         self._current = None
 
     def seconds(self) -> float | None:
@@ -118,10 +137,20 @@ class TimeLeft:
         return sum(known) if len(known) == len(parts) else None
 
     def _expected_s(self, step: Step) -> float | None:
-        """Its recorded seconds at the pace of this run; where none are recorded, what a step of this run took on average."""
-        recorded = [(known.expected_s, took_s) for known, took_s in self._took if known.expected_s is not None]
+        """Its recorded seconds at the pace of this run; where none are recorded, what a
+        step of this run took on average.
+        """
+        recorded = [
+            (known.expected_s, took_s)
+            for known, took_s in self._took
+            if known.expected_s is not None
+        ]
         if step.expected_s is not None:
-            return step.expected_s * (sum(took_s for _, took_s in recorded) / sum(known for known, _ in recorded) if recorded else 1.0)
+            return step.expected_s * (
+                sum(took_s for _, took_s in recorded) / sum(known for known, _ in recorded)
+                if recorded
+                else 1.0
+            )
         return sum(took_s for _, took_s in self._took) / len(self._took) if self._took else None
 
     def _current_s(self, now: _Current) -> float | None:
@@ -129,9 +158,13 @@ class TimeLeft:
         expected_s = self._expected_s(step)
         left_s = None
         if expected_s is not None:
-            left_s = expected_s * now.wanted_sessions / step.sessions_count - (self._clock() - now.started_s)
+            left_s = expected_s * now.wanted_sessions / step.sessions_count - (
+                self._clock() - now.started_s
+            )
         if now.marked_s is None or now.rounds_since_count == 0:
-            return left_s if left_s is not None and left_s > 0 else None  # it took longer already: how long is unknown
+            return (
+                left_s if left_s is not None and left_s > 0 else None
+            )  # it took longer already: how long is unknown
         rounds_s = now.rounds_left_count * (self._clock() - now.marked_s) / now.rounds_since_count
         return max(rounds_s, left_s or 0.0)
 

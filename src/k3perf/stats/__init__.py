@@ -1,1 +1,3 @@
-"""Arrays to numbers. Every function states estimator, ddof, sidedness, unit of replication and reference. Pure."""
+"""Arrays to numbers. Every function states estimator, ddof, sidedness, unit of
+replication and reference. Pure.
+"""

@@ -1,10 +1,14 @@
-"""Where the level of a series changed: a permutation test of the largest two-sample contrast, applied by binary segmentation. Pure.
+"""Where the level of a series changed: a permutation test of the largest two-sample
+contrast, applied by binary segmentation. Pure.
 
-Estimator: the split that maximises |mean(after) - mean(before)| * sqrt(k (n - k) / n), k values before, over all splits that leave
-``minimum_segment`` values on both sides (the CUSUM statistic; Page 1954, Sen and Srivastava 1975). Significance: the share of random
-orders of the same values whose largest contrast is as large, counting the observed one (Phipson and Smyth 2010), so that P(p <= alpha)
-<= alpha for any exchangeable noise, whatever its distribution. Two-sided, unpaired, one value a night. Values that depend on
-each other from night to night are not exchangeable: slow drift is then reported as a change, which is what a slide is.
+Estimator: the split that maximises |mean(after) - mean(before)| * sqrt(k (n - k) / n),
+k values before, over all splits that leave ``minimum_segment`` values on both sides
+(the CUSUM statistic; Page 1954, Sen and Srivastava 1975). Significance: the share of
+random orders of the same values whose largest contrast is as large, counting the
+observed one (Phipson and Smyth 2010), so that P(p <= alpha) <= alpha for any
+exchangeable noise, whatever its distribution. Two-sided, unpaired, one value a night.
+Values that depend on each other from night to night are not exchangeable: slow drift is
+then reported as a change, which is what a slide is.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ _BATCH_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """``index`` is the first value of the new level; means are of the segments on both sides; ``p_value`` of the permutation test."""
+    """``index`` is the first value of the new level; means are of the segments on both
+    sides; ``p_value`` of the permutation test.
+    """
 
     index: int
     mean_before: float
@@ -29,11 +35,18 @@ class ChangePoint:
 
 
 def change_points(
-    values: Sequence[float], *, alpha: float, permutation_count: int = 9_999, minimum_segment: int = 4, seed: int = 0
+    values: Sequence[float],
+    *,
+    alpha: float,
+    permutation_count: int = 9_999,
+    minimum_segment: int = 4,
+    seed: int = 0,
 ) -> tuple[ChangePoint, ...]:
-    """Change points in order of time. Fewer than ``2 * minimum_segment`` values have none. Same input and seed, same answer.
+    """Change points in order of time. Fewer than ``2 * minimum_segment`` values have
+    none. Same input and seed, same answer.
 
-    ``permutation_count`` bounds the smallest p-value: ``1 / (permutation_count + 1)`` must not exceed ``alpha``.
+    ``permutation_count`` bounds the smallest p-value: ``1 / (permutation_count + 1)``
+    must not exceed ``alpha``.
     """
     if not 0 < alpha < 1 or (permutation_count + 1) * alpha < 1:
         raise ValueError(f"alpha {alpha} cannot be reached with {permutation_count} permutations")
@@ -52,13 +65,22 @@ def change_points(
     found.sort()
     edges = [0, *(index for index, _ in found), len(data)]
     return tuple(
-        ChangePoint(index, float(data[edges[position] : index].mean()), float(data[index : edges[position + 2]].mean()), p_value)
+        ChangePoint(
+            index,
+            float(data[edges[position] : index].mean()),
+            float(data[index : edges[position + 2]].mean()),
+            p_value,
+        )
         for position, (index, p_value) in enumerate(found)
     )
 
 
 def _test(
-    segment: NDArray[np.float64], alpha: float, permutation_count: int, minimum_segment: int, random: np.random.Generator
+    segment: NDArray[np.float64],
+    alpha: float,
+    permutation_count: int,
+    minimum_segment: int,
+    random: np.random.Generator,
 ) -> tuple[int, float] | None:
     size = len(segment)
     if size < 2 * minimum_segment or float(np.ptp(segment)) == 0.0:
@@ -77,7 +99,9 @@ def _test(
     return int(split[0]), as_large / (permutation_count + 1)
 
 
-def _largest_contrast(rows: NDArray[np.float64], minimum_segment: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def _largest_contrast(
+    rows: NDArray[np.float64], minimum_segment: int
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Per row of centred values: the largest contrast and its split."""
     size = rows.shape[1]
     splits = np.arange(minimum_segment, size - minimum_segment + 1)

@@ -1,7 +1,8 @@
-"""The location of a session's rounds as a weighted sum of their ordered values (an L-estimator; Huber, Robust Statistics, 1981, section 3.3).
+"""The location of a session's rounds as a weighted sum of their ordered values (an
+L-estimator; Huber, Robust Statistics, 1981, section 3.3).
 
-Which of them suits depends on the noise: ``k3perf.gate.noise`` chooses by what was recorded. All are equivariant: shifting every value
-shifts the location by as much.
+Which of them suits depends on the noise: ``k3perf.gate.noise`` chooses by what was
+recorded. All are equivariant: shifting every value shifts the location by as much.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 
 class Location(StrEnum):
-    """MEDIAN: withstands half of the values, whichever way they lie. MIDDLE_HALF: mean without the lowest and the highest quarter (fewer
-    than four values: the median); the best of the three for values that slide. LOWER_QUARTILE: withstands three quarters of the values
-    being too high, one quarter being too low.
+    """MEDIAN: withstands half of the values, whichever way they lie. MIDDLE_HALF: mean
+    without the lowest and the highest quarter (fewer than four values: the median); the
+    best of the three for values that slide. LOWER_QUARTILE: withstands three quarters
+    of the values being too high, one quarter being too low.
     """
 
     MEDIAN = "median"
@@ -28,9 +30,11 @@ class Location(StrEnum):
 
 @lru_cache(maxsize=1024)
 def weights(location: Location, count: int) -> tuple[int, tuple[float, ...]]:
-    """Index of the first ordered value that counts, and the weights from there on; they sum to 1. ``count`` at least 1.
+    """Index of the first ordered value that counts, and the weights from there on; they
+    sum to 1. ``count`` at least 1.
 
-    The quartile interpolates linearly (Hyndman and Fan 1996, type 7; ``numpy.quantile``'s default).
+    The quartile interpolates linearly (Hyndman and Fan 1996, type 7;
+    ``numpy.quantile``'s default).
     """
     if location is Location.LOWER_QUARTILE:
         place = (count - 1) / 4
@@ -63,5 +67,7 @@ def locate(location: Location, values: Sequence[float]) -> float:
 def locate_rows(location: Location, rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """The location of each row of a matrix of at least one column."""
     first, shares = weights(location, rows.shape[1])
-    located: NDArray[np.float64] = np.sort(rows, axis=1)[:, first : first + len(shares)] @ np.asarray(shares)
+    located: NDArray[np.float64] = np.sort(rows, axis=1)[
+        :, first : first + len(shares)
+    ] @ np.asarray(shares)
     return located

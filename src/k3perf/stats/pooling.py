@@ -1,12 +1,16 @@
 """Noise of many small groups pooled into a prior for each group's own variance.
 
-Two steps. First: do the groups' spreads differ at all? Levene's test centred at medians (M. B. Brown and A. B. Forsythe, J. Am. Stat.
-Assoc. 69, 1974), which does not mistake heavy tails for differing groups. Where a group has two values only, both lie equally far from
-their median, the test divides by nothing and would call any groups different; Bartlett's test (Proc. R. Soc. A 160, 1937) is asked then.
-Heavy tails make it call groups different too often, which only costs degrees of freedom. If they do not differ, the pooled variance with
-all its degrees of freedom stands for every group. If they differ, each group's variance is moderated: G. K. Smyth, "Linear models and
-empirical Bayes methods for assessing differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3 (2004),
-section 6.2; s_g^2 ~ s_0^2 F(d_g, d_0), the total capped at the pooled degrees of freedom.
+Two steps. First: do the groups' spreads differ at all? Levene's test centred at medians
+(M. B. Brown and A. B. Forsythe, J. Am. Stat. Assoc. 69, 1974), which does not mistake
+heavy tails for differing groups. Where a group has two values only, both lie equally
+far from their median, the test divides by nothing and would call any groups different;
+Bartlett's test (Proc. R. Soc. A 160, 1937) is asked then. Heavy tails make it call
+groups different too often, which only costs degrees of freedom. If they do not differ,
+the pooled variance with all its degrees of freedom stands for every group. If they
+differ, each group's variance is moderated: G. K. Smyth, "Linear models and empirical
+Bayes methods for assessing differential expression in microarray experiments", Stat.
+Appl. Genet. Mol. Biol. 3 (2004), section 6.2; s_g^2 ~ s_0^2 F(d_g, d_0), the total
+capped at the pooled degrees of freedom.
 """
 
 from __future__ import annotations
@@ -19,10 +23,14 @@ from typing import Final
 from k3perf.stats.location import mean, median, sample_variance
 
 SMALLEST_VARIANCE: Final = 1e-12
-"""Variances of exactly equal values are raised to this before the logarithm (a relative sigma of one in a million)."""
+"""Variances of exactly equal values are raised to this before the logarithm (a relative
+sigma of one in a million).
+"""
 
 DIFFERING_LEVEL: Final = 0.05
-"""Level of the test for differing spreads. A false finding costs decisions, a missed one false alarms; the calibration tests hold both."""
+"""Level of the test for differing spreads. A false finding costs decisions, a missed
+one false alarms; the calibration tests hold both.
+"""
 
 
 _NEWTON_STEPS: Final = 20
@@ -31,7 +39,9 @@ _NEWTON_STEPS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class VariancePrior:
-    """What a population of groups says about one group's variance. ``df`` 0: nothing. ``pooled``: the groups do not differ."""
+    """What a population of groups says about one group's variance. ``df`` 0: nothing.
+    ``pooled``: the groups do not differ.
+    """
 
     variance: float
     df: float
@@ -41,7 +51,8 @@ class VariancePrior:
     def moderate(self, own_variance: float, own_df: int) -> tuple[float, int]:
         """A group's variance and its degrees of freedom, rounded down.
 
-        Groups alike: the pooled variance. Groups that differ: (d_0 s_0^2 + d s^2) / (d_0 + d). Nothing known: the group's own.
+        Groups alike: the pooled variance. Groups that differ: (d_0 s_0^2 + d s^2) /
+        (d_0 + d). Nothing known: the group's own.
         """
         if self.pooled:
             return self.variance, self.total_df
@@ -56,7 +67,9 @@ NO_PRIOR: Final = VariancePrior(0.0, 0.0, 0, pooled=False)
 
 
 def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
-    """Prior from groups of values; groups of fewer than two say nothing, and a single group has nobody to share with."""
+    """Prior from groups of values; groups of fewer than two say nothing, and a single
+    group has nobody to share with.
+    """
     usable = [group for group in groups if len(group) >= 2]
     if len(usable) < 2:
         return NO_PRIOR
@@ -71,37 +84,52 @@ def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
 
 
 def spread_difference_p(groups: Sequence[Sequence[float]]) -> float:
-    """P value of the Brown-Forsythe test that all groups spread alike; equals ``scipy.stats.levene(*groups, center="median")``."""
+    """P value of the Brown-Forsythe test that all groups spread alike; equals
+    ``scipy.stats.levene(*groups, center="median")``.
+    """
     deviations = [[abs(value - median(group)) for value in group] for group in groups]
     count = sum(map(len, deviations))
     centre = sum(map(sum, deviations)) / count
-    between = sum(len(group) * (mean(group) - centre) ** 2 for group in deviations) / (len(groups) - 1)
+    between = sum(len(group) * (mean(group) - centre) ** 2 for group in deviations) / (
+        len(groups) - 1
+    )
     within = sum((value - mean(group)) ** 2 for group in deviations for value in group)
     if within <= 0:
         return 1.0 if between <= 0 else 0.0
     from scipy.special import fdtrc
 
-    return float(fdtrc(len(groups) - 1, count - len(groups), between * (count - len(groups)) / within))
+    return float(
+        fdtrc(len(groups) - 1, count - len(groups), between * (count - len(groups)) / within)
+    )
 
 
 def variance_difference_p(variances: Sequence[float], dfs: Sequence[int]) -> float:
-    """P value of Bartlett's test that groups with these variances (ddof 1) differ by chance alone; ``scipy.stats.bartlett`` of the
-    groups. Its level for groups of two is 3 to 4 % where 5 % is asked for (simulated, 2 to 8 groups, normal)."""
+    """P value of Bartlett's test that groups with these variances (ddof 1) differ by
+    chance alone; ``scipy.stats.bartlett`` of the groups. Its level for groups of two is
+    3 to 4 % where 5 % is asked for (simulated, 2 to 8 groups, normal).
+    """
     from scipy.special import chdtrc
 
     raised = [max(variance, SMALLEST_VARIANCE) for variance in variances]
     total_df = sum(dfs)
     pooled = sum(variance * df for variance, df in zip(raised, dfs, strict=True)) / total_df
-    excess = total_df * math.log(pooled) - sum(df * math.log(variance) for variance, df in zip(raised, dfs, strict=True))
+    excess = total_df * math.log(pooled) - sum(
+        df * math.log(variance) for variance, df in zip(raised, dfs, strict=True)
+    )
     correction = 1 + (sum(1 / df for df in dfs) - 1 / total_df) / (3 * (len(dfs) - 1))
     return float(chdtrc(len(dfs) - 1, excess / correction))
 
 
-def _smyth_prior(variances: Sequence[float], dfs: Sequence[int], weighted: float, total_df: int) -> VariancePrior:
+def _smyth_prior(
+    variances: Sequence[float], dfs: Sequence[int], weighted: float, total_df: int
+) -> VariancePrior:
     from scipy.special import digamma, polygamma
 
     raised = [max(variance, SMALLEST_VARIANCE) for variance in variances]
-    offsets = [math.log(variance) - float(digamma(df / 2)) + math.log(df / 2) for variance, df in zip(raised, dfs, strict=True)]
+    offsets = [
+        math.log(variance) - float(digamma(df / 2)) + math.log(df / 2)
+        for variance, df in zip(raised, dfs, strict=True)
+    ]
     expected = sum(float(polygamma(1, df / 2)) for df in dfs) / len(dfs)
     excess = sample_variance(offsets) - expected
     prior_df = 2 * _inverse_trigamma(excess) if excess > 0 else math.inf
@@ -112,7 +140,9 @@ def _smyth_prior(variances: Sequence[float], dfs: Sequence[int], weighted: float
 
 
 def _inverse_trigamma(value: float) -> float:
-    """x with trigamma(x) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
+    """x with trigamma(x) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004,
+    appendix).
+    """
     from scipy.special import polygamma
 
     x = 0.5 + 1 / value

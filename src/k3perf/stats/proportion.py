@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Two-sided exact binomial interval (Clopper and Pearson, Biometrika 26, 1934); (0, 1) without trials."""
+    """Two-sided exact binomial interval (Clopper and Pearson, Biometrika 26, 1934); (0,
+    1) without trials.
+    """
     if trials == 0:
         return 0.0, 1.0
     from scipy.special import betaincinv

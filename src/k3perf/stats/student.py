@@ -1,4 +1,6 @@
-"""Upper quantiles of Student's t, cached, since a run asks for the same few thousands of times."""
+"""Upper quantiles of Student's t, cached, since a run asks for the same few thousands
+of times.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ MAXIMUM_DF: Final = 1000
 """Beyond this t and the normal agree to four digits at every level used here."""
 
 HEAVY_TAIL_DF: Final = 3
-"""The heaviest t with a finite variance and a whole number of degrees of freedom: what one session's luck may look like."""
+"""The heaviest t with a finite variance and a whole number of degrees of freedom: what
+one session's luck may look like.
+"""
 
 
 @lru_cache(maxsize=65536)
 def upper_quantile(level: float, df: int) -> float:
-    """One-sided: the value that t with ``df`` degrees of freedom exceeds with probability ``level`` (scipy.special.stdtrit).
+    """One-sided: the value that t with ``df`` degrees of freedom exceeds with
+    probability ``level`` (scipy.special.stdtrit).
 
-    ``df`` is rounded down by the caller, which errs to the safe side. df below 1 or level 0 give infinity: nothing can be said.
+    ``df`` is rounded down by the caller, which errs to the safe side. df below 1 or
+    level 0 give infinity: nothing can be said.
     """
     if df < 1 or level <= 0:
         return math.inf
@@ -28,8 +34,13 @@ def upper_quantile(level: float, df: int) -> float:
 
 @lru_cache(maxsize=65536)
 def single_draw_quantile(level: float, df: int) -> float:
-    """Like ``upper_quantile`` for ONE draw instead of a mean: at least the quantile of a unit-variance t with 3 degrees of freedom.
+    """Like ``upper_quantile`` for ONE draw instead of a mean: at least the quantile of
+    a unit-variance t with 3 degrees of freedom.
 
-    A mean of several draws tends to a normal; a single draw keeps whatever tail it has, and a few recorded ones cannot tell which.
+    A mean of several draws tends to a normal; a single draw keeps whatever tail it has,
+    and a few recorded ones cannot tell which.
     """
-    return max(upper_quantile(level, df), upper_quantile(level, HEAVY_TAIL_DF) / math.sqrt(HEAVY_TAIL_DF / (HEAVY_TAIL_DF - 2)))
+    return max(
+        upper_quantile(level, df),
+        upper_quantile(level, HEAVY_TAIL_DF) / math.sqrt(HEAVY_TAIL_DF / (HEAVY_TAIL_DF - 2)),
+    )

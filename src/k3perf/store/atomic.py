@@ -1,4 +1,6 @@
-"""Replace a file in one step: readers and a crash see the old text or the new one, never a part."""
+"""Replace a file in one step: readers and a crash see the old text or the new one,
+never a part.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,24 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes | str) -> None:
-    """Write ``data`` beside ``path``, fsync it, rename it over ``path`` and fsync the directory. OSError leaves the old file as it was.
+    """Write ``data`` beside ``path``, fsync it, rename it over ``path`` and fsync the
+    directory. OSError leaves the old file as it was.
 
-    What a killed writer left beside the file is removed by the next one. One writer per process and file at a time.
+    What a killed writer left beside the file is removed by the next one. One writer per
+    process and file at a time.
     """
     content = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(content)  # a pipe or a device, /dev/stdout for instance: it must not be replaced by a file
+        path.write_bytes(
+            content
+        )  # a pipe or a device, /dev/stdout for instance: it must not be replaced by a file
         return
     _remove_leftovers(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666  # the umask still takes its part of a new file's
+    mode = (
+        path.stat().st_mode & 0o7777 if path.exists() else 0o666
+    )  # the umask still takes its part of a new file's
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as handle:
             handle.write(content)

@@ -1,4 +1,6 @@
-"""The declared suite of another git ref, for ``ab`` mode: exported into the cache, loaded like any suite."""
+"""The declared suite of another git ref, for ``ab`` mode: exported into the cache,
+loaded like any suite.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,23 @@ from k3perf.store.repository import Repository
 from k3perf.unpack import extract
 
 
-def base_suite(root: Path, ref: str, cache_directory: Path, engine_table: EngineTable | None = None) -> Suite:
-    """``perf_tests`` of the repository at ``root`` as it is at ``ref``. Raises UsageError when the ref or the folder does not exist there."""
+def base_suite(
+    root: Path, ref: str, cache_directory: Path, engine_table: EngineTable | None = None
+) -> Suite:
+    """``perf_tests`` of the repository at ``root`` as it is at ``ref``. Raises
+    UsageError when the ref or the folder does not exist there.
+    """
     repository = Repository(root)
     try:
         commit = repository.commit(ref)
         place = cache_directory / "bases" / commit
-        archive = None if (place / "perf_tests").is_dir() else repository.archive(commit, "perf_tests")
+        archive = (
+            None if (place / "perf_tests").is_dir() else repository.archive(commit, "perf_tests")
+        )
     except UsageError as error:
         raise UsageError(
-            f"--k3-ab-base {ref!r} is neither a virtual environment (no bin/python in it) nor a git ref with perf_tests here: {error}"
+            f"--k3-ab-base {ref!r} is neither a virtual environment (no bin/python in it) nor a git"
+            f" ref with perf_tests here: {error}"
         ) from None
     if archive is not None:
         _unpack(archive, place, ref)
@@ -41,4 +50,7 @@ def _unpack(archive: bytes, place: Path, ref: str) -> None:
         scratch.rename(place)
     except (OSError, tarfile.TarError) as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise UsageError(f"--k3-ab-base {ref!r}: perf_tests of {place.name[:12]} cannot be written to {place}: {error}") from None
+        raise UsageError(
+            f"--k3-ab-base {ref!r}: perf_tests of {place.name[:12]} cannot be written to {place}:"
+            f" {error}"
+        ) from None

@@ -1,4 +1,6 @@
-"""Baseline files: read and checked, or written whole. A missing file is None; a damaged, foreign or hand-edited one is an error with its next step."""
+"""Baseline files: read and checked, or written whole. A missing file is None; a
+damaged, foreign or hand-edited one is an error with its next step.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,19 @@ from k3perf.records.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
 from k3perf.store.files import read_text
 
-__all__ = ["baseline_path", "digest_of", "parse_baseline", "read_baseline", "read_baseline_file", "read_target_baselines", "write_baseline"]
+__all__ = [
+    "baseline_path",
+    "digest_of",
+    "parse_baseline",
+    "read_baseline",
+    "read_baseline_file",
+    "read_target_baselines",
+    "write_baseline",
+]
 
-RESTORE: Final = "Restore it with git, or record the cell again with k3perf baseline propose and accept."
+RESTORE: Final = (
+    "Restore it with git, or record the cell again with k3perf baseline propose and accept."
+)
 
 
 def baseline_path(root: Path, target: str, config: str) -> Path:
@@ -24,12 +36,22 @@ def baseline_path(root: Path, target: str, config: str) -> Path:
 
 
 def read_baseline(root: Path, target: str, config: str) -> Baseline | None:
-    """The committed baseline of a (target, config), None if there is no file. Anything unusable: ``ConfigFileError``."""
+    """The committed baseline of a (target, config), None if there is no file. Anything
+    unusable: ``ConfigFileError``.
+    """
     path = baseline_path(root, target, config)
     baseline = read_baseline_file(path)
     if baseline is not None and (baseline.target, baseline.config) != (target, config):
-        problem = f"holds the baseline of {baseline.target}/{baseline.config}, not of {target}/{config}"
-        raise ConfigFileError(path, "", None, problem, "Files are named after what they hold; rename it or record the cell again.")
+        problem = (
+            f"holds the baseline of {baseline.target}/{baseline.config}, not of {target}/{config}"
+        )
+        raise ConfigFileError(
+            path,
+            "",
+            None,
+            problem,
+            "Files are named after what they hold; rename it or record the cell again.",
+        )
     return baseline
 
 
@@ -51,7 +73,13 @@ def read_baseline_file(path: Path) -> Baseline | None:
     expected = digest_of(baseline)
     if baseline.digest != expected:
         problem = f"was edited by hand: its digest is not that of its content ({expected})"
-        raise ConfigFileError(path, "digest", baseline.digest, problem, f"Only k3perf baseline accept writes baselines. {RESTORE}")
+        raise ConfigFileError(
+            path,
+            "digest",
+            baseline.digest,
+            problem,
+            f"Only k3perf baseline accept writes baselines. {RESTORE}",
+        )
     return baseline
 
 
@@ -64,14 +92,22 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != 1:
         step = "This release reads schema version 1; use the k3perf release that wrote the file."
-        raise ConfigFileError(path, "schema_version", version, "a form that this release does not know", step)
+        raise ConfigFileError(
+            path, "schema_version", version, "a form that this release does not know", step
+        )
     try:
         return Baseline.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
-        raise ConfigFileError(path, key, value, f"is not a baseline: {first['msg'].removeprefix('Value error, ')}", RESTORE) from None
+        raise ConfigFileError(
+            path,
+            key,
+            value,
+            f"is not a baseline: {first['msg'].removeprefix('Value error, ')}",
+            RESTORE,
+        ) from None
 
 
 def write_baseline(root: Path, baseline: Baseline) -> Path:

@@ -1,4 +1,6 @@
-"""Reading small text files: absent is None, unreadable is an error with its next step. ``store.atomic`` writes them."""
+"""Reading small text files: absent is None, unreadable is an error with its next step.
+``store.atomic`` writes them.
+"""
 
 from __future__ import annotations
 

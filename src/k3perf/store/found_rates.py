@@ -1,7 +1,9 @@
-"""``baselines/<target>/found_rates.yaml``: the request rates that a target was found to sustain, which open-loop workloads take a share of.
+"""``baselines/<target>/found_rates.yaml``: the request rates that a target was found to
+sustain, which open-loop workloads take a share of.
 
-Written by ``k3perf load find-rate --target`` alone. A rate stays the same until it is found anew, whatever engine is measured: it decides
-the plan, and numbers of different plans cannot be compared.
+Written by ``k3perf load find-rate --target`` alone. A rate stays the same until it is
+found anew, whatever engine is measured: it decides the plan, and numbers of different
+plans cannot be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from k3perf.errors import ConfigFileError, UsageError
 from k3perf.store.atomic import replace_file
 from k3perf.workload.plan import work_digest
 
-_HEADING = "# Written by `k3perf load find-rate`; a new rate makes new plans, whose baselines are recorded anew (docs/load.md).\n"
+_HEADING = (
+    "# Written by `k3perf load find-rate`; a new rate makes new plans, whose baselines are recorded"
+    " anew (docs/load.md).\n"
+)
 
 
 class _Document(BaseModel):
@@ -27,10 +32,12 @@ class _Document(BaseModel):
 
 
 class StoredRate(_Document):
-    """The highest rate at which one workload met its service level on one target, and where that is known from.
+    """The highest rate at which one workload met its service level on one target, and
+    where that is known from.
 
-    ``config`` None: a server that was running already. ``failed_rate_per_s`` None: the search's own ceiling passed. ``work_digest`` is
-    that of what one request asks for (``workload.plan.work_digest``).
+    ``config`` None: a server that was running already. ``failed_rate_per_s`` None: the
+    search's own ceiling passed. ``work_digest`` is that of what one request asks for
+    (``workload.plan.work_digest``).
     """
 
     workload: Name
@@ -66,22 +73,36 @@ def found_rates_path(root: Path, target: str) -> Path:
 
 
 def read_found_rates(root: Path, target: str) -> StoredRates:
-    """The target's found rates, none if there is no file. Raises ConfigFileError for a file that cannot be used."""
+    """The target's found rates, none if there is no file. Raises ConfigFileError for a
+    file that cannot be used.
+    """
     path = found_rates_path(root, target)
     if not path.exists() and not path.is_symlink():
         return StoredRates(schema_version=1, target=target, rates=())
     stored = load_document(StoredRates, path)
     if stored.target != target:
-        raise ConfigFileError(path, "target", stored.target, f"holds the rates of another target than {target}", "Rename its folder.")
+        raise ConfigFileError(
+            path,
+            "target",
+            stored.target,
+            f"holds the rates of another target than {target}",
+            "Rename its folder.",
+        )
     return stored
 
 
 def store_found_rate(root: Path, target: str, rate: StoredRate) -> Path:
-    """Put ``rate`` in the place of the workload's earlier one. Raises ConfigFileError when the existing file cannot be used."""
-    others = [kept for kept in read_found_rates(root, target).rates if kept.workload != rate.workload]
+    """Put ``rate`` in the place of the workload's earlier one. Raises ConfigFileError
+    when the existing file cannot be used.
+    """
+    others = [
+        kept for kept in read_found_rates(root, target).rates if kept.workload != rate.workload
+    ]
     rates = sorted([*others, rate], key=lambda entry: entry.workload)
     path = found_rates_path(root, target)
-    document: dict[str, Any] = StoredRates(schema_version=1, target=target, rates=tuple(rates)).model_dump(mode="json")
+    document: dict[str, Any] = StoredRates(
+        schema_version=1, target=target, rates=tuple(rates)
+    ).model_dump(mode="json")
     replace_file(path, _HEADING + yaml.safe_dump(document, sort_keys=False, width=140))
     return path
 
@@ -92,27 +113,48 @@ def needs_found_rate(spec: WorkloadSpec) -> bool:
 
 
 def found_rate_per_s(root: Path, target: TargetSpec, spec: WorkloadSpec) -> float | None:
-    """The rate that the workload's share refers to; None for a workload that needs none.
+    """The rate that the workload's share refers to; None for a workload that needs
+    none.
 
-    Raises UsageError when it was never found, ConfigFileError when it was found for other requests, bounds or hardware; both messages
-    hold the command that finds it.
+    Raises UsageError when it was never found, ConfigFileError when it was found for
+    other requests, bounds or hardware; both messages hold the command that finds it.
     """
     if not needs_found_rate(spec):
         return None
     path = found_rates_path(root, target.name)
-    command = f"Find it with `k3perf load find-rate --target {target.name} --workload {spec.name}`, which stores it there."
+    command = (
+        f"Find it with `k3perf load find-rate --target {target.name} --workload {spec.name}`, which"
+        " stores it there."
+    )
     rate = read_found_rates(root, target.name).of(spec.name)
     if rate is None:
         raise UsageError(
-            f"workload {spec.name} runs at a share of the rate that target {target.name} sustains, which {path} does not hold. {command}"
+            f"workload {spec.name} runs at a share of the rate that target {target.name} sustains,"
+            f" which {path} does not hold. {command}"
         )
     digest = work_digest(spec)
     for key, stored, now, what in (
         ("work_digest", rate.work_digest, digest, "requests of another form"),
-        ("service_level", rate.service_level, spec.service_level or rate.service_level, "another service level"),
-        ("hardware_class", rate.hardware_class, target.hardware.hardware_class, "another hardware class"),
+        (
+            "service_level",
+            rate.service_level,
+            spec.service_level or rate.service_level,
+            "another service level",
+        ),
+        (
+            "hardware_class",
+            rate.hardware_class,
+            target.hardware.hardware_class,
+            "another hardware class",
+        ),
     ):
         if stored != now:
             shown = stored.model_dump() if isinstance(stored, ServiceLevel) else stored
-            raise ConfigFileError(path, f"rates.{spec.name}.{key}", shown, f"was found for {what} than {spec.name} has now", command)
+            raise ConfigFileError(
+                path,
+                f"rates.{spec.name}.{key}",
+                shown,
+                f"was found for {what} than {spec.name} has now",
+                command,
+            )
     return rate.rate_per_s

@@ -1,7 +1,9 @@
-"""Measured cells to JSON and back: ``measurements.json`` of a run, the input of ``k3perf baseline propose`` and of the gate's self-test.
+"""Measured cells to JSON and back: ``measurements.json`` of a run, the input of
+``k3perf baseline propose`` and of the gate's self-test.
 
-Both directions are exact for finite numbers. A value that is not finite has no JSON form: it is written as null and counted under
-``excluded`` as ``not_finite``. This module holds no statistics and judges nothing.
+Both directions are exact for finite numbers. A value that is not finite has no JSON
+form: it is written as null and counted under ``excluded`` as ``not_finite``. This
+module holds no statistics and judges nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class ReadingDocument(_Document):
 
 
 class RoundDocument(_Document):
-    """``records.measurement.RoundMetrics`` as a document. Older files have neither duration nor readings."""
+    """``records.measurement.RoundMetrics`` as a document. Older files have neither
+    duration nor readings.
+    """
 
     round_index: int
     pair_index: int | None = None
@@ -68,7 +72,8 @@ class RoundDocument(_Document):
 class SessionDocument(_Document):
     """``records.measurement.SessionMetrics`` as a document.
 
-    Older files do not say when a session started, and have what they know of its environment in ``resolved_config``.
+    Older files do not say when a session started, and have what they know of its
+    environment in ``resolved_config``.
     """
 
     session_id: str = Field(min_length=1)
@@ -97,9 +102,11 @@ class CellDocument(_Document):
 
 
 class MeasurementFile(_Document):
-    """``measurements.json``: everything that one run measured, with the commit and the versions it ran under.
+    """``measurements.json``: everything that one run measured, with the commit and the
+    versions it ran under.
 
-    ``injected``: the faults that were put into the candidate on purpose; such numbers are neither a baseline nor noise.
+    ``injected``: the faults that were put into the candidate on purpose; such numbers
+    are neither a baseline nor noise.
     """
 
     schema_version: Literal[1]
@@ -131,12 +138,16 @@ def dump_measurement(measurement: CellMeasurement) -> dict[str, Any]:
 
 
 def load_measurement(data: dict[str, Any]) -> CellMeasurement:
-    """The inverse of ``dump_measurement``. Raises pydantic's ``ValidationError`` on anything that the form does not know."""
+    """The inverse of ``dump_measurement``. Raises pydantic's ``ValidationError`` on
+    anything that the form does not know.
+    """
     return _cell(CellDocument.model_validate(data))
 
 
 def read_measurement_file(path: Path) -> MeasurementFile:
-    """Read one ``measurements.json``. Missing, unreadable, truncated or malformed: ``ConfigFileError`` with the next step."""
+    """Read one ``measurements.json``. Missing, unreadable, truncated or malformed:
+    ``ConfigFileError`` with the next step.
+    """
     next_step = "Give the measurements.json that a finished run wrote."
     try:
         return MeasurementFile.model_validate(read_json(path, next_step))
@@ -144,7 +155,9 @@ def read_measurement_file(path: Path) -> MeasurementFile:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
-        raise ConfigFileError(path, key, value if key else None, f"not a measurement file: {first['msg']}", next_step) from None
+        raise ConfigFileError(
+            path, key, value if key else None, f"not a measurement file: {first['msg']}", next_step
+        ) from None
 
 
 def write_measurement_file(
@@ -182,7 +195,10 @@ def _dump_session(session: SessionMetrics) -> dict[str, Any]:
                 "values": _dump_values(measured.values),
                 "invalid_reasons": [_dump_reason(reason) for reason in measured.invalid_reasons],
                 "duration_s": _finite(measured.duration_s),
-                "readings": [{"name": r.name, "value": _finite(r.value), "source": r.source} for r in measured.readings],
+                "readings": [
+                    {"name": r.name, "value": _finite(r.value), "source": r.source}
+                    for r in measured.readings
+                ],
             }
             for measured in session.rounds
         ],
@@ -205,7 +221,12 @@ def _dump_value(value: MetricValue) -> dict[str, Any]:
 
 
 def _dump_reason(reason: InvalidReason) -> dict[str, Any]:
-    return {"rule": reason.rule, "text": reason.text, "reading": _finite(reason.reading), "limit": _finite(reason.limit)}
+    return {
+        "rule": reason.rule,
+        "text": reason.text,
+        "reading": _finite(reason.reading),
+        "limit": _finite(reason.limit),
+    }
 
 
 def _finite(number: float | None) -> float | None:
@@ -237,7 +258,10 @@ def _session(document: SessionDocument) -> SessionMetrics:
                 values=_values(measured.values),
                 invalid_reasons=_reasons(measured.invalid_reasons),
                 duration_s=measured.duration_s,
-                readings=tuple(TelemetryReading(name=r.name, value=r.value, source=r.source) for r in measured.readings),
+                readings=tuple(
+                    TelemetryReading(name=r.name, value=r.value, source=r.source)
+                    for r in measured.readings
+                ),
             )
             for measured in document.rounds
         ),
@@ -250,8 +274,14 @@ def _session(document: SessionDocument) -> SessionMetrics:
 
 
 def _values(documents: dict[str, ValueDocument]) -> dict[str, MetricValue]:
-    return {name: MetricValue(value=item.value, n=item.n, excluded=dict(item.excluded)) for name, item in documents.items()}
+    return {
+        name: MetricValue(value=item.value, n=item.n, excluded=dict(item.excluded))
+        for name, item in documents.items()
+    }
 
 
 def _reasons(documents: tuple[ReasonDocument, ...]) -> tuple[InvalidReason, ...]:
-    return tuple(InvalidReason(rule=item.rule, text=item.text, reading=item.reading, limit=item.limit) for item in documents)
+    return tuple(
+        InvalidReason(rule=item.rule, text=item.text, reading=item.reading, limit=item.limit)
+        for item in documents
+    )

@@ -1,4 +1,6 @@
-"""Proposed baselines on disk, between ``propose`` and ``accept``: a proposal is reviewed, never judged against."""
+"""Proposed baselines on disk, between ``propose`` and ``accept``: a proposal is
+reviewed, never judged against.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ NEXT_STEP: Final = "Run k3perf baseline propose again."
 
 
 class Proposal(BaseModel):
-    """A baseline that waits for its acceptance, and what stands against accepting it. ``new_anchor``: acceptance starts a new anchor."""
+    """A baseline that waits for its acceptance, and what stands against accepting it.
+    ``new_anchor``: acceptance starts a new anchor.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,10 +46,20 @@ def write_proposal(folder: Path, proposal: Proposal) -> Path:
 def _require_untouched(path: Path, folder: Path, baseline: Baseline) -> None:
     """As ``propose`` wrote it: an acceptance would give edited numbers a good digest."""
     if path != proposal_path(folder, baseline.target, baseline.config):
-        raise ConfigFileError(path, "", None, f"holds a proposal for {baseline.target}/{baseline.config}", "Remove it, or rename it so.")
+        raise ConfigFileError(
+            path,
+            "",
+            None,
+            f"holds a proposal for {baseline.target}/{baseline.config}",
+            "Remove it, or rename it so.",
+        )
     if baseline.digest != digest_of(baseline):
         raise ConfigFileError(
-            path, "baseline.digest", baseline.digest, "was edited by hand: its digest is not that of its content", NEXT_STEP
+            path,
+            "baseline.digest",
+            baseline.digest,
+            "was edited by hand: its digest is not that of its content",
+            NEXT_STEP,
         )
 
 
@@ -63,7 +77,13 @@ def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(str(part) for part in first["loc"])
-            raise ConfigFileError(path, key, None, f"is not a proposal: {first['msg'].removeprefix('Value error, ')}", NEXT_STEP) from None
+            raise ConfigFileError(
+                path,
+                key,
+                None,
+                f"is not a proposal: {first['msg'].removeprefix('Value error, ')}",
+                NEXT_STEP,
+            ) from None
         _require_untouched(path, folder, proposal.baseline)
         found.append((path, proposal))
     return tuple(found)

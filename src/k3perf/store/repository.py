@@ -1,5 +1,5 @@
-"""The git repository around the suite: what is checked out, what changed since a reference, files as they were there. Reads only; the one
-place that runs git.
+"""The git repository around the suite: what is checked out, what changed since a
+reference, files as they were there. Reads only; the one place that runs git.
 """
 
 from __future__ import annotations
@@ -8,23 +8,32 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3perf.errors import UsageError, shortened
 from k3perf.ci.selection import ChangedPath
+from k3perf.errors import UsageError, shortened
 
 _TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A work tree. Every method raises UsageError when git is absent or does not know the reference."""
+    """A work tree. Every method raises UsageError when git is absent or does not know
+    the reference.
+    """
 
     root: Path
 
     def changed_since(self, reference: str) -> tuple[ChangedPath, ...]:
-        """Files that differ between the merge base with ``reference`` and the work tree, untracked ones included, sorted by path."""
+        """Files that differ between the merge base with ``reference`` and the work
+        tree, untracked ones included, sorted by path.
+        """
         base = self.merge_base(reference)
-        fields = self._git("diff", "--name-status", "--no-renames", "-z", base, "--").split(b"\0")[:-1]
-        found = [ChangedPath(_text(path), deleted=status == b"D") for status, path in zip(fields[::2], fields[1::2], strict=True)]
+        fields = self._git("diff", "--name-status", "--no-renames", "-z", base, "--").split(b"\0")[
+            :-1
+        ]
+        found = [
+            ChangedPath(_text(path), deleted=status == b"D")
+            for status, path in zip(fields[::2], fields[1::2], strict=True)
+        ]
         untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]
         found += [ChangedPath(_text(path)) for path in untracked]
         return tuple(sorted(found, key=lambda change: change.path))
@@ -35,11 +44,21 @@ class Repository:
 
     def commit(self, reference: str) -> str:
         """The full hash of the commit that ``reference`` names."""
-        return self._git("rev-parse", "--verify", f"{_checked(reference)}^{{commit}}").decode("ascii").strip()
+        return (
+            self._git("rev-parse", "--verify", f"{_checked(reference)}^{{commit}}")
+            .decode("ascii")
+            .strip()
+        )
 
     def checked_out(self) -> str:
-        """The checked-out commit's full hash; with ``-dirty`` when tracked files differ from it."""
-        return self._git("describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*").decode("ascii").strip()
+        """The checked-out commit's full hash; with ``-dirty`` when tracked files differ
+        from it.
+        """
+        return (
+            self._git("describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*")
+            .decode("ascii")
+            .strip()
+        )
 
     def archive(self, commit: str, folder: str) -> bytes:
         """A folder as it was at ``commit`` (a full hash), as a tar file's bytes."""
@@ -55,12 +74,16 @@ class Repository:
         try:
             done = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UsageError(f"git could not be run in {self.root}: {error}. Install git and run inside the repository.") from None
+            raise UsageError(
+                f"git could not be run in {self.root}: {error}. Install git and run inside the"
+                " repository."
+            ) from None
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().replace("\n", " ")
             shown = shortened(" ".join(arguments[:3]))
             raise UsageError(
-                f"git {shown} failed in {self.root}: {shortened(said)}. Fetch the reference first; a shallow clone needs git fetch --unshallow."
+                f"git {shown} failed in {self.root}: {shortened(said)}. Fetch the reference first;"
+                " a shallow clone needs git fetch --unshallow."
             )
         return done.stdout
 

@@ -1,9 +1,12 @@
-"""What a run saw, written as it comes to one append-only JSON-lines file, and read back after any end of the run.
+"""What a run saw, written as it comes to one append-only JSON-lines file, and read back
+after any end of the run.
 
-Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is ready), ``sample``, ``round`` (a RoundRecord without its
-samples), ``session_end`` (the session's final reasons), ``cell`` (done, needs no more measuring). All but ``sample`` are synced to disk.
-A line is whole or it is the file's last: a partly written last line is dropped by the reader and cut off by the next writer.
-Samples without their ``round`` line belong to a round that never ended, and are counted, never used.
+Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is ready),
+``sample``, ``round`` (a RoundRecord without its samples), ``session_end`` (the
+session's final reasons), ``cell`` (done, needs no more measuring). All but ``sample``
+are synced to disk. A line is whole or it is the file's last: a partly written last line
+is dropped by the reader and cut off by the next writer. Samples without their ``round``
+line belong to a round that never ended, and are counted, never used.
 """
 
 from __future__ import annotations
@@ -28,12 +31,16 @@ from k3perf.records.samples import InvalidReason, RequestSample, RoundRecord, Se
 
 RESULTS_SCHEMA_VERSION: Final = 1
 _SAMPLE_BEGIN: Final = b'{"kind":"sample"'
-_CHECK_PATH: Final = "Check the path: a run writes results.jsonl into its results folder, which --k3-results names."
+_CHECK_PATH: Final = (
+    "Check the path: a run writes results.jsonl into its results folder, which --k3-results names."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CellKey:
-    """What makes two measurements of a cell the same work: names, mode and the plan's digest."""
+    """What makes two measurements of a cell the same work: names, mode and the plan's
+    digest.
+    """
 
     target: str
     config: str
@@ -44,7 +51,8 @@ class CellKey:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCell:
-    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID cell is measured again by a resumed run.
+    """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID
+    cell is measured again by a resumed run.
 
     ``lost``: a sentence for each session that died and was measured anew.
     """
@@ -66,10 +74,16 @@ class _RunLine:
 
 
 class ResultWriter:
-    """Appends records to ``path``. A failing disk raises MeasurementInvalid: numbers that cannot be kept are no result."""
+    """Appends records to ``path``. A failing disk raises MeasurementInvalid: numbers
+    that cannot be kept are no result.
+    """
 
-    def __init__(self, path: Path, *, run_id: str, experiment: Mapping[str, str] | None = None) -> None:
-        """``experiment``: what else decides the numbers (commit, engine, injected faults); kept with the run for whoever resumes it."""
+    def __init__(
+        self, path: Path, *, run_id: str, experiment: Mapping[str, str] | None = None
+    ) -> None:
+        """``experiment``: what else decides the numbers (commit, engine, injected
+        faults); kept with the run for whoever resumes it.
+        """
         self.path = path
         self.run_id = run_id
         self._streamed: dict[tuple[str, int], int] = {}
@@ -78,10 +92,18 @@ class ResultWriter:
             cut_partial_line(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise MeasurementInvalid(f"results cannot be written to {path}: {error}. Name another --k3-results directory") from error
+            raise MeasurementInvalid(
+                f"results cannot be written to {path}: {error}. Name another --k3-results directory"
+            ) from error
         if os.fstat(self._descriptor).st_size == 0:
             self._append(
-                "run", {"schema_version": RESULTS_SCHEMA_VERSION, "run_id": run_id, "experiment": dict(experiment or {})}, sync=True
+                "run",
+                {
+                    "schema_version": RESULTS_SCHEMA_VERSION,
+                    "run_id": run_id,
+                    "experiment": dict(experiment or {}),
+                },
+                sync=True,
             )
 
     def session(self, record: SessionRecord) -> None:
@@ -89,28 +111,47 @@ class ResultWriter:
         self._append("session", {**_shallow(record), "rounds": []}, sync=True)
 
     def sample(self, session_id: str, round_index: int, sample: RequestSample) -> None:
-        """One request ended. Optional: ``round`` writes the samples that were not streamed."""
+        """One request ended. Optional: ``round`` writes the samples that were not
+        streamed.
+        """
         key = (session_id, round_index)
         self._streamed[key] = self._streamed.get(key, 0) + 1
-        self._append("sample", {"session_id": session_id, "round_index": round_index, "sample": sample}, sync=False)
+        self._append(
+            "sample",
+            {"session_id": session_id, "round_index": round_index, "sample": sample},
+            sync=False,
+        )
 
     def round(self, session_id: str, record: RoundRecord) -> None:
         """A round ended: its remaining samples and the record, then fsync."""
         streamed = self._streamed.pop((session_id, record.round_index), 0)
         if streamed not in (0, len(record.samples)):
-            raise ValueError(f"{streamed} of {len(record.samples)} samples of round {record.round_index} were streamed: all or none")
+            raise ValueError(
+                f"{streamed} of {len(record.samples)} samples of round {record.round_index} were"
+                " streamed: all or none"
+            )
         if not streamed:
             for sample in record.samples:
-                self._append("sample", {"session_id": session_id, "round_index": record.round_index, "sample": sample}, sync=False)
+                self._append(
+                    "sample",
+                    {"session_id": session_id, "round_index": record.round_index, "sample": sample},
+                    sync=False,
+                )
         self._append(
             "round",
-            {"session_id": session_id, "sample_count": len(record.samples), "round": {**_shallow(record), "samples": []}},
+            {
+                "session_id": session_id,
+                "sample_count": len(record.samples),
+                "round": {**_shallow(record), "samples": []},
+            },
             sync=True,
         )
 
     def session_end(self, session_id: str, invalid_reasons: tuple[InvalidReason, ...]) -> None:
         """The engine was stopped; what was found about the whole session."""
-        self._append("session_end", {"session_id": session_id, "invalid_reasons": invalid_reasons}, sync=True)
+        self._append(
+            "session_end", {"session_id": session_id, "invalid_reasons": invalid_reasons}, sync=True
+        )
 
     def cell(self, cell: FinishedCell) -> None:
         """A cell is done."""
@@ -129,24 +170,37 @@ class ResultWriter:
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a short write to a file means just that
+                raise OSError(
+                    errno.ENOSPC, os.strerror(errno.ENOSPC)
+                )  # a short write to a file means just that
             if sync:
                 os.fsync(self._descriptor)
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, size_before)  # no half line in front of a later one
-            raise MeasurementInvalid(f"results cannot be written to {self.path}: {error}. What was measured can be resumed") from error
+                # no half line in front of a later one
+                os.ftruncate(self._descriptor, size_before)
+            raise MeasurementInvalid(
+                f"results cannot be written to {self.path}: {error}. What was measured can be"
+                " resumed"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 @dataclass(slots=True)
 class RunResults:
-    """All of a results file. ``unfinished_sample_counts``: samples of rounds that never ended, by (session id, round index)."""
+    """All of a results file. ``unfinished_sample_counts``: samples of rounds that never
+    ended, by (session id, round index).
+    """
 
     path: Path
     run_id: str
@@ -158,31 +212,49 @@ class RunResults:
     partial_last_line: bool = False
 
     def finished(self, key: CellKey) -> FinishedCell | None:
-        """The valid result of this very cell and plan, which a resumed run need not measure again; None otherwise.
+        """The valid result of this very cell and plan, which a resumed run need not
+        measure again; None otherwise.
 
-        A cell without all its sessions, each with its end, is none: fewer sessions are less evidence than the result rested on.
+        A cell without all its sessions, each with its end, is none: fewer sessions are
+        less evidence than the result rested on.
         """
         cell = self.cells.get(key)
         if cell is None or not cell.valid or not cell.session_ids:
             return None
-        return cell if all(name in self.sessions and name in self.ended_sessions for name in cell.session_ids) else None
+        return (
+            cell
+            if all(
+                name in self.sessions and name in self.ended_sessions for name in cell.session_ids
+            )
+            else None
+        )
 
     def cell_sessions(self, key: CellKey) -> tuple[SessionRecord, ...]:
         """The sessions that a finished cell's result rests on, in order of time."""
         cell = self.cells.get(key)
-        return () if cell is None else tuple(self.sessions[name] for name in cell.session_ids if name in self.sessions)
+        return (
+            ()
+            if cell is None
+            else tuple(self.sessions[name] for name in cell.session_ids if name in self.sessions)
+        )
 
 
 def read_results(path: Path) -> RunResults:
-    """Read a results file, of a finished or of a killed run. ConfigFileError says that there is none, or names the line that is no record and
-    what the lines before it hold."""
+    """Read a results file, of a finished or of a killed run. ConfigFileError says that
+    there is none, or names the line that is no record and what the lines before it
+    hold.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigFileError(path, "", None, "there is no such file", _CHECK_PATH) from None
     except OSError as error:
-        raise ConfigFileError(path, "", None, f"cannot be read: {error.strerror}", _CHECK_PATH) from error
-    results = RunResults(path=path, run_id="", partial_last_line=bool(data) and not data.endswith(b"\n"))
+        raise ConfigFileError(
+            path, "", None, f"cannot be read: {error.strerror}", _CHECK_PATH
+        ) from error
+    results = RunResults(
+        path=path, run_id="", partial_last_line=bool(data) and not data.endswith(b"\n")
+    )
     pending: dict[tuple[str, int], list[RequestSample]] = {}
     *lines, _ = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -190,16 +262,28 @@ def read_results(path: Path) -> RunResults:
         try:
             kind, content = _entry(line)
             if (kind == "run") != (number == 1):
-                raise ValueError("a results file is of one run: it begins with that run's line and holds no other")
+                raise ValueError(
+                    "a results file is of one run: it begins with that run's line and holds no"
+                    " other"
+                )
             _take(results, pending, kind, content)
-        except (DocumentProblem, ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            DocumentProblem,
+            ValidationError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:
             raise _damaged(results, number, len(lines), kind, error) from error
     results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
     return results
 
 
 def _entry(line: bytes) -> tuple[str, Any]:
-    """A line's kind and content. Samples are most of a file: one that is as the writer writes it is read without a closer look."""
+    """A line's kind and content. Samples are most of a file: one that is as the writer
+    writes it is read without a closer look.
+    """
     entry = None
     if line.startswith(_SAMPLE_BEGIN):
         with suppress(ValueError):
@@ -209,49 +293,86 @@ def _entry(line: bytes) -> tuple[str, Any]:
     return str(entry["kind"]), entry["content"]
 
 
-def _damaged(results: RunResults, number: int, line_count: int, kind: str, error: Exception) -> ConfigFileError:
+def _damaged(
+    results: RunResults, number: int, line_count: int, kind: str, error: Exception
+) -> ConfigFileError:
     """``number``: of the line that is no record; ``results`` hold the lines before it."""
     problem = str(error).splitlines()[0]
     if not kind:
         problem = f"not a JSON record ({problem})"
     elif isinstance(error, KeyError):
-        problem = f"not a record of this kind (it lacks {problem}, or a line before it that names that)"
+        problem = (
+            f"not a record of this kind (it lacks {problem}, or a line before it that names that)"
+        )
     else:
         problem = f"not a record of this kind ({problem})"
     place, path, ended_count = f"line {number}", results.path, len(results.ended_sessions)
     if number == 1:
         return ConfigFileError(
-            path, place, kind or None, problem, "It is no results file, or not its beginning: give the one that a run wrote."
+            path,
+            place,
+            kind or None,
+            problem,
+            "It is no results file, or not its beginning: give the one that a run wrote.",
         )
     ended = f"{ended_count} session{'' if ended_count == 1 else 's'} that ended"
-    problem += f"; the {number - 1} before it can be read and hold {ended}, {line_count - number} follow"
+    problem += (
+        f"; the {number - 1} before it can be read and hold {ended}, {line_count - number} follow"
+    )
     if not ended_count:
-        return ConfigFileError(path, place, kind or None, problem, "Nothing that can be used is left: measure again, into another folder.")
+        return ConfigFileError(
+            path,
+            place,
+            kind or None,
+            problem,
+            "Nothing that can be used is left: measure again, into another folder.",
+        )
     kept = f"`head -n {number - 1} {shlex.quote(str(path))} > NEW`, then put NEW in its place"
-    return ConfigFileError(path, place, kind or None, problem, f"To use them, keep them alone: {kept}; else measure again.")
+    return ConfigFileError(
+        path,
+        place,
+        kind or None,
+        problem,
+        f"To use them, keep them alone: {kept}; else measure again.",
+    )
 
 
-def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], kind: str, content: Any) -> None:
+def _take(
+    results: RunResults,
+    pending: dict[tuple[str, int], list[RequestSample]],
+    kind: str,
+    content: Any,
+) -> None:
     if kind == "run":
         run = _adapter(_RunLine).validate_python(content)
         if run.schema_version != RESULTS_SCHEMA_VERSION:
-            raise ValueError(f"schema_version {run.schema_version}, this release reads {RESULTS_SCHEMA_VERSION}")
+            raise ValueError(
+                f"schema_version {run.schema_version}, this release reads {RESULTS_SCHEMA_VERSION}"
+            )
         results.run_id = run.run_id
         results.experiment = run.experiment
     elif kind == "session":
         session = _adapter(SessionRecord).validate_python(content)
-        before = results.sessions.get(session.session_id)  # a later line holds the readings at the end, not the rounds again
-        results.sessions[session.session_id] = session if before is None else replace(session, rounds=before.rounds)
+        before = results.sessions.get(
+            session.session_id
+        )  # a later line holds the readings at the end, not the rounds again
+        results.sessions[session.session_id] = (
+            session if before is None else replace(session, rounds=before.rounds)
+        )
     elif kind == "sample":
         sample = _adapter(RequestSample).validate_python(content["sample"])
         if sample.sequence_count < 1:
-            raise ValueError(f"sequence_count is {sample.sequence_count}, a request has at least one sequence")
+            raise ValueError(
+                f"sequence_count is {sample.sequence_count}, a request has at least one sequence"
+            )
         pending.setdefault((content["session_id"], content["round_index"]), []).append(sample)
     elif kind == "round":
         _take_round(results, pending, content)
     elif kind == "session_end":
         reasons = _adapter(tuple[InvalidReason, ...]).validate_python(content["invalid_reasons"])
-        results.sessions[content["session_id"]] = replace(results.sessions[content["session_id"]], invalid_reasons=reasons)
+        results.sessions[content["session_id"]] = replace(
+            results.sessions[content["session_id"]], invalid_reasons=reasons
+        )
         results.ended_sessions.add(content["session_id"])
     elif kind == "cell":
         cell = _adapter(FinishedCell).validate_python(content)
@@ -260,17 +381,32 @@ def _take(results: RunResults, pending: dict[tuple[str, int], list[RequestSample
         raise ValueError("unknown kind")
 
 
-def _take_round(results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], content: Any) -> None:
+def _take_round(
+    results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], content: Any
+) -> None:
     record = _adapter(RoundRecord).validate_python(content["round"])
     samples = tuple(pending.pop((content["session_id"], record.round_index), ()))
-    # a resumed run may have streamed samples of a round that a killed one had begun under the same index: the last ones are this round's
-    samples = samples[len(samples) - content["sample_count"] :] if len(samples) > content["sample_count"] else samples
+    # a resumed run may have streamed samples of a round that a killed one had begun
+    # under the same index: the last ones are this round's
+    samples = (
+        samples[len(samples) - content["sample_count"] :]
+        if len(samples) > content["sample_count"]
+        else samples
+    )
     if len(samples) != content["sample_count"]:
-        raise ValueError(f"round {record.round_index} has {len(samples)} samples, its record says {content['sample_count']}")
+        raise ValueError(
+            f"round {record.round_index} has {len(samples)} samples, its record says"
+            f" {content['sample_count']}"
+        )
     session = results.sessions[content["session_id"]]
     if any(known.round_index == record.round_index for known in session.rounds):
-        raise ValueError(f"round {record.round_index} of session {session.session_id} is there already: it would count twice")
-    results.sessions[session.session_id] = replace(session, rounds=(*session.rounds, replace(record, samples=samples)))
+        raise ValueError(
+            f"round {record.round_index} of session {session.session_id} is there already: it would"
+            " count twice"
+        )
+    results.sessions[session.session_id] = replace(
+        session, rounds=(*session.rounds, replace(record, samples=samples))
+    )
 
 
 def cut_partial_line(path: Path) -> bool:

@@ -1,4 +1,6 @@
-"""``baselines/waivers.yaml`` to waivers. A missing file means none; a bad one is an error with file, key and value."""
+"""``baselines/waivers.yaml`` to waivers. A missing file means none; a bad one is an
+error with file, key and value.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Waiver
 from k3perf.store.files import read_text
 
-NEXT_STEP = "Each entry of the list has target, config, workload, metric, owner, build, reason and expires_on (YYYY-MM-DD, quoted or not)."
+NEXT_STEP = (
+    "Each entry of the list has target, config, workload, metric, owner, build, reason and"
+    " expires_on (YYYY-MM-DD, quoted or not)."
+)
 
 
 def read_waivers(path: Path) -> tuple[Waiver, ...]:
@@ -40,5 +45,7 @@ def _waiver(path: Path, index: int, entry: object) -> Waiver:
         value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
         raise ConfigFileError(path, key, value, first["msg"], NEXT_STEP) from None
     except ValueError:
-        raise ConfigFileError(path, f"{index}.expires_on", waiver.expires_on, "there is no such day", NEXT_STEP) from None
+        raise ConfigFileError(
+            path, f"{index}.expires_on", waiver.expires_on, "there is no such day", NEXT_STEP
+        ) from None
     return waiver

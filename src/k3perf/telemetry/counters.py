@@ -1,7 +1,9 @@
-"""Prometheus text of the server's ``/metrics`` -> a flat dict of numbers, and the difference of two readings. Pure.
+"""Prometheus text of the server's ``/metrics`` -> a flat dict of numbers, and the
+difference of two readings. Pure.
 
-Label sets of one name are summed (engines of a data-parallel server, finish reasons). A few names are also kept by one label,
-as ``name{label=value}``. Histogram buckets and creation times are left out; ``_sum`` and ``_count`` stay.
+Label sets of one name are summed (engines of a data-parallel server, finish reasons). A
+few names are also kept by one label, as ``name{label=value}``. Histogram buckets and
+creation times are left out; ``_sum`` and ``_count`` stay.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ GAUGES: Final[tuple[str, ...]] = (
     "vllm:cache_config_info",
 )
 
-_LINE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$")
+_LINE = re.compile(
+    r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$"
+)
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _LEFT_OUT = ("_bucket", "_created")
 
@@ -41,14 +45,17 @@ class CounterTextError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CounterDifference:
-    """What counters grew by. ``reset``: names that fell or vanished, so the server restarted or was swapped in between."""
+    """What counters grew by. ``reset``: names that fell or vanished, so the server
+    restarted or was swapped in between.
+    """
 
     values: dict[str, float]
     reset: tuple[str, ...]
 
 
 def parse_counters(text: str) -> dict[str, float]:
-    """Sum of every sample name over its label sets, plus ``name{label=value}`` for the names in ``BY_LABEL``.
+    """Sum of every sample name over its label sets, plus ``name{label=value}`` for the
+    names in ``BY_LABEL``.
 
     Raises CounterTextError for a line that is neither comment nor sample.
     """
@@ -64,7 +71,9 @@ def parse_counters(text: str) -> dict[str, float]:
         if name.endswith(_LEFT_OUT):
             continue
         value = _number(match["value"], stripped)
-        if not math.isfinite(value):  # the server has no reading; a 0 would claim one, and a difference of infinities is none
+        if not math.isfinite(
+            value
+        ):  # the server has no reading; a 0 would claim one, and a difference of infinities is none
             continue
         totals[name] = totals.get(name, 0.0) + value
         label = BY_LABEL.get(name)
@@ -75,8 +84,12 @@ def parse_counters(text: str) -> dict[str, float]:
     return totals
 
 
-def counter_difference(before: Mapping[str, float], after: Mapping[str, float]) -> CounterDifference:
-    """``after`` minus ``before`` for everything but gauges. A name that is new counts from 0; one that fell or vanished is a reset."""
+def counter_difference(
+    before: Mapping[str, float], after: Mapping[str, float]
+) -> CounterDifference:
+    """``after`` minus ``before`` for everything but gauges. A name that is new counts
+    from 0; one that fell or vanished is a reset.
+    """
     values: dict[str, float] = {}
     reset: list[str] = []
     for name in sorted(set(before) | set(after)):

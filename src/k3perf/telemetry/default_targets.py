@@ -1,4 +1,6 @@
-"""Which targets a run measures on this machine when none is named, with the reason for every other one."""
+"""Which targets a run measures on this machine when none is named, with the reason for
+every other one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from k3perf.telemetry.hardware import DetectedHardware
 
 
 class DefaultTargets(NamedTuple):
-    """``skipped`` has a reason for each other target. ``reason``: why a target takes the place of the usual one; empty where none does.
-    ``lacking``: what those lack that would be measured by default.
+    """``skipped`` has a reason for each other target. ``reason``: why a target takes
+    the place of the usual one; empty where none does. ``lacking``: what those lack that
+    would be measured by default.
     """
 
     names: tuple[str, ...]
@@ -20,9 +23,11 @@ class DefaultTargets(NamedTuple):
 
 
 def default_targets(suite: Suite, hardware: DetectedHardware) -> DefaultTargets:
-    """Targets of the strongest hardware found: an NVIDIA machine does not also measure the CPU stand-ins.
+    """Targets of the strongest hardware found: an NVIDIA machine does not also measure
+    the CPU stand-ins.
 
-    Where the hardware of a default target is missing, the target that is declared ``default_instead_of`` it takes its place.
+    Where the hardware of a default target is missing, the target that is declared
+    ``default_instead_of`` it takes its place.
     """
     lacks = {name: hardware.lacks(target.hardware) for name, target in suite.targets.items()}
     skipped: dict[str, str] = {}
@@ -42,6 +47,12 @@ def default_targets(suite: Suite, hardware: DetectedHardware) -> DefaultTargets:
         for name in [name for name in reasons if suite.targets[name].hardware.kind == "cpu"]:
             del reasons[name]
             skipped[name] = "a GPU is here; ask with --k3-target"
-    by_default = (name for name, target in suite.targets.items() if target.measured_by_default or target.default_instead_of)
+    by_default = (
+        name
+        for name, target in suite.targets.items()
+        if target.measured_by_default or target.default_instead_of
+    )
     lacking = {name: lacks[name] for name in by_default if lacks[name]}
-    return DefaultTargets(tuple(reasons), skipped, "; ".join(filter(None, reasons.values())), lacking)
+    return DefaultTargets(
+        tuple(reasons), skipped, "; ".join(filter(None, reasons.values())), lacking
+    )

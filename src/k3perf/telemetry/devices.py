@@ -1,10 +1,10 @@
-"""NVML -> one frozen sample a device. The ``DeviceSource`` protocol is what the sampler needs;
-``NvmlSource`` is the real one.
+"""NVML -> one frozen sample a device. The ``DeviceSource`` protocol is what the sampler
+needs; ``NvmlSource`` is the real one.
 
-A value that a device or driver does not offer is None in the sample. One that was refused or could
-not be read is None too, and ``unread`` holds NVML's words for it. NVML being absent, or a device
-being gone, is a ``DevicesLost`` with its reason; the sampler turns it into readings without a
-value.
+A value that a device or driver does not offer is None in the sample. One that was
+refused or could not be read is None too, and ``unread`` holds NVML's words for it. NVML
+being absent, or a device being gone, is a ``DevicesLost`` with its reason; the sampler
+turns it into readings without a value.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class DevicesLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One device at one moment. Memory in bytes, power in watts, energy in joules since the driver
-    was loaded, clocks in MHz.
+    """One device at one moment. Memory in bytes, power in watts, energy in joules since
+    the driver was loaded, clocks in MHz.
 
-    ``process_bytes`` None: the device does not say who uses it, which does not mean that it is
-    unused. ``unread``: field name to NVML's words, for fields that the device may offer and that
-    could not be read this time.
+    ``process_bytes`` None: the device does not say who uses it, which does not mean
+    that it is unused. ``unread``: field name to NVML's words, for fields that the
+    device may offer and that could not be read this time.
     """
 
     at_ns: int
@@ -51,14 +51,18 @@ class DeviceSource(Protocol):
         """All devices there are. Raises DevicesLost."""
 
     def sample(self, index: int, at_ns: int, *, with_energy: bool) -> DeviceSample:
-        """One device now; its energy only when asked for. Raises DevicesLost when it does not answer at all."""
+        """One device now; its energy only when asked for. Raises DevicesLost when it
+        does not answer at all.
+        """
 
     def close(self) -> None:
         """Give the library back."""
 
 
 class NvmlSource:
-    """NVML through nvidia-ml-py. ``nvml`` is the pynvml module, another one in tests. Raises DevicesLost when it cannot be loaded."""
+    """NVML through nvidia-ml-py. ``nvml`` is the pynvml module, another one in tests.
+    Raises DevicesLost when it cannot be loaded.
+    """
 
     def __init__(self, nvml: Any = None) -> None:
         try:
@@ -75,11 +79,11 @@ class NvmlSource:
             raise _lost(error.unread) from None
 
     def sample(self, index: int, at_ns: int, *, with_energy: bool) -> DeviceSample:
-        """One device now. A device that refuses its memory to this process is as good as lost: it
-        is another's, or a MIG slice.
+        """One device now. A device that refuses its memory to this process is as good
+        as lost: it is another's, or a MIG slice.
 
-        On an H200 the energy counter costs 3.9 ms of processor time and everything else together
-        0.35 ms, so energy is read seldom.
+        On an H200 the energy counter costs 3.9 ms of processor time and everything else
+        together 0.35 ms, so energy is read seldom.
         """
         handle = self._handle(index)
         memory = self._nvml.memory(handle)
@@ -98,21 +102,42 @@ class NvmlSource:
         def number(name: str, read: Callable[[Any], float]) -> float | None:
             return of(name, self._nvml.look(read))
 
-        throttle_bits = of("throttle_bits", self._nvml.look(lambda nvml: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))))
+        throttle_bits = of(
+            "throttle_bits",
+            self._nvml.look(lambda nvml: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
+        )
         return DeviceSample(
             at_ns=at_ns,
             index=index,
             used_bytes=None if isinstance(memory, Unread) else memory.used_bytes,
             process_bytes=of("process_bytes", self._nvml.process_bytes(handle)),
-            power_w=number("power_w", lambda nvml: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3),
-            energy_j=number("energy_j", lambda nvml: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3)
+            power_w=number(
+                "power_w", lambda nvml: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3
+            ),
+            energy_j=number(
+                "energy_j",
+                lambda nvml: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3,
+            )
             if with_energy
             else None,
-            sm_clock_mhz=number("sm_clock_mhz", lambda nvml: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-            memory_clock_mhz=number("memory_clock_mhz", lambda nvml: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))),
-            temperature_c=number("temperature_c", lambda nvml: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+            sm_clock_mhz=number(
+                "sm_clock_mhz",
+                lambda nvml: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            ),
+            memory_clock_mhz=number(
+                "memory_clock_mhz",
+                lambda nvml: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            ),
+            temperature_c=number(
+                "temperature_c",
+                lambda nvml: float(
+                    nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+                ),
+            ),
             throttle_bits=throttle_bits,
-            uncorrected_ecc_count=of("uncorrected_ecc_count", self._nvml.uncorrected_ecc_count(handle)),
+            uncorrected_ecc_count=of(
+                "uncorrected_ecc_count", self._nvml.uncorrected_ecc_count(handle)
+            ),
             unread=unread,
         )
 

@@ -1,4 +1,6 @@
-"""Which hardware class this machine is: enough to decide which targets can run here, read without starting anything."""
+"""Which hardware class this machine is: enough to decide which targets can run here,
+read without starting anything.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from k3perf.telemetry.visible import SilentDeviceError, visible_device_indices
 
 @dataclass(frozen=True, slots=True)
 class SilentDevice:
-    """A device that cannot be measured because it does not answer NVML, or refuses to. ``figure``:
-    what it refuses, empty for all.
+    """A device that cannot be measured because it does not answer NVML, or refuses to.
+    ``figure``: what it refuses, empty for all.
     """
 
     index: int
@@ -37,15 +39,18 @@ class SilentDevice:
     def next_step(self) -> str:
         """What to look at."""
         if self.unread.cause is Cause.REFUSED:
-            return "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with the rights to read the device."
+            return (
+                "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with"
+                " the rights to read the device."
+            )
         return "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors."
 
 
 @dataclass(frozen=True, slots=True)
 class DetectedHardware:
-    """What was found: name and total bytes of every device that answers (None: it does not report
-    its memory, ``memory_words`` says why), driver, and the processor's features. ``silent``:
-    devices that do not answer.
+    """What was found: name and total bytes of every device that answers (None: it does
+    not report its memory, ``memory_words`` says why), driver, and the processor's
+    features. ``silent``: devices that do not answer.
     """
 
     device_names: tuple[str, ...]
@@ -80,20 +85,29 @@ class DetectedHardware:
         sizes = [size for name, size in named if hardware.device_name in name]
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
-            return f"needs {wanted} bytes a device, and the memory of this machine's device cannot be read ({self.memory_words})"
+            return (
+                f"needs {wanted} bytes a device, and the memory of this machine's device cannot be"
+                f" read ({self.memory_words})"
+            )
         smallest = min(known, default=0)
-        return f"needs {wanted} bytes a device, this machine's smallest has {smallest}" if smallest < 0.98 * wanted else ""
+        return (
+            f"needs {wanted} bytes a device, this machine's smallest has {smallest}"
+            if smallest < 0.98 * wanted
+            else ""
+        )
 
 
 @cache
 def detect_hardware() -> DetectedHardware:
-    """``read_hardware`` once. Raises UsageError when CUDA_VISIBLE_DEVICES cannot be understood."""
+    """``read_hardware`` once. Raises UsageError when CUDA_VISIBLE_DEVICES cannot be
+    understood.
+    """
     return read_hardware()
 
 
 def silent_device_notes() -> tuple[str, ...]:
-    """One sentence for every device of this machine that does not answer NVML. Empty too where
-    CUDA_VISIBLE_DEVICES is not understood.
+    """One sentence for every device of this machine that does not answer NVML. Empty
+    too where CUDA_VISIBLE_DEVICES is not understood.
     """
     try:
         return tuple(f"{device.text}. {device.next_step}" for device in detect_hardware().silent)
@@ -102,18 +116,21 @@ def silent_device_notes() -> tuple[str, ...]:
 
 
 def read_hardware(nvml: Any = None) -> DetectedHardware:
-    """Read NVML and /proc/cpuinfo. A machine without NVML is a machine without NVIDIA devices,
-    with the reason kept.
+    """Read NVML and /proc/cpuinfo. A machine without NVML is a machine without NVIDIA
+    devices, with the reason kept.
 
-    Devices that CUDA_VISIBLE_DEVICES hides are not counted. ``nvml`` is the pynvml module, another
-    one in tests. Raises UsageError when the variable cannot be understood.
+    Devices that CUDA_VISIBLE_DEVICES hides are not counted. ``nvml`` is the pynvml
+    module, another one in tests. Raises UsageError when the variable cannot be
+    understood.
     """
     flags = _cpu_flags()
     try:
         with Nvml(nvml) as opened:
             present = range(opened.device_count())
             visible = visible_device_indices(nvml=nvml)
-            indices = present if visible is None else [index for index in visible if index in present]
+            indices = (
+                present if visible is None else [index for index in visible if index in present]
+            )
             return _devices(opened, indices, flags)
     except (NvmlError, SilentDeviceError) as error:
         return DetectedHardware((), (), None, flags, problem=str(error))
@@ -135,7 +152,9 @@ def _devices(nvml: Nvml, indices: range | list[int], flags: frozenset[str]) -> D
         names.append(name)
         sizes.append(None if isinstance(memory, Unread) else memory.total_bytes)
     driver = offered(nvml.driver_version())
-    return DetectedHardware(tuple(names), tuple(sizes), driver, flags, silent=tuple(silent), memory_words=memory_words)
+    return DetectedHardware(
+        tuple(names), tuple(sizes), driver, flags, silent=tuple(silent), memory_words=memory_words
+    )
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -1,7 +1,9 @@
-"""Linux ``/proc`` -> one frozen sample of the machine and of the engine's processes. Parsers are pure; ``HostReader`` opens the files.
+"""Linux ``/proc`` -> one frozen sample of the machine and of the engine's processes.
+Parsers are pure; ``HostReader`` opens the files.
 
-Every part that cannot be read is None in the sample; nothing is guessed and nothing raises. Processes come and go between samples: those
-that are gone are left out, and differences are taken over processes that both samples saw.
+Every part that cannot be read is None in the sample; nothing is guessed and nothing
+raises. Processes come and go between samples: those that are gone are left out, and
+differences are taken over processes that both samples saw.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_STAT_FIELDS_BEFORE_UTIME = 11  # fields of /proc/PID/stat between the command's closing bracket and utime
+_STAT_FIELDS_BEFORE_UTIME = (
+    11  # fields of /proc/PID/stat between the command's closing bracket and utime
+)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -27,7 +31,9 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One sample. Times of ``process_ticks`` are user and system ticks by process id; pressures are microseconds since boot."""
+    """One sample. Times of ``process_ticks`` are user and system ticks by process id;
+    pressures are microseconds since boot.
+    """
 
     at_ns: int
     wall_ns: int
@@ -41,7 +47,9 @@ class HostSample:
 
 
 def parse_cpu_times(text: str) -> CpuTimes | None:
-    """First line of ``/proc/stat``; None when it is not the expected one. Guest time is part of user time already."""
+    """First line of ``/proc/stat``; None when it is not the expected one. Guest time is
+    part of user time already.
+    """
     fields = text.split("\n", 1)[0].split()
     if len(fields) < 9 or fields[0] != "cpu":
         return None
@@ -51,7 +59,9 @@ def parse_cpu_times(text: str) -> CpuTimes | None:
 
 
 def parse_pressure(text: str) -> int | None:
-    """Total of the ``some`` line of a ``/proc/pressure`` file, microseconds; None when it has none."""
+    """Total of the ``some`` line of a ``/proc/pressure`` file, microseconds; None when
+    it has none.
+    """
     for line in text.splitlines():
         if line.startswith("some "):
             for field in line.split():
@@ -61,7 +71,9 @@ def parse_pressure(text: str) -> int | None:
 
 
 def parse_process_ticks(text: str) -> int | None:
-    """User and system ticks of ``/proc/PID/stat``; the command may hold spaces and brackets, so count from its last bracket."""
+    """User and system ticks of ``/proc/PID/stat``; the command may hold spaces and
+    brackets, so count from its last bracket.
+    """
     fields = text.rpartition(")")[2].split()
     if len(fields) < _STAT_FIELDS_BEFORE_UTIME + 2:
         return None
@@ -69,7 +81,9 @@ def parse_process_ticks(text: str) -> int | None:
 
 
 def parse_status_bytes(text: str, field: str) -> int | None:
-    """One ``kB`` line of ``/proc/PID/status`` or ``smaps_rollup`` in bytes; None when it is not there."""
+    """One ``kB`` line of ``/proc/PID/status`` or ``smaps_rollup`` in bytes; None when
+    it is not there.
+    """
     for line in text.splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
@@ -77,7 +91,9 @@ def parse_status_bytes(text: str, field: str) -> int | None:
 
 
 class HostReader:
-    """Reads samples. ``own_pids``: processes that belong to the measurement besides the engine's (the harness itself)."""
+    """Reads samples. ``own_pids``: processes that belong to the measurement besides the
+    engine's (the harness itself).
+    """
 
     def __init__(
         self,
@@ -99,7 +115,11 @@ class HostReader:
         engine_pids = tuple(self._pids_provider())
         resident = [self._resident_bytes(pid) for pid in engine_pids]
         swapped = [self._swapped_bytes(pid) for pid in engine_pids]
-        ticks = {pid: ticks for pid in (*engine_pids, *self._own_pids) if (ticks := self._ticks(pid)) is not None}
+        ticks = {
+            pid: ticks
+            for pid in (*engine_pids, *self._own_pids)
+            if (ticks := self._ticks(pid)) is not None
+        }
         stat = self._text("stat")
         return HostSample(
             at_ns=self._now_ns(),
@@ -114,7 +134,9 @@ class HostReader:
         )
 
     def proportional_bytes(self) -> int | None:
-        """Proportional set size of the engine's processes. Walks their page tables, so never read inside a measured window."""
+        """Proportional set size of the engine's processes. Walks their page tables, so
+        never read inside a measured window.
+        """
         sizes = [
             None if text is None else parse_status_bytes(text, "Pss")
             for text in (self._text(f"{pid}/smaps_rollup") for pid in self._pids_provider())

@@ -10,7 +10,9 @@ from k3perf.units import KIB
 
 
 def peak_resident_bytes(pids: Iterable[int]) -> int | None:
-    """Sum of VmHWM over the processes: pages that several share are counted once each. None when none of them could be read."""
+    """Sum of VmHWM over the processes: pages that several share are counted once each.
+    None when none of them could be read.
+    """
     peaks = [peak for pid in pids if (peak := _peak_bytes(pid)) is not None]
     return sum(peaks) if peaks else None
 

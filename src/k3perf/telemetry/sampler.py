@@ -1,7 +1,8 @@
 """Background sampling of devices and machine; a round's window of it as readings.
 
-One thread, one sample every ``interval_s``. It runs beside measured windows, so a sample must stay far below 1 % of one core
-(``benchmarks/sampler_cost.py``); what costs more is read in ``window``, which callers use between rounds.
+One thread, one sample every ``interval_s``. It runs beside measured windows, so a
+sample must stay far below 1 % of one core (``benchmarks/sampler_cost.py``); what costs
+more is read in ``window``, which callers use between rounds.
 """
 
 from __future__ import annotations
@@ -17,24 +18,40 @@ from k3perf.errors import MeasurementInvalid
 from k3perf.records.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample, DevicesLost, DeviceSource, NvmlSource
 from k3perf.telemetry.host import HostReader, HostSample
-from k3perf.telemetry.window import DeviceOwnership, around, device_readings, host_readings, lost_devices
+from k3perf.telemetry.window import (
+    DeviceOwnership,
+    around,
+    device_readings,
+    host_readings,
+    lost_devices,
+)
 from k3perf.units import ns_to_s, s_to_ns
 
-_ENERGY_EVERY_SAMPLES = 4  # then one device's energy is read, the devices in turn: it costs ten times the rest of a sample
-_PIDS_EVERY_NS = s_to_ns(5.0)  # walking a process tree costs milliseconds, so its processes are asked for seldom
-_PROPORTIONAL_EVERY_NS = s_to_ns(300.0)  # the kernel walks every page table of the engine for it: a tenth of a second
-_KEPT_SAMPLES = 20_000  # nearly three hours at the default interval; older windows cannot be asked for any more
+# then one device's energy is read, the devices in turn: it costs ten times the rest of
+# a sample
+_ENERGY_EVERY_SAMPLES = 4
+_PIDS_EVERY_NS = s_to_ns(
+    5.0
+)  # walking a process tree costs milliseconds, so its processes are asked for seldom
+_PROPORTIONAL_EVERY_NS = s_to_ns(
+    300.0
+)  # the kernel walks every page table of the engine for it: a tenth of a second
+_KEPT_SAMPLES = (
+    # nearly three hours at the default interval; older windows cannot be asked for any
+    # more
+    20_000
+)
 
 
 class Sampler:
-    """Context manager. ``pids_provider`` gives the engine's processes; asked every five seconds
-    and for every window.
+    """Context manager. ``pids_provider`` gives the engine's processes; asked every five
+    seconds and for every window.
 
-    ``ranks_count`` gives how many ranks of the engines compute on one device: as many processes
-    there may be theirs without being visible. ``devices``: None samples every device that NVML
-    has, and none where there is no NVML (a reading ``devices_count`` of 0 says so); indices are
-    asked for, and a missing one is a reading without a value. Empty: no device, and NVML is left
-    alone.
+    ``ranks_count`` gives how many ranks of the engines compute on one device: as many
+    processes there may be theirs without being visible. ``devices``: None samples every
+    device that NVML has, and none where there is no NVML (a reading ``devices_count``
+    of 0 says so); indices are asked for, and a missing one is a reading without a
+    value. Empty: no device, and NVML is left alone.
     """
 
     def __init__(
@@ -64,7 +81,9 @@ class Sampler:
         self._no_source = ""
         self.failure = ""  # what ended the sampling
         self._taken_count = 0
-        self._proportional: tuple[tuple[int, ...], int, TelemetryReading] | None = None  # of which processes, when read, and what
+        self._proportional: tuple[tuple[int, ...], int, TelemetryReading] | None = (
+            None  # of which processes, when read, and what
+        )
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="k3perf-sampler", daemon=True)
@@ -75,7 +94,12 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -83,7 +107,9 @@ class Sampler:
             self._source.close()
 
     def sample(self, *, thorough: bool = False) -> None:
-        """Take one sample now. The thread does this; ``window`` does, with what costs more: every device's energy, fresh processes."""
+        """Take one sample now. The thread does this; ``window`` does, with what costs
+        more: every device's energy, fresh processes.
+        """
         with self._lock:
             if thorough or self._now_ns() - self._pids_asked_ns >= _PIDS_EVERY_NS:
                 self._pids = tuple(self._pids_provider())
@@ -99,28 +125,39 @@ class Sampler:
         if index in self._lost or self._source is None:
             return
         try:
-            self._devices[index].append(self._source.sample(index, self._now_ns(), with_energy=with_energy))
+            self._devices[index].append(
+                self._source.sample(index, self._now_ns(), with_energy=with_energy)
+            )
         except DevicesLost as lost:
             self._lost[index] = str(lost)
 
-    def window(self, start_ns: int, end_ns: int, *, devices: tuple[int, ...] | None = None) -> tuple[TelemetryReading, ...]:
-        """Readings over the window, which has ended: samples once more, with energy, which costs
-        more.
+    def window(
+        self, start_ns: int, end_ns: int, *, devices: tuple[int, ...] | None = None
+    ) -> tuple[TelemetryReading, ...]:
+        """Readings over the window, which has ended: samples once more, with energy,
+        which costs more.
 
-        ``devices``: those that this window is about, of the sampled ones; None for all. Another
-        target's lost device is not its concern.
+        ``devices``: those that this window is about, of the sampled ones; None for all.
+        Another target's lost device is not its concern.
 
-        Raises MeasurementInvalid when sampling has ended by itself: a window that nobody watched
-        looks like one in which nothing happened. ``engine_pss_bytes`` is read once in five
-        minutes, of whatever engines run then; its source says how old it is. It is told of no
-        other engine: reading it for each would be the largest part of what watching costs.
+        Raises MeasurementInvalid when sampling has ended by itself: a window that
+        nobody watched looks like one in which nothing happened. ``engine_pss_bytes`` is
+        read once in five minutes, of whatever engines run then; its source says how old
+        it is. It is told of no other engine: reading it for each would be the largest
+        part of what watching costs.
         """
         if self.failure:
-            raise MeasurementInvalid(f"the machine is no longer watched, the sampler ended with {self.failure}")
+            raise MeasurementInvalid(
+                f"the machine is no longer watched, the sampler ended with {self.failure}"
+            )
         self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
-            kept_samples = {index: list(kept) for index, kept in self._devices.items() if devices is None or index in devices}
+            kept_samples = {
+                index: list(kept)
+                for index, kept in self._devices.items()
+                if devices is None or index in devices
+            }
         first, last = around(host, start_ns, end_ns)
         readings = list(host_readings(host[first:last]))
         readings.append(self._proportional_memory())
@@ -133,9 +170,14 @@ class Sampler:
             pids, at_ns, known = self._proportional
             if now_ns - at_ns < _PROPORTIONAL_EVERY_NS:
                 if pids == self._pids:
-                    return dataclasses.replace(known, source=f"{known.source}, read {ns_to_s(now_ns - at_ns):.0f} s ago")
+                    return dataclasses.replace(
+                        known, source=f"{known.source}, read {ns_to_s(now_ns - at_ns):.0f} s ago"
+                    )
                 return TelemetryReading(
-                    "engine_pss_bytes", None, f"/proc: not read, {ns_to_s(now_ns - at_ns):.0f} s ago it was of other processes"
+                    "engine_pss_bytes",
+                    None,
+                    f"/proc: not read, {ns_to_s(now_ns - at_ns):.0f} s ago it was of other"
+                    " processes",
                 )
         size_bytes = self._reader.proportional_bytes()
         if size_bytes is None:
@@ -144,12 +186,20 @@ class Sampler:
         self._proportional = (self._pids, now_ns, reading)
         return reading
 
-    def _device_window(self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int) -> list[TelemetryReading]:
+    def _device_window(
+        self, devices: dict[int, list[DeviceSample]], start_ns: int, end_ns: int
+    ) -> list[TelemetryReading]:
         if self._no_source:
             readings = [TelemetryReading("devices_count", 0.0, f"NVML: {self._no_source}")]
-            return readings + [reading for index in devices for reading in lost_devices(index, self._no_source)]
+            return readings + [
+                reading for index in devices for reading in lost_devices(index, self._no_source)
+            ]
         answering_count = sum(index not in self._lost for index in devices)
-        readings = [TelemetryReading("devices_count", float(answering_count), "NVML" if devices else "NVML: no device")]
+        readings = [
+            TelemetryReading(
+                "devices_count", float(answering_count), "NVML" if devices else "NVML: no device"
+            )
+        ]
         ownership = DeviceOwnership(frozenset(self._pids), self._ranks_count())
         for index, samples in devices.items():
             if index in self._lost:
@@ -177,5 +227,7 @@ class Sampler:
         try:
             while not self._ended.wait(self._interval_s):
                 self.sample()
-        except Exception as error:  # whatever it is, from now on nobody looks: the next window has to say so
+        except (
+            Exception
+        ) as error:  # whatever it is, from now on nobody looks: the next window has to say so
             self.failure = f"{type(error).__name__}: {error}"

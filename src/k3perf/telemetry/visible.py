@@ -1,6 +1,8 @@
-"""CUDA_VISIBLE_DEVICES to the NVML indices of the devices that a run may use, so that suites can share a host, each with its own devices.
+"""CUDA_VISIBLE_DEVICES to the NVML indices of the devices that a run may use, so that
+suites can share a host, each with its own devices.
 
-CUDA numbers devices by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID, NVML always by bus; on hosts with devices of one kind both agree.
+CUDA numbers devices by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID, NVML always by
+bus; on hosts with devices of one kind both agree.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ class SilentDeviceError(UsageError):
 
 
 def visible_device_indices(*, nvml: Any = None) -> tuple[int, ...] | None:
-    """What CUDA_VISIBLE_DEVICES lists, in its order; None when it is not set, so that every device
-    is visible.
+    """What CUDA_VISIBLE_DEVICES lists, in its order; None when it is not set, so that
+    every device is visible.
 
-    Entries are indices or full ``GPU-...`` identifiers; empty and ``-1`` hide every device.
-    ``nvml`` is the pynvml module, another one in tests. Raises UsageError naming the entry that is
-    neither, or that no device answers to; SilentDeviceError where the device is lost.
+    Entries are indices or full ``GPU-...`` identifiers; empty and ``-1`` hide every
+    device. ``nvml`` is the pynvml module, another one in tests. Raises UsageError
+    naming the entry that is neither, or that no device answers to; SilentDeviceError
+    where the device is lost.
     """
     listed = os.environ.get(VARIABLE)
     if listed is None:
@@ -39,7 +42,9 @@ def visible_device_indices(*, nvml: Any = None) -> tuple[int, ...] | None:
 
 
 def target_device_indices(hardware: Hardware) -> tuple[int, ...]:
-    """The devices of this host that an engine of such a target takes: the first visible ones, as many as it needs here. Empty on a CPU."""
+    """The devices of this host that an engine of such a target takes: the first visible
+    ones, as many as it needs here. Empty on a CPU.
+    """
     if hardware.kind == "cpu":
         return ()
     needed = max(1, hardware.device_count // hardware.host_count)
@@ -48,7 +53,9 @@ def target_device_indices(hardware: Hardware) -> tuple[int, ...]:
 
 
 def device_keys(hardware: Hardware) -> tuple[str, ...]:
-    """What a run of such a target locks, in ascending order so that two runs never wait for each other: ``nvidia-0`` ... or ``cpu``."""
+    """What a run of such a target locks, in ascending order so that two runs never wait
+    for each other: ``nvidia-0`` ... or ``cpu``.
+    """
     if hardware.kind != "nvidia":
         return (hardware.kind,)
     return tuple(f"{hardware.kind}-{index}" for index in sorted(target_device_indices(hardware)))
@@ -58,10 +65,20 @@ def _index(entry: str, nvml: Any) -> int:
     if entry.isdigit():
         return int(entry)
     if not entry.startswith("GPU-"):
-        raise UsageError(f"{VARIABLE} holds {entry!r}. Use the indices or the GPU-... identifiers that `nvidia-smi -L` prints.")
+        raise UsageError(
+            f"{VARIABLE} holds {entry!r}. Use the indices or the GPU-... identifiers that"
+            " `nvidia-smi -L` prints."
+        )
     try:
         with Nvml(nvml) as opened:
-            return opened.ask(lambda module: int(module.nvmlDeviceGetIndex(module.nvmlDeviceGetHandleByUUID(entry))))
+            return opened.ask(
+                lambda module: int(
+                    module.nvmlDeviceGetIndex(module.nvmlDeviceGetHandleByUUID(entry))
+                )
+            )
     except NvmlError as error:
-        text = f"{VARIABLE} holds {entry!r}, which no device here answers to: {error}. See `nvidia-smi -L`."
+        text = (
+            f"{VARIABLE} holds {entry!r}, which no device here answers to: {error}. See `nvidia-smi"
+            " -L`."
+        )
         raise (SilentDeviceError if error.unread.gone else UsageError)(text) from None

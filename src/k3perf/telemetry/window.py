@@ -1,10 +1,10 @@
 """Samples over a window -> named readings (``TelemetryReading``). Pure.
 
-Ratios (ticks, pressure) are differences between the samples nearest outside the window over the
-time between them; gauges are extremes or means of the samples inside it and of the two next to it;
-energy is the mean power between its nearest readings times the window. A reading whose samples
-hold no value has value None and says why: not offered here, NVML's own words, or a counter that
-fell.
+Ratios (ticks, pressure) are differences between the samples nearest outside the window
+over the time between them; gauges are extremes or means of the samples inside it and of
+the two next to it; energy is the mean power between its nearest readings times the
+window. A reading whose samples hold no value has value None and says why: not offered
+here, NVML's own words, or a counter that fell.
 """
 
 from __future__ import annotations
@@ -43,16 +43,23 @@ DEVICE_READINGS = (
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"{_PROC}/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:_SHOWN_COMMAND]
+        return (
+            Path(f"{_PROC}/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()[:_SHOWN_COMMAND]
+        )
     except OSError:
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOwnership:
-    """Which processes on a device are the engine's. ``exists`` tells whether a process id is
-    visible here (containers hide others), ``command`` what it runs (empty when that cannot be
-    read). ``ranks_count``: how many ranks of the run's engines compute on one device.
+    """Which processes on a device are the engine's. ``exists`` tells whether a process
+    id is visible here (containers hide others), ``command`` what it runs (empty when
+    that cannot be read). ``ranks_count``: how many ranks of the run's engines compute
+    on one device.
     """
 
     engine_pids: frozenset[int]
@@ -61,24 +68,48 @@ class DeviceOwnership:
     command: Callable[[int], str] = _command
 
 
-def around(samples: Iterable[HostSample | DeviceSample], start_ns: int, end_ns: int) -> tuple[int, int]:
-    """First and one-past-last index of the samples in the window, widened by the nearest one on each side."""
+def around(
+    samples: Iterable[HostSample | DeviceSample], start_ns: int, end_ns: int
+) -> tuple[int, int]:
+    """First and one-past-last index of the samples in the window, widened by the
+    nearest one on each side.
+    """
     times = [sample.at_ns for sample in samples]
     first = max((index for index, at_ns in enumerate(times) if at_ns <= start_ns), default=0)
-    last = min((index for index, at_ns in enumerate(times) if at_ns >= end_ns), default=len(times) - 1)
+    last = min(
+        (index for index, at_ns in enumerate(times) if at_ns >= end_ns), default=len(times) - 1
+    )
     return first, last + 1
 
 
 def host_readings(samples: Sequence[HostSample]) -> tuple[TelemetryReading, ...]:
-    """Readings of the machine from samples in order of time. Fewer than two samples give readings without a value."""
+    """Readings of the machine from samples in order of time. Fewer than two samples
+    give readings without a value.
+    """
     if len(samples) < 2:
-        names = ("steal_ratio", "psi_cpu_some_ratio", "psi_memory_some_ratio", "foreign_cpu_ratio", "swap_used_bytes", "clock_jump_ms")
-        return tuple(TelemetryReading(name, None, f"{_PROC}: {len(samples)} samples in the window, 2 needed") for name in names)
+        names = (
+            "steal_ratio",
+            "psi_cpu_some_ratio",
+            "psi_memory_some_ratio",
+            "foreign_cpu_ratio",
+            "swap_used_bytes",
+            "clock_jump_ms",
+        )
+        return tuple(
+            TelemetryReading(name, None, f"{_PROC}: {len(samples)} samples in the window, 2 needed")
+            for name in names
+        )
     first, last = samples[0], samples[-1]
     return (
         _reading("steal_ratio", _steal_ratio(first, last)),
-        _reading("psi_cpu_some_ratio", _pressure_ratio(first.psi_cpu_some_us, last.psi_cpu_some_us, first, last)),
-        _reading("psi_memory_some_ratio", _pressure_ratio(first.psi_memory_some_us, last.psi_memory_some_us, first, last)),
+        _reading(
+            "psi_cpu_some_ratio",
+            _pressure_ratio(first.psi_cpu_some_us, last.psi_cpu_some_us, first, last),
+        ),
+        _reading(
+            "psi_memory_some_ratio",
+            _pressure_ratio(first.psi_memory_some_us, last.psi_memory_some_us, first, last),
+        ),
         _reading("foreign_cpu_ratio", _foreign_ratio(samples)),
         _reading("swap_used_bytes", _maximum(sample.swapped_bytes for sample in samples)),
         _reading("engine_rss_max_bytes", _maximum(sample.resident_bytes for sample in samples)),
@@ -89,7 +120,9 @@ def host_readings(samples: Sequence[HostSample]) -> tuple[TelemetryReading, ...]
 def device_readings(
     index: int, kept: Sequence[DeviceSample], start_ns: int, end_ns: int, ownership: DeviceOwnership
 ) -> tuple[TelemetryReading, ...]:
-    """Readings of one device over the window from all its kept samples, in order of time; the source names the device."""
+    """Readings of one device over the window from all its kept samples, in order of
+    time; the source names the device.
+    """
     first, last = around(kept, start_ns, end_ns)
     samples = kept[first:last]
     throttle = [sample.throttle_bits for sample in samples if sample.throttle_bits is not None]
@@ -97,54 +130,82 @@ def device_readings(
     for value in throttle:
         bits |= value
     listed = [sample.process_bytes for sample in samples if sample.process_bytes is not None]
-    strangers = max((_strangers(processes, ownership) for processes in listed), key=lambda found: found.count, default=_Strangers())
+    strangers = max(
+        (_strangers(processes, ownership) for processes in listed),
+        key=lambda found: found.count,
+        default=_Strangers(),
+    )
     place = f"{_NVML} device {index}"
     energy, energy_why = energy_j(kept, start_ns, end_ns)
     errors, errors_why = _growth([sample.uncorrected_ecc_count for sample in samples])
     values: dict[str, tuple[str, float | None]] = {
         "device_used_max_bytes": ("used_bytes", _maximum(sample.used_bytes for sample in samples)),
-        "engine_device_max_bytes": ("process_bytes", _maximum(_engine_bytes(sample, ownership) for sample in samples)),
+        "engine_device_max_bytes": (
+            "process_bytes",
+            _maximum(_engine_bytes(sample, ownership) for sample in samples),
+        ),
         "power_mean_w": ("power_w", _mean(sample.power_w for sample in samples)),
         "energy_j": ("energy_j", energy),
         "sm_clock_min_mhz": ("sm_clock_mhz", _minimum(sample.sm_clock_mhz for sample in samples)),
         "sm_clock_mean_mhz": ("sm_clock_mhz", _mean(sample.sm_clock_mhz for sample in samples)),
-        "memory_clock_min_mhz": ("memory_clock_mhz", _minimum(sample.memory_clock_mhz for sample in samples)),
-        "temperature_max_c": ("temperature_c", _maximum(sample.temperature_c for sample in samples)),
+        "memory_clock_min_mhz": (
+            "memory_clock_mhz",
+            _minimum(sample.memory_clock_mhz for sample in samples),
+        ),
+        "temperature_max_c": (
+            "temperature_c",
+            _maximum(sample.temperature_c for sample in samples),
+        ),
         "throttle_reasons_bits": ("throttle_bits", float(bits) if throttle else None),
         "ecc_errors_count": ("uncorrected_ecc_count", errors),
-        "foreign_device_processes_count": ("process_bytes", float(strangers.count) if listed else None),
+        "foreign_device_processes_count": (
+            "process_bytes",
+            float(strangers.count) if listed else None,
+        ),
     }
     why = {"energy_j": energy_why, "ecc_errors_count": errors_why}
     details = {"foreign_device_processes_count": strangers.text(ownership)}
     return tuple(
         TelemetryReading(name, value, f"{place}{details.get(name, '')}")
         if value is not None
-        else TelemetryReading(name, None, f"{place}: {why.get(name) or _unread(samples, read_from)}")
+        else TelemetryReading(
+            name, None, f"{place}: {why.get(name) or _unread(samples, read_from)}"
+        )
         for name, (read_from, value) in values.items()
     )
 
 
 def _unread(samples: Sequence[DeviceSample], name: str) -> str:
-    """Why no sample has a value of the field ``name``: NVML's words for the last failure, else
-    that the device does not offer it.
+    """Why no sample has a value of the field ``name``: NVML's words for the last
+    failure, else that the device does not offer it.
     """
-    return next((sample.unread[name] for sample in reversed(samples) if name in sample.unread), NOT_OFFERED)
+    return next(
+        (sample.unread[name] for sample in reversed(samples) if name in sample.unread), NOT_OFFERED
+    )
 
 
-def energy_j(samples: Sequence[DeviceSample], start_ns: int, end_ns: int) -> tuple[float | None, str]:
-    """Energy of the window: mean power between the two energy readings nearest outside it (else
-    inside it), times its length.
+def energy_j(
+    samples: Sequence[DeviceSample], start_ns: int, end_ns: int
+) -> tuple[float | None, str]:
+    """Energy of the window: mean power between the two energy readings nearest outside
+    it (else inside it), times its length.
 
-    None where there are no two readings, and, with the reason, where the counter fell between
-    them.
+    None where there are no two readings, and, with the reason, where the counter fell
+    between them.
     """
     points = [(sample.at_ns, sample.energy_j) for sample in samples if sample.energy_j is not None]
     before = [point for point in points if point[0] <= start_ns][-1:] or points[:1]
     after = [point for point in points if point[0] >= end_ns][:1] or points[-1:]
     if not points or after[0][0] <= before[0][0]:
         return None, ""
-    used_j, why = _growth([energy for at_ns, energy in points if before[0][0] <= at_ns <= after[0][0]])
-    return (None, why) if used_j is None else (used_j / (after[0][0] - before[0][0]) * (end_ns - start_ns), "")
+    used_j, why = _growth(
+        [energy for at_ns, energy in points if before[0][0] <= at_ns <= after[0][0]]
+    )
+    return (
+        (None, why)
+        if used_j is None
+        else (used_j / (after[0][0] - before[0][0]) * (end_ns - start_ns), "")
+    )
 
 
 def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
@@ -154,7 +215,9 @@ def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
 
 
 def _reading(name: str, value: float | None, source: str = _PROC) -> TelemetryReading:
-    return TelemetryReading(name, value, source if value is not None else f"{source}: {NOT_OFFERED}")
+    return TelemetryReading(
+        name, value, source if value is not None else f"{source}: {NOT_OFFERED}"
+    )
 
 
 def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
@@ -164,10 +227,11 @@ def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
 
 
 def _foreign_ratio(samples: Sequence[HostSample]) -> float | None:
-    """Share of all processors' time that processes other than the engine's and the harness's used.
+    """Share of all processors' time that processes other than the engine's and the
+    harness's used.
 
-    What a process used is taken between neighbouring samples that both saw it, so one that starts or ends in between loses at most one
-    interval.
+    What a process used is taken between neighbouring samples that both saw it, so one
+    that starts or ends in between loses at most one interval.
     """
     first, last = samples[0], samples[-1]
     if first.cpu is None or last.cpu is None or last.cpu.total <= first.cpu.total:
@@ -181,7 +245,9 @@ def _foreign_ratio(samples: Sequence[HostSample]) -> float | None:
     return max(0, last.cpu.busy - first.cpu.busy - ours) / (last.cpu.total - first.cpu.total)
 
 
-def _pressure_ratio(before_us: int | None, after_us: int | None, first: HostSample, last: HostSample) -> float | None:
+def _pressure_ratio(
+    before_us: int | None, after_us: int | None, first: HostSample, last: HostSample
+) -> float | None:
     elapsed_ns = last.at_ns - first.at_ns
     if before_us is None or after_us is None or elapsed_ns <= 0:
         return None
@@ -189,12 +255,20 @@ def _pressure_ratio(before_us: int | None, after_us: int | None, first: HostSamp
 
 
 def _clock_jump_ms(samples: Sequence[HostSample]) -> float:
-    """Largest disagreement of wall clock and monotonic clock between neighbouring samples."""
-    return ns_to_ms(max(abs((b.wall_ns - a.wall_ns) - (b.at_ns - a.at_ns)) for a, b in pairwise(samples)))
+    """Largest disagreement of wall clock and monotonic clock between neighbouring
+    samples.
+    """
+    return ns_to_ms(
+        max(abs((b.wall_ns - a.wall_ns) - (b.at_ns - a.at_ns)) for a, b in pairwise(samples))
+    )
 
 
 def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | None:
-    known = [size for pid, size in (sample.process_bytes or {}).items() if pid in ownership.engine_pids and size is not None]
+    known = [
+        size
+        for pid, size in (sample.process_bytes or {}).items()
+        if pid in ownership.engine_pids and size is not None
+    ]
     return sum(known) if known else None
 
 
@@ -202,8 +276,9 @@ def _engine_bytes(sample: DeviceSample, ownership: DeviceOwnership) -> int | Non
 class _Strangers:
     """Processes on a device that are not the engine's, with what they hold in bytes.
 
-    ``hidden`` are ids that do not exist here: in a container NVML may give those of the host's
-    namespace. ``ours_count`` of them may be the engine's, and nothing says which.
+    ``hidden`` are ids that do not exist here: in a container NVML may give those of the
+    host's namespace. ``ours_count`` of them may be the engine's, and nothing says
+    which.
     """
 
     visible: Mapping[int, int | None] = field(default_factory=dict)
@@ -216,19 +291,29 @@ class _Strangers:
         return len(self.visible) + max(0, len(self.hidden) - self.ours_count)
 
     def text(self, ownership: DeviceOwnership) -> str:
-        """Pid, command and bytes of each, with a colon in front. Empty without a stranger."""
+        """Pid, command and bytes of each, with a colon in front. Empty without a
+        stranger.
+        """
         if not self.count:
             return ""
-        shown = self.visible if len(self.hidden) <= self.ours_count else {**self.visible, **self.hidden}
+        shown = (
+            self.visible if len(self.hidden) <= self.ours_count else {**self.visible, **self.hidden}
+        )
         listed = _holders_text(shown, ownership)
-        doubt = f" ({self.ours_count} of those not visible here may be the engine's)" if len(shown) > self.count else ""
+        doubt = (
+            f" ({self.ours_count} of those not visible here may be the engine's)"
+            if len(shown) > self.count
+            else ""
+        )
         return f": {listed}{doubt}"
 
 
 def _strangers(processes: Mapping[int, int | None], ownership: DeviceOwnership) -> _Strangers:
-    """At most one hidden id for each rank that no visible process stands for is the engine's.
+    """At most one hidden id for each rank that no visible process stands for is the
+    engine's.
 
-    API server, EngineCore and the resource tracker hold no device, so their number says nothing.
+    API server, EngineCore and the resource tracker hold no device, so their number says
+    nothing.
     """
     strangers = {pid: size for pid, size in processes.items() if pid not in ownership.engine_pids}
     hidden = {pid: size for pid, size in strangers.items() if not ownership.exists(pid)}
@@ -246,8 +331,8 @@ def _holders_text(holders: Mapping[int, int | None], ownership: DeviceOwnership)
 
 
 def _growth(values: Sequence[float | None]) -> tuple[float | None, str]:
-    """Last minus first of a counter's readings. None with fewer than two, and, with the reason,
-    where it ever fell.
+    """Last minus first of a counter's readings. None with fewer than two, and, with the
+    reason, where it ever fell.
     """
     known = [value for value in values if value is not None]
     if len(known) < 2:

@@ -1,7 +1,9 @@
-"""Segments to token ids: what a prompt says, as a pure function of seed, round and segment.
+"""Segments to token ids: what a prompt says, as a pure function of seed, round and
+segment.
 
-A prompt is a sequence of segments. Equal keys give equal tokens inside a round, which is how prefixes are shared; another round gives
-other tokens, so that no round hits what an earlier one left in the prefix cache.
+A prompt is a sequence of segments. Equal keys give equal tokens inside a round, which
+is how prefixes are shared; another round gives other tokens, so that no round hits what
+an earlier one left in the prefix cache.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ CONTENT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``token_count`` tokens named by ``key``. ``reply_to`` is set where the text is the reply to an earlier request of the plan."""
+    """``token_count`` tokens named by ``key``. ``reply_to`` is set where the text is
+    the reply to an earlier request of the plan.
+    """
 
     key: str
     token_count: int
@@ -25,7 +29,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """Where token ids come from: ids are drawn evenly from ``reserved_token_ids`` up to, not including, ``vocabulary_size``."""
+    """Where token ids come from: ids are drawn evenly from ``reserved_token_ids`` up
+    to, not including, ``vocabulary_size``.
+    """
 
     seed: int
     vocabulary_size: int
@@ -35,12 +41,17 @@ class TokenSource:
     def __post_init__(self) -> None:
         if self.vocabulary_size - self.reserved_token_ids < 2 or self.reserved_token_ids < 0:
             raise UsageError(
-                f"a vocabulary of {self.vocabulary_size} with {self.reserved_token_ids} reserved ids leaves fewer than two tokens to "
-                "draw prompts from; check the model's vocab_size"
+                f"a vocabulary of {self.vocabulary_size} with {self.reserved_token_ids} reserved"
+                " ids leaves fewer than two tokens to draw prompts from; check the model's"
+                " vocab_size"
             )
 
     def token_ids(self, segment: Segment) -> list[int]:
-        """The segment's tokens; a shorter segment of the same key is a prefix of a longer one."""
-        words = raw_words(self.seed, f"tokens/{self.round_index}/{segment.key}", segment.token_count)
+        """The segment's tokens; a shorter segment of the same key is a prefix of a
+        longer one.
+        """
+        words = raw_words(
+            self.seed, f"tokens/{self.round_index}/{segment.key}", segment.token_count
+        )
         span = self.vocabulary_size - self.reserved_token_ids
         return [self.reserved_token_ids + int(word) for word in (words % span).tolist()]

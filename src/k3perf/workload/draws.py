@@ -1,7 +1,8 @@
 """Seed and label to numbers that stay the same on every machine and NumPy release.
 
-Only the raw stream of the Philox bit generator is used, which NumPy promises to keep (NEP 19); its distributions may change between
-releases and would change every plan's digest with them.
+Only the raw stream of the Philox bit generator is used, which NumPy promises to keep
+(NEP 19); its distributions may change between releases and would change every plan's
+digest with them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def raw_words(seed: int, label: str, count: int) -> NDArray[np.uint64]:
-    """``count`` independent 64-bit words of the stream named by ``seed`` and ``label``; shape ``(count,)``."""
+    """``count`` independent 64-bit words of the stream named by ``seed`` and ``label``;
+    shape ``(count,)``.
+    """
     from numpy.random import Philox
 
     key = int.from_bytes(hashlib.sha256(f"{seed}/{label}".encode()).digest()[:16], "little")
@@ -27,7 +30,9 @@ def uniforms(seed: int, label: str, count: int) -> NDArray[np.float64]:
     """``count`` numbers strictly between 0 and 1, 53 bits each; shape ``(count,)``."""
     import numpy as np
 
-    return ((raw_words(seed, label, count) >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
+    return ((raw_words(seed, label, count) >> np.uint64(11)).astype(np.float64) + 0.5) / float(
+        1 << 53
+    )
 
 
 def permutation(seed: int, label: str, count: int) -> list[int]:

@@ -7,7 +7,11 @@ from k3perf.workload.draws import uniforms
 
 
 def draw_lengths(
-    length: FixedLength | UniformLength | LogNormalLength | EmpiricalLength, *, seed: int, label: str, count: int
+    length: FixedLength | UniformLength | LogNormalLength | EmpiricalLength,
+    *,
+    seed: int,
+    label: str,
+    count: int,
 ) -> tuple[int, ...]:
     """``count`` token counts of one distribution; the same for the same seed and label."""
     if isinstance(length, FixedLength):
@@ -16,11 +20,15 @@ def draw_lengths(
         span = length.high - length.low + 1
         return tuple(length.low + int(u * span) for u in uniforms(seed, label, count))
     if isinstance(length, EmpiricalLength):
-        return tuple(length.values[int(u * len(length.values))] for u in uniforms(seed, label, count))
+        return tuple(
+            length.values[int(u * len(length.values))] for u in uniforms(seed, label, count)
+        )
     return _draw_log_normal(length, seed=seed, label=label, count=count)
 
 
-def _draw_log_normal(length: LogNormalLength, *, seed: int, label: str, count: int) -> tuple[int, ...]:
+def _draw_log_normal(
+    length: LogNormalLength, *, seed: int, label: str, count: int
+) -> tuple[int, ...]:
     import numpy as np
     from scipy.special import ndtri
 

@@ -1,10 +1,11 @@
-"""Other people's files to a trace: request logs, CSV traces, and traces in another form.
+"""Other people's files to a trace: request logs, CSV traces, and traces in another
+form.
 
-A log's record is a request's own or a response: counts are looked for in ``usage`` (at the top,
-under ``response``, ``body`` or ``response.body``) or at the top itself, and a time in the fields of
-``log_values.TIME_FIELDS``. What a record says and does not say is counted, never guessed. A log
-says nothing about shared content, so every block gets an id of its own. A trace (``trace_rows``)
-keeps its ids.
+A log's record is a request's own or a response: counts are looked for in ``usage`` (at
+the top, under ``response``, ``body`` or ``response.body``) or at the top itself, and a
+time in the fields of ``log_values.TIME_FIELDS``. What a record says and does not say is
+counted, never guessed. A log says nothing about shared content, so every block gets an
+id of its own. A trace (``trace_rows``) keeps its ids.
 """
 
 from __future__ import annotations
@@ -31,25 +32,45 @@ from k3perf.workload.log_values import (
     token_count,
 )
 from k3perf.workload.record_file import Record, RecordFile, open_records
-from k3perf.workload.trace_rows import TRACE_BLOCK_TOKENS, TraceForm, TraceRow, read_rows, trace_form
+from k3perf.workload.trace_rows import (
+    TRACE_BLOCK_TOKENS,
+    TraceForm,
+    TraceRow,
+    read_rows,
+    trace_form,
+)
 from k3perf.workload.trace_source import TraceSource
 
 _PLACES: Final = ((), ("response",), ("body",), ("response", "body"), ("request",))
 _USAGE: Final = ("usage", "usageDetails", "token_usage")
 _TALKS: Final = ("conversations", "conversation", "messages")
-# normal names of CSV columns -> (the form's name, the unit of a time that is not since 1970)
+# normal names of CSV columns -> (the form's name, the unit of a time that is not since
+# 1970)
 _CSV_FORMS: Final = (
-    (frozenset({"timestamp", "contexttokens", "generatedtokens"}), "Azure's LLM inference trace", None),
-    (frozenset({"timestamp", "requesttokens", "responsetokens"}), "BurstGPT's trace", TimeUnit.SECONDS),
-    (frozenset({"arrivedat", "numprefilltokens", "numdecodetokens"}), "Vidur's trace", TimeUnit.SECONDS),
+    (
+        frozenset({"timestamp", "contexttokens", "generatedtokens"}),
+        "Azure's LLM inference trace",
+        None,
+    ),
+    (
+        frozenset({"timestamp", "requesttokens", "responsetokens"}),
+        "BurstGPT's trace",
+        TimeUnit.SECONDS,
+    ),
+    (
+        frozenset({"arrivedat", "numprefilltokens", "numdecodetokens"}),
+        "Vidur's trace",
+        TimeUnit.SECONDS,
+    ),
 )
 CONVERSATION: Final = "conversation without times and token counts"
 CONVERSATIONS: Final = (
-    "these are conversations (as ShareGPT has them): they hold neither arrival times nor token counts, and a trace needs both"
+    "these are conversations (as ShareGPT has them): they hold neither arrival times nor token"
+    " counts, and a trace needs both"
 )
 CONVERSATIONS_NEXT_STEP: Final = (
-    "Write a workload with its own lengths and arrivals instead (docs/load.md, Workloads and plans), "
-    "or import the log of a server that these conversations were sent to."
+    "Write a workload with its own lengths and arrivals instead (docs/load.md, Workloads and"
+    " plans), or import the log of a server that these conversations were sent to."
 )
 NEEDED_FIELDS: Final = (
     "a time (such as timestamp, created or startTime) and both token counts "
@@ -85,11 +106,13 @@ class ImportedTrace:
             yield TraceRow(round(float(at_ms)), int(prompt), int(reply), ids)
 
 
-def import_log(path: Path, *, time_unit: TimeUnit | None = None, block_tokens: int | None = None) -> ImportedTrace:
+def import_log(
+    path: Path, *, time_unit: TimeUnit | None = None, block_tokens: int | None = None
+) -> ImportedTrace:
     """Read a log, a CSV trace or a trace in another form.
 
-    ``time_unit``: of the times that are numbers. ``block_tokens``: of a trace's block ids. Raises
-    UsageError where no record can be used, with what to do about it.
+    ``time_unit``: of the times that are numbers. ``block_tokens``: of a trace's block
+    ids. Raises UsageError where no record can be used, with what to do about it.
     """
     with open_records(path) as file:
         records = iter(file)
@@ -118,13 +141,17 @@ def _import_trace(
     found = read_rows(records, form, time_unit=time_unit, block_tokens=block_tokens)
     if found.block_tokens is None:
         sizes = ", ".join(map(str, found.possible_block_tokens))
-        raise UsageError(f"{file.path}: its block ids fit several block sizes ({sizes}). Give the right one with --block-tokens.")
+        raise UsageError(
+            f"{file.path}: its block ids fit several block sizes ({sizes}). Give the right one with"
+            " --block-tokens."
+        )
     left_out = Counter(bad.kind for bad in found.bad_rows)
     if not found.rows:
         raise UsageError(
-            f"{file.path}: no record of {form.name} can be used ({_counted(left_out)}); the first: "
-            f"{found.bad_rows[0].where} {found.bad_rows[0].key} {found.bad_rows[0].problem}. "
-            "Give --block-tokens where blocks have another size, --time-unit where times have another unit."
+            f"{file.path}: no record of {form.name} can be used ({_counted(left_out)}); the first:"
+            f" {found.bad_rows[0].where} {found.bad_rows[0].key} {found.bad_rows[0].problem}. Give"
+            " --block-tokens where blocks have another size, --time-unit where times have another"
+            " unit."
         )
     source = TraceSource(
         file=file.path.name,
@@ -229,10 +256,16 @@ def _csv_form(header: tuple[str, ...]) -> tuple[str, TimeUnit | None]:
 
 
 def _json_form(fields: dict[str, Any]) -> str:
-    return "LiteLLM's spend log" if "startTime" in fields and "endTime" in fields else "a log of OpenAI-style requests"
+    return (
+        "LiteLLM's spend log"
+        if "startTime" in fields and "endTime" in fields
+        else "a log of OpenAI-style requests"
+    )
 
 
-def _entry(record: Record, given: TimeUnit | None, form: TimeUnit | None) -> tuple[str, Moment, int, int] | str:
+def _entry(
+    record: Record, given: TimeUnit | None, form: TimeUnit | None
+) -> tuple[str, Moment, int, int] | str:
     """(field of the time, time, prompt tokens, reply tokens), or why there is none."""
     fields = record.fields
     if fields is None:
@@ -278,13 +311,23 @@ def _counts(part: dict[str, Any]) -> tuple[int | str, int | str] | None:
     return None
 
 
-def _times(part: dict[str, Any], given: TimeUnit | None, form: TimeUnit | None) -> list[tuple[str, Moment | str]]:
-    """(field, time or why it is none) of each field that holds a time, the one that counts first."""
+def _times(
+    part: dict[str, Any], given: TimeUnit | None, form: TimeUnit | None
+) -> list[tuple[str, Moment | str]]:
+    """(field, time or why it is none) of each field that holds a time, the one that
+    counts first.
+    """
     found = []
     for key, value in part.items():
         base, field_unit = named_unit(key)
         if value is not None and base in _TIME_RANKS:
-            found.append((_TIME_RANKS[base], key, moment(value, field_unit=field_unit, given=given, form=form)))
+            found.append(
+                (
+                    _TIME_RANKS[base],
+                    key,
+                    moment(value, field_unit=field_unit, given=given, form=form),
+                )
+            )
     return [(key, at) for _, key, at in sorted(found, key=lambda entry: entry[0])]
 
 
@@ -292,7 +335,9 @@ _TIME_RANKS: Final = {name: rank for rank, name in enumerate(TIME_FIELDS)}
 
 
 def foreign_form(file: RecordFile, record: Record) -> str:
-    """What a file is that is not a trace but can be imported, from one of its records; "" otherwise."""
+    """What a file is that is not a trace but can be imported, from one of its records;
+    "" otherwise.
+    """
     name, unit = _csv_form(file.header)
     entry = _entry(record, None, unit)
     if isinstance(entry, str) and entry not in {NO_UNIT, CONVERSATION}:

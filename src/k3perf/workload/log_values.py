@@ -1,8 +1,9 @@
 """What one value of a log or trace means: a moment, a token count, the name of a field.
 
-A number says when something happened only with a unit. Since 1970 it has 10 digits in seconds, 13
-in milliseconds, 16 in microseconds and 19 in nanoseconds (until the year 2286), so its size is the
-unit. Any other number needs a unit from its field's name, from the file's form or from the caller.
+A number says when something happened only with a unit. Since 1970 it has 10 digits in
+seconds, 13 in milliseconds, 16 in microseconds and 19 in nanoseconds (until the year
+2286), so its size is the unit. Any other number needs a unit from its field's name,
+from the file's form or from the caller.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ _NAMED_UNITS: Final = {
     "nanos": TimeUnit.NANOSECONDS,
     "nanoseconds": TimeUnit.NANOSECONDS,
 }
-_UNIT_SUFFIX: Final = re.compile(r"(?<=[a-z])(?:_|(?=[A-Z]))(" + "|".join(_NAMED_UNITS) + r")$", re.IGNORECASE)
-# normal names of fields; of several times in one record the first of this list counts, since a
-# request arrives when it starts, not when it ends
+_UNIT_SUFFIX: Final = re.compile(
+    r"(?<=[a-z])(?:_|(?=[A-Z]))(" + "|".join(_NAMED_UNITS) + r")$", re.IGNORECASE
+)
+# normal names of fields; of several times in one record the first of this list counts,
+# since a request arrives when it starts, not when it ends
 TIME_FIELDS: Final = (
     "starttime",
     "requeststarttime",
@@ -120,8 +123,9 @@ OTHER_UNIT: Final = "time of another size than the unit in its field's name"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """``at_ms`` since 1970, or since the file's start where ``is_since_1970`` is false. ``reading``:
-    how the value was read, for the report."""
+    """``at_ms`` since 1970, or since the file's start where ``is_since_1970`` is false.
+    ``reading``: how the value was read, for the report.
+    """
 
     at_ms: float
     is_since_1970: bool
@@ -130,13 +134,17 @@ class Moment:
 
 @lru_cache(maxsize=4096)
 def normal_name(name: str) -> str:
-    """A field's name without case, spaces and signs: ``Request tokens`` and ``request_tokens`` are one."""
+    """A field's name without case, spaces and signs: ``Request tokens`` and
+    ``request_tokens`` are one.
+    """
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
 @lru_cache(maxsize=4096)
 def named_unit(name: str) -> tuple[str, TimeUnit | None]:
-    """A field's normal name without the unit that it ends in, and that unit: ``timestamp_ms``."""
+    """A field's normal name without the unit that it ends in, and that unit:
+    ``timestamp_ms``.
+    """
     found = _UNIT_SUFFIX.search(name)
     if found is None:
         return normal_name(name), None
@@ -150,7 +158,9 @@ def is_known_field(name: str) -> bool:
 
 
 def number(value: Any) -> int | float | None:
-    """A number, or a string of digits as one; None for anything else, booleans among it."""
+    """A number, or a string of digits as one; None for anything else, booleans among
+    it.
+    """
     if isinstance(value, bool):
         return None
     if isinstance(value, str) and _DIGITS.fullmatch(value):
@@ -166,11 +176,17 @@ def unit_by_size(value: float) -> TimeUnit | None:
     return next((unit for unit, (low, high) in _EPOCH.items() if low <= value < high), None)
 
 
-def moment(value: Any, *, field_unit: TimeUnit | None = None, given: TimeUnit | None = None, form: TimeUnit | None = None) -> Moment | str:
+def moment(
+    value: Any,
+    *,
+    field_unit: TimeUnit | None = None,
+    given: TimeUnit | None = None,
+    form: TimeUnit | None = None,
+) -> Moment | str:
     """When that was, or why the value does not say it.
 
-    Units come from ``given`` (the caller), else from the value's size, else from ``field_unit`` (the
-    field's name) or ``form`` (the file's form).
+    Units come from ``given`` (the caller), else from the value's size, else from
+    ``field_unit`` (the field's name) or ``form`` (the file's form).
     """
     found = number(value)
     if found is None:
@@ -199,11 +215,18 @@ def _date(text: str) -> Moment | str:
     except (ValueError, OverflowError):
         return NOT_A_TIME
     has_zone = date.tzinfo is not None or cleaned != text.strip()
-    return Moment(at_ms, True, f"ISO 8601 dates {'with' if has_zone else 'without'} a zone{'' if has_zone else ', read as UTC'}")
+    return Moment(
+        at_ms,
+        True,
+        f"ISO 8601 dates {'with' if has_zone else 'without'} a"
+        f" zone{'' if has_zone else ', read as UTC'}",
+    )
 
 
 def token_count(value: Any) -> int | str:
-    """A whole number of tokens, 1 or more, or why the value is not one. Whole floats are counts too."""
+    """A whole number of tokens, 1 or more, or why the value is not one. Whole floats
+    are counts too.
+    """
     found = number(value)
     if found is None:
         return "no token counts"

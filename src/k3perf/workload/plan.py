@@ -1,6 +1,8 @@
-"""A workload spec to a seeded plan: every request's prompt, output length and send time, under one digest.
+"""A workload spec to a seeded plan: every request's prompt, output length and send
+time, under one digest.
 
-Pure but for reading the named trace file. Nothing here knows HTTP, an engine or a clock.
+Pure but for reading the named trace file. Nothing here knows HTTP, an engine or a
+clock.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from k3perf.workload.trace import TraceUse, read_trace, scale_trace
 class PlannedRequest:
     """One request of a plan.
 
-    ``offset_ns`` is the send time from the round's start; None where the send follows a reply: in a closed loop, and for the later
-    turns of a conversation, which start ``think_time_ns`` after the reply to ``previous_index``.
+    ``offset_ns`` is the send time from the round's start; None where the send follows a
+    reply: in a closed loop, and for the later turns of a conversation, which start
+    ``think_time_ns`` after the reply to ``previous_index``.
     """
 
     index: int
@@ -43,11 +46,15 @@ class PlannedRequest:
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt, drawn anew at each call; replies of earlier turns are stand-ins of the right length."""
+        """The prompt, drawn anew at each call; replies of earlier turns are stand-ins
+        of the right length.
+        """
         return tuple(token for segment in self.segments for token in self.source.token_ids(segment))
 
     def prompt_with_replies(self, replies: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-        """The prompt with the real replies to earlier requests where ``replies`` has them at their planned length."""
+        """The prompt with the real replies to earlier requests where ``replies`` has
+        them at their planned length.
+        """
         tokens: list[int] = []
         for segment in self.segments:
             reply = replies.get(segment.reply_to) if segment.reply_to is not None else None
@@ -58,10 +65,12 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every request of one round. ``concurrency`` bounds the requests in flight; None means unbounded.
+    """Every request of one round. ``concurrency`` bounds the requests in flight; None
+    means unbounded.
 
-    ``digest`` is a SHA-256 over all that decides the work: lengths, send times, content keys and seed, vocabulary, sampling,
-    concurrency, and the service level that goodput is counted under. It is part of every baseline's key. Names, descriptions and
+    ``digest`` is a SHA-256 over all that decides the work: lengths, send times, content
+    keys and seed, vocabulary, sampling, concurrency, and the service level that goodput
+    is counted under. It is part of every baseline's key. Names, descriptions and
     time-outs are not in it.
     """
 
@@ -78,14 +87,19 @@ class Plan:
         return self.source.round_index
 
     def for_round(self, round_index: int) -> Plan:
-        """The same lengths, send times and sharing with the content of another round; the digest stays.
+        """The same lengths, send times and sharing with the content of another round;
+        the digest stays.
 
         With ``repeat_prompts`` in the spec every round has the content of round 0.
         """
         if self.spec.repeat_prompts or round_index == self.round_index:
             return self
         source = replace(self.source, round_index=round_index)
-        return replace(self, source=source, requests=tuple(replace(request, source=source) for request in self.requests))
+        return replace(
+            self,
+            source=source,
+            requests=tuple(replace(request, source=source) for request in self.requests),
+        )
 
 
 def expand(
@@ -99,15 +113,22 @@ def expand(
 ) -> Plan:
     """Expand a workload; equal arguments give equal plans on every machine.
 
-    ``reserved_token_ids``: ids below it are never in a prompt (padding, begin, end). ``trace_directory``: where a relative trace
-    ``file`` is looked up; ``trace_file``: a trace to replay instead of it. ``found_rate_per_s``: the rate that ``found_rate_share_ratio`` is a share of.
-    Raises UsageError (ConfigFileError for a trace file) when the workload cannot be expanded.
+    ``reserved_token_ids``: ids below it are never in a prompt (padding, begin, end).
+    ``trace_directory``: where a relative trace ``file`` is looked up; ``trace_file``: a
+    trace to replay instead of it. ``found_rate_per_s``: the rate that
+    ``found_rate_share_ratio`` is a share of. Raises UsageError (ConfigFileError for a
+    trace file) when the workload cannot be expanded.
     """
     source = TokenSource(spec.seed, vocabulary_size, reserved_token_ids)
     trace: TraceUse | None = None
     concurrency: int | None = None
     if isinstance(spec.arrival, TraceReplay):
-        requests, trace = _trace_requests(spec, spec.arrival, source, trace_file or (trace_directory or Path()) / spec.arrival.file)
+        requests, trace = _trace_requests(
+            spec,
+            spec.arrival,
+            source,
+            trace_file or (trace_directory or Path()) / spec.arrival.file,
+        )
         concurrency = spec.arrival.concurrency_limit
     elif spec.conversation is not None:
         requests = _conversation_requests(spec, source, found_rate_per_s)
@@ -115,7 +136,9 @@ def expand(
         requests = _independent_requests(spec, source, found_rate_per_s)
     if isinstance(spec.arrival, ClosedLoop):
         concurrency = spec.arrival.concurrency
-    return Plan(spec, requests, concurrency, _digest(spec, requests, concurrency, source), source, trace)
+    return Plan(
+        spec, requests, concurrency, _digest(spec, requests, concurrency, source), source, trace
+    )
 
 
 def _trace_requests(
@@ -124,11 +147,14 @@ def _trace_requests(
     scaled, use = scale_trace(arrival, read_trace(path), maximum_requests=spec.requests)
     if not scaled:
         raise UsageError(
-            f"workload {spec.name}: nothing of the trace {path} is left: {use.outside_window_count} requests are outside the window, "
-            f"{use.too_long_count} are too long; widen the window, lower length_scale or raise longest_request_tokens"
+            f"workload {spec.name}: nothing of the trace {path} is left: {use.outside_window_count}"
+            f" requests are outside the window, {use.too_long_count} are too long; widen the"
+            " window, lower length_scale or raise longest_request_tokens"
         )
     requests = tuple(
-        PlannedRequest(index, request.segments, request.output_token_count, request.offset_ns, source)
+        PlannedRequest(
+            index, request.segments, request.output_token_count, request.offset_ns, source
+        )
         for index, request in enumerate(scaled)
     )
     return requests, use
@@ -142,7 +168,9 @@ def _lengths(spec: WorkloadSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _prefix_groups(spec: WorkloadSpec, count: int) -> dict[int, int]:
-    """Request index to prefix group, for exactly the stated share of the requests, groups as even as can be."""
+    """Request index to prefix group, for exactly the stated share of the requests,
+    groups as even as can be.
+    """
     if spec.prefix is None:
         return {}
     shared_count = round(spec.prefix.share_ratio * count)
@@ -150,13 +178,19 @@ def _prefix_groups(spec: WorkloadSpec, count: int) -> dict[int, int]:
     return {index: position % spec.prefix.groups for position, index in enumerate(chosen)}
 
 
-def _independent_requests(spec: WorkloadSpec, source: TokenSource, found_rate_per_s: float | None) -> tuple[PlannedRequest, ...]:
+def _independent_requests(
+    spec: WorkloadSpec, source: TokenSource, found_rate_per_s: float | None
+) -> tuple[PlannedRequest, ...]:
     assert not isinstance(spec.arrival, TraceReplay)  # noqa: S101 - expand has branched on it
     prompts, outputs = _lengths(spec)
-    offsets = send_offsets_ns(spec.arrival, seed=spec.seed, count=len(prompts), found_rate_per_s=found_rate_per_s)
+    offsets = send_offsets_ns(
+        spec.arrival, seed=spec.seed, count=len(prompts), found_rate_per_s=found_rate_per_s
+    )
     groups = _prefix_groups(spec, len(prompts))
     requests = []
-    for index, (prompt, output, offset_ns) in enumerate(zip(prompts, outputs, offsets, strict=True)):
+    for index, (prompt, output, offset_ns) in enumerate(
+        zip(prompts, outputs, offsets, strict=True)
+    ):
         segments: tuple[Segment, ...] = (Segment(f"own:{index}", prompt),)
         if spec.prefix is not None and index in groups:
             shared = Segment(f"prefix:{groups[index]}", spec.prefix.shared_tokens)
@@ -165,11 +199,18 @@ def _independent_requests(spec: WorkloadSpec, source: TokenSource, found_rate_pe
     return tuple(requests)
 
 
-def _conversation_requests(spec: WorkloadSpec, source: TokenSource, found_rate_per_s: float | None) -> tuple[PlannedRequest, ...]:
+def _conversation_requests(
+    spec: WorkloadSpec, source: TokenSource, found_rate_per_s: float | None
+) -> tuple[PlannedRequest, ...]:
     assert spec.conversation is not None and not isinstance(spec.arrival, TraceReplay)  # noqa: S101, PT018 - expand has branched on it
     prompts, outputs = _lengths(spec)
     turns = spec.conversation.turns
-    starts = send_offsets_ns(spec.arrival, seed=spec.seed, count=-(-len(prompts) // turns), found_rate_per_s=found_rate_per_s)
+    starts = send_offsets_ns(
+        spec.arrival,
+        seed=spec.seed,
+        count=-(-len(prompts) // turns),
+        found_rate_per_s=found_rate_per_s,
+    )
     think_time_ns = s_to_ns(spec.conversation.think_time_s)
     requests: list[PlannedRequest] = []
     for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
@@ -180,18 +221,39 @@ def _conversation_requests(spec: WorkloadSpec, source: TokenSource, found_rate_p
         before = requests[index - 1]
         reply = Segment(f"reply:{before.index}", before.output_token_count, reply_to=before.index)
         segments = (*before.segments, reply, own)
-        requests.append(PlannedRequest(index, segments, output, None, source, before.index, think_time_ns))
+        requests.append(
+            PlannedRequest(index, segments, output, None, source, before.index, think_time_ns)
+        )
     return tuple(requests)
 
 
 def work_digest(spec: WorkloadSpec) -> str:
-    """SHA-256 of what the requests of a workload without a trace ask for, whenever they arrive: the work that a found rate is one of."""
-    asked = spec.model_dump(mode="json", include={"prompt_tokens", "output_tokens", "prefix", "conversation", "sampling", "repeat_prompts"})
-    encoded = json.dumps({"content_version": CONTENT_VERSION, **asked}, sort_keys=True, separators=(",", ":")).encode()
+    """SHA-256 of what the requests of a workload without a trace ask for, whenever they
+    arrive: the work that a found rate is one of.
+    """
+    asked = spec.model_dump(
+        mode="json",
+        include={
+            "prompt_tokens",
+            "output_tokens",
+            "prefix",
+            "conversation",
+            "sampling",
+            "repeat_prompts",
+        },
+    )
+    encoded = json.dumps(
+        {"content_version": CONTENT_VERSION, **asked}, sort_keys=True, separators=(",", ":")
+    ).encode()
     return hashlib.sha256(encoded).hexdigest()
 
 
-def _digest(spec: WorkloadSpec, requests: tuple[PlannedRequest, ...], concurrency: int | None, source: TokenSource) -> str:
+def _digest(
+    spec: WorkloadSpec,
+    requests: tuple[PlannedRequest, ...],
+    concurrency: int | None,
+    source: TokenSource,
+) -> str:
     work = {
         "content_version": CONTENT_VERSION,
         "seed": source.seed,
@@ -203,7 +265,10 @@ def _digest(spec: WorkloadSpec, requests: tuple[PlannedRequest, ...], concurrenc
         "concurrency": concurrency,
         "requests": [
             [
-                [[segment.key, segment.token_count, segment.reply_to] for segment in request.segments],
+                [
+                    [segment.key, segment.token_count, segment.reply_to]
+                    for segment in request.segments
+                ],
                 request.output_token_count,
                 request.offset_ns,
                 request.previous_index,

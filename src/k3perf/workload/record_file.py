@@ -1,7 +1,9 @@
-"""A file of records as others write it: JSON lines, a JSON array, objects over several lines, or CSV.
+"""A file of records as others write it: JSON lines, a JSON array, objects over several
+lines, or CSV.
 
-Reads UTF-8 and UTF-16 with or without a byte order mark, each kind of line end, and gzip. The file
-is read once from front to back, so a pipe will do, and only one record is in memory at a time.
+Reads UTF-8 and UTF-16 with or without a byte order mark, each kind of line end, and
+gzip. The file is read once from front to back, so a pipe will do, and only one record
+is in memory at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _CHUNK_CHARACTERS: Final = 1024 * 1024
 _HEAD_BYTES: Final = 65_536
 _SPACE: Final = re.compile(r"\s*")
 _DELIMITERS: Final = (",", ";", "\t", "|")
-# keys under which one big object holds the list of records, as the answers of log servers do
+# keys under which one big object holds the list of records, as the answers of log
+# servers do
 _LIST_KEYS: Final = ("data", "requests", "records", "logs", "items", "traces")
 _PACKED: Final = {
     b"PAR1": ("Parquet", "duckdb -c \"copy (from '{file}') to '{file}.csv'\""),
@@ -41,7 +44,9 @@ _PACKED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: the place in the file, its fields (None where there are none), and then why not."""
+    """One record: the place in the file, its fields (None where there are none), and
+    then why not.
+    """
 
     where: str
     fields: dict[str, Any] | None
@@ -49,10 +54,11 @@ class Record:
 
 
 class RecordFile:
-    """An open file of records; iterate over it once. ``container`` is how the records are written.
+    """An open file of records; iterate over it once. ``container`` is how the records
+    are written.
 
-    ``header``: the column names of a CSV file, () for JSON. Raises UsageError for a file that
-    cannot be read as text.
+    ``header``: the column names of a CSV file, () for JSON. Raises UsageError for a
+    file that cannot be read as text.
     """
 
     def __init__(self, path: Path, raw: _HashingReader) -> None:
@@ -83,7 +89,9 @@ class RecordFile:
             yield from records()
 
     def _recognise(self) -> str:
-        """The way the records are written, from the first two lines; a long line is read in part."""
+        """The way the records are written, from the first two lines; a long line is
+        read in part.
+        """
         with _reading(self.path):
             line = self._text.readline(_CHUNK_CHARACTERS)
             while line and not line.strip():
@@ -91,7 +99,9 @@ class RecordFile:
                 line = self._text.readline(_CHUNK_CHARACTERS)
             after = self._text.readline(_CHUNK_CHARACTERS) if line.endswith("\n") else ""
         if not line:
-            raise UsageError(f"{self.path}: the file is empty. Name a file with one request in each record.")
+            raise UsageError(
+                f"{self.path}: the file is empty. Name a file with one request in each record."
+            )
         self._ahead = [text for text in (line, after) if text]
         begin = line.strip()
         if begin.startswith("["):
@@ -103,7 +113,9 @@ class RecordFile:
         return "CSV" if self.header else "JSON lines"
 
     def _next_line(self) -> str:
-        """The next line, "" at the end; the rest of a line that is far too long is skipped."""
+        """The next line, "" at the end; the rest of a line that is far too long is
+        skipped.
+        """
         line = self._ahead.pop(0) if self._ahead else ""
         if not line.endswith("\n") and not self._ahead:
             line += self._text.readline(LONGEST_RECORD_CHARACTERS - len(line))
@@ -118,7 +130,9 @@ class RecordFile:
             if line.strip():
                 value, problem = _loads(line)
                 if self._line == 1 and problem == "" and (listed := _listed(value)) is not None:
-                    yield from (_record(f"element {place}", entry) for place, entry in enumerate(listed, 1))
+                    yield from (
+                        _record(f"element {place}", entry) for place, entry in enumerate(listed, 1)
+                    )
                 else:
                     yield _record(f"line {self._line}", value, problem)
 
@@ -137,7 +151,9 @@ class RecordFile:
             if not row:
                 continue
             if len(row) != len(self.header):
-                yield Record(f"line {self._line}", None, "a row with more or fewer fields than the header")
+                yield Record(
+                    f"line {self._line}", None, "a row with more or fewer fields than the header"
+                )
                 continue
             yield Record(f"line {self._line}", dict(zip(self.header, row, strict=True)))
 
@@ -148,7 +164,9 @@ class RecordFile:
     def _objects(self) -> Iterator[Record]:
         for place, (value, problem) in enumerate(self._values("", "", ""), 1):
             if place == 1 and problem == "" and (listed := _listed(value)) is not None:
-                yield from (_record(f"element {inner}", entry) for inner, entry in enumerate(listed, 1))
+                yield from (
+                    _record(f"element {inner}", entry) for inner, entry in enumerate(listed, 1)
+                )
             else:
                 yield _record(f"object {place}", value, problem)
 
@@ -170,7 +188,11 @@ class RecordFile:
                 continue
             if place >= len(buffer) and is_last and not end:
                 return
-            if is_last or problem != "incomplete" or len(buffer) - place > LONGEST_RECORD_CHARACTERS:
+            if (
+                is_last
+                or problem != "incomplete"
+                or len(buffer) - place > LONGEST_RECORD_CHARACTERS
+            ):
                 told = "the file breaks off" if problem == "incomplete" and is_last else problem
                 yield None, f"not JSON from here on ({told})"
                 return
@@ -179,8 +201,11 @@ class RecordFile:
             buffer, place = buffer[place:] + more, 0
 
 
-def _decode(decoder: json.JSONDecoder, buffer: str, place: int, separator: str, end: str) -> tuple[Any, str, int]:
-    """(value, why not, place after the value and its separator; 0 where there is no value).
+def _decode(
+    decoder: json.JSONDecoder, buffer: str, place: int, separator: str, end: str
+) -> tuple[Any, str, int]:
+    """(value, why not, place after the value and its separator; 0 where there is no
+    value).
 
     Why not is "" for a value in order, and "incomplete" when more text may help.
     """
@@ -232,11 +257,15 @@ def _listed(value: Any) -> list[Any] | None:
     if not isinstance(value, dict):
         return None
     lists = [value[key] for key in _LIST_KEYS if isinstance(value.get(key), list)]
-    return lists[0] if len(lists) == 1 and any(isinstance(entry, dict) for entry in lists[0]) else None
+    return (
+        lists[0] if len(lists) == 1 and any(isinstance(entry, dict) for entry in lists[0]) else None
+    )
 
 
 def _csv_header(line: str) -> tuple[tuple[str, ...], str]:
-    """The column names and the delimiter where the first line names a time or a count; () otherwise."""
+    """The column names and the delimiter where the first line names a time or a count;
+    () otherwise.
+    """
     for delimiter in _DELIMITERS:
         names = tuple(name.strip() for name in next(csv.reader([line], delimiter=delimiter), []))
         if len(names) > 1 and sum(is_known_field(name) for name in names) > 1:
@@ -263,11 +292,15 @@ class _HashingReader(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_records(path: Path) -> Iterator[RecordFile]:
-    """The file, closed afterwards. Raises UsageError when it cannot be opened or is not text."""
+    """The file, closed afterwards. Raises UsageError when it cannot be opened or is not
+    text.
+    """
     try:
         inner = path.open("rb", buffering=0)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}). Name an existing file.") from None
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror}). Name an existing file."
+        ) from None
     with inner:
         if path.is_dir():
             raise UsageError(f"{path}: is a directory. Name a file.")
@@ -278,12 +311,16 @@ def _decoded(path: Path, raw: _HashingReader) -> io.TextIOWrapper:
     with _reading(path):
         stream: io.BufferedReader = io.BufferedReader(raw, _HEAD_BYTES)
         if stream.peek(2)[:2] == b"\x1f\x8b":
-            stream = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)), _HEAD_BYTES)
+            stream = io.BufferedReader(
+                cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)), _HEAD_BYTES
+            )
         head = stream.peek(4096)[:4096]
     for magic, (kind, command) in _PACKED.items():
         if head.startswith(magic):
             how = command.format(file=path)
-            raise UsageError(f"{path}: is a {kind} file. Convert it to text first, for example: {how}")
+            raise UsageError(
+                f"{path}: is a {kind} file. Convert it to text first, for example: {how}"
+            )
     encoding = _encoding(head)
     if encoding.startswith("utf-8") and b"\0" in head:
         raise UsageError(f"{path}: is a binary file. Give JSON lines, a JSON array or CSV.")
@@ -306,6 +343,10 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path}: the gzip data is damaged or cut off ({error}). Copy the file again.") from None
+        raise UsageError(
+            f"{path}: the gzip data is damaged or cut off ({error}). Copy the file again."
+        ) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}). Name a readable file.") from None
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror}). Name a readable file."
+        ) from None

@@ -1,7 +1,8 @@
 """A trace file to planned requests: window, time scale, length scale.
 
-Traces are JSON in Mooncake's or Bailian's form (``trace_rows``), one object a line or one array.
-Formats: kvcache-ai/Mooncake, FAST'25, and alibaba-edu/qwen-bailian-usagetraces-anon.
+Traces are JSON in Mooncake's or Bailian's form (``trace_rows``), one object a line or
+one array. Formats: kvcache-ai/Mooncake, FAST'25, and
+alibaba-edu/qwen-bailian-usagetraces-anon.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ from k3perf.workload.trace_source import TraceSource, origin_text
 
 _SHOWN_CHARACTERS: Final = 200
 _FORM: Final = (
-    "A trace has one JSON object for each request, with timestamp, input_length, output_length and hash_ids (docs/load.md, Traces)."
+    "A trace has one JSON object for each request, with timestamp, input_length, output_length and"
+    " hash_ids (docs/load.md, Traces)."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace's rows in order of time, the tokens of one block, and what was recognised in the file.
+    """A trace's rows in order of time, the tokens of one block, and what was recognised
+    in the file.
 
-    ``origin``: the file that it was imported from, in words; "" where that is not known.
+    ``origin``: the file that it was imported from, in words; "" where that is not
+    known.
     """
 
     rows: tuple[TraceRow, ...]
@@ -57,9 +61,11 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceUse:
-    """What of a trace a plan uses, for the record: file, its SHA-256, scaled block size, and the requests left out by reason.
+    """What of a trace a plan uses, for the record: file, its SHA-256, scaled block
+    size, and the requests left out by reason.
 
-    ``source``: the form and the unit that were recognised, and where the trace was imported from.
+    ``source``: the form and the unit that were recognised, and where the trace was
+    imported from.
     """
 
     file: str
@@ -91,7 +97,9 @@ class ScaledRequest:
 
 
 def read_trace(path: Path) -> Trace:
-    """All rows of a trace file. Raises UsageError for a file that cannot be read as one; ConfigFileError names the record."""
+    """All rows of a trace file. Raises UsageError for a file that cannot be read as
+    one; ConfigFileError names the record.
+    """
     with open_records(path) as file:
         records = iter(file)
         skipped, first = [], None
@@ -123,7 +131,9 @@ def read_trace(path: Path) -> Trace:
 
 
 def _refuse(file: RecordFile, skipped: Sequence[Record], first: dict[str, Any] | None) -> NoReturn:
-    """The file is not a trace: say what it is, and the command that makes a trace of it where there is one."""
+    """The file is not a trace: say what it is, and the command that makes a trace of it
+    where there is one.
+    """
     path, record = file.path, skipped[-1] if skipped else None
     if first is None or record is None:
         problem = f"no record can be read ({record.problem if record else 'there is none'})"
@@ -134,7 +144,13 @@ def _refuse(file: RecordFile, skipped: Sequence[Record], first: dict[str, Any] |
     if form:
         output = path.with_name(f"{path.name}.trace.jsonl")
         command = f"k3perf load import-log {quote(str(path))} --output {quote(str(output))}"
-        raise ConfigFileError(path, "", None, f"this is not a trace but {form}", f"Run `{command}` and give the file that it writes.")
+        raise ConfigFileError(
+            path,
+            "",
+            None,
+            f"this is not a trace but {form}",
+            f"Run `{command}` and give the file that it writes.",
+        )
     keys = f"its fields are {', '.join(list(first)[:12])}" if first else "the object is empty"
     problem = f"not a token count of 1 or more; {keys}"
     raise ConfigFileError(path, f"{record.where}: input_length", None, problem, _FORM)
@@ -146,7 +162,9 @@ def _bad_row(path: Path, bad: Sequence[BadRow], good_count: int) -> ConfigFileEr
     command = f"k3perf load import-log {quote(str(path))}"
     step = f"Correct the file. {_FORM}"
     if good_count:
-        step = f"Correct the record, or run `{command} --output TRACE`, which leaves such records out."
+        step = (
+            f"Correct the record, or run `{command} --output TRACE`, which leaves such records out."
+        )
     if first.key == "hash_ids":
         size = "If the blocks have another size, run"
         step = f"{step} {size} `{command} --block-tokens N --output TRACE` and give TRACE."
@@ -157,16 +175,29 @@ def _bad_row(path: Path, bad: Sequence[BadRow], good_count: int) -> ConfigFileEr
 
 def _unknown_block_size(path: Path, found: TraceRows) -> ConfigFileError:
     sizes = ", ".join(map(str, found.possible_block_tokens))
-    step = f"Run `k3perf load import-log {quote(str(path))} --block-tokens N --output TRACE` with the right size, and give TRACE."
-    return ConfigFileError(path, "hash_ids", None, f"the block ids fit several block sizes ({sizes})", step)
+    step = (
+        f"Run `k3perf load import-log {quote(str(path))} --block-tokens N --output TRACE` with the"
+        " right size, and give TRACE."
+    )
+    return ConfigFileError(
+        path, "hash_ids", None, f"the block ids fit several block sizes ({sizes})", step
+    )
 
 
-def scale_trace(arrival: TraceReplay, trace: Trace, *, maximum_requests: int | None) -> tuple[tuple[ScaledRequest, ...], TraceUse]:
-    """Cut the window, scale times and lengths, drop what is too long, keep the first ``maximum_requests``; every loss is counted."""
+def scale_trace(
+    arrival: TraceReplay, trace: Trace, *, maximum_requests: int | None
+) -> tuple[tuple[ScaledRequest, ...], TraceUse]:
+    """Cut the window, scale times and lengths, drop what is too long, keep the first
+    ``maximum_requests``; every loss is counted.
+    """
     rows = trace.rows
     block_tokens = max(1, round(trace.block_tokens * arrival.length_scale))
     start_ms = arrival.window_start_s * MS_PER_S
-    end_ms = start_ms + arrival.window_duration_s * MS_PER_S if arrival.window_duration_s is not None else float("inf")
+    end_ms = (
+        start_ms + arrival.window_duration_s * MS_PER_S
+        if arrival.window_duration_s is not None
+        else float("inf")
+    )
     inside = [row for row in rows if start_ms <= row.timestamp_ms < end_ms]
     scaled = [_scale(row, arrival, trace.block_tokens, block_tokens, start_ms) for row in inside]
     limit = arrival.longest_request_tokens
@@ -189,8 +220,12 @@ def _total_tokens(request: ScaledRequest) -> int:
     return sum(segment.token_count for segment in request.segments) + request.output_token_count
 
 
-def _scale(row: TraceRow, arrival: TraceReplay, trace_block_tokens: int, block_tokens: int, start_ms: float) -> ScaledRequest:
-    """Whole blocks stay whole and the partial one stays partial, so that the same blocks are shared at every scale."""
+def _scale(
+    row: TraceRow, arrival: TraceReplay, trace_block_tokens: int, block_tokens: int, start_ms: float
+) -> ScaledRequest:
+    """Whole blocks stay whole and the partial one stays partial, so that the same
+    blocks are shared at every scale.
+    """
     whole, rest = divmod(row.input_length, trace_block_tokens)
     segments = [Segment(f"block:{block_id}", block_tokens) for block_id in row.hash_ids[:whole]]
     if rest:
@@ -204,17 +239,28 @@ def _scale(row: TraceRow, arrival: TraceReplay, trace_block_tokens: int, block_t
     )
 
 
-def unbounded_hit_ratio(rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS) -> float | None:
-    """Prompt tokens in whole blocks seen before, over prompt tokens: the trace's own prefix hit rate with a cache that forgets nothing.
+def unbounded_hit_ratio(
+    rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS
+) -> float | None:
+    """Prompt tokens in whole blocks seen before, over prompt tokens: the trace's own
+    prefix hit rate with a cache that forgets nothing.
 
-    As an engine does, a prompt's last token is always computed again. None without rows.
+    As an engine does, a prompt's last token is always computed again. None without
+    rows.
     """
     known: set[int | str] = set()
     hit_tokens = asked_tokens = 0
     for row in rows:
         whole = row.input_length // block_tokens
         reusable = (row.input_length - 1) // block_tokens
-        hits = next((place for place, block_id in enumerate(row.hash_ids[:reusable]) if block_id not in known), reusable)
+        hits = next(
+            (
+                place
+                for place, block_id in enumerate(row.hash_ids[:reusable])
+                if block_id not in known
+            ),
+            reusable,
+        )
         hit_tokens += hits * block_tokens
         asked_tokens += row.input_length
         known.update(row.hash_ids[:whole])
@@ -222,7 +268,9 @@ def unbounded_hit_ratio(rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOC
 
 
 def trace_lines(rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS) -> Iterator[str]:
-    """Rows in Mooncake's form, a line each; ``block_tokens`` is written where it is not Mooncake's own."""
+    """Rows in Mooncake's form, a line each; ``block_tokens`` is written where it is not
+    Mooncake's own.
+    """
     size = {} if block_tokens == TRACE_BLOCK_TOKENS else {"block_tokens": block_tokens}
     for row in rows:
         fields = {

@@ -1,12 +1,13 @@
 """Rows of a trace: Mooncake's and Bailian's JSON forms, read strictly or leniently.
 
 Mooncake: ``timestamp`` in milliseconds from the trace's start, ``input_length`` and
-``output_length`` in tokens, ``hash_ids``, one for each block of 512 tokens of the prompt (the last
-block may be partial). Equal ids mean equal content up to that block's end. Bailian (Alibaba): the
-same fields, and ``chat_id``, ``parent_chat_id`` and ``turn``; seconds, blocks of 16 tokens.
+``output_length`` in tokens, ``hash_ids``, one for each block of 512 tokens of the
+prompt (the last block may be partial). Equal ids mean equal content up to that block's
+end. Bailian (Alibaba): the same fields, and ``chat_id``, ``parent_chat_id`` and
+``turn``; seconds, blocks of 16 tokens.
 
-The block size follows from the ids where the form's own size does not fit. A row without ids
-shares nothing.
+The block size follows from the ids where the form's own size does not fit. A row
+without ids shares nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _BAILIAN_FIELDS: Final = ("chat_id", "parent_chat_id", "turn")
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One request: ``timestamp_ms`` from the trace's start, lengths in tokens, one id for each block."""
+    """One request: ``timestamp_ms`` from the trace's start, lengths in tokens, one id
+    for each block.
+    """
 
     timestamp_ms: float
     input_length: int
@@ -45,7 +48,8 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A record that is not a row: its number and place, the key and value that are wrong, and why.
+    """A record that is not a row: its number and place, the key and value that are
+    wrong, and why.
 
     ``kind`` is the reason without the record's own numbers, to count by.
     """
@@ -60,7 +64,9 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceForm:
-    """A form's name, the unit of times that do not count from 1970, and the block size it documents."""
+    """A form's name, the unit of times that do not count from 1970, and the block size
+    it documents.
+    """
 
     name: str
     unit: TimeUnit
@@ -68,16 +74,20 @@ class TraceForm:
     block_size_is_certain: bool
 
 
-MOONCAKE: Final = TraceForm("Mooncake's trace form", TimeUnit.MILLISECONDS, TRACE_BLOCK_TOKENS, False)
+MOONCAKE: Final = TraceForm(
+    "Mooncake's trace form", TimeUnit.MILLISECONDS, TRACE_BLOCK_TOKENS, False
+)
 BAILIAN: Final = TraceForm("Bailian's trace form", TimeUnit.SECONDS, BAILIAN_BLOCK_TOKENS, True)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRows:
-    """Rows in order of time, and the records that are not rows, in the order of the file.
+    """Rows in order of time, and the records that are not rows, in the order of the
+    file.
 
-    ``block_tokens`` is None where several of ``possible_block_tokens`` fit equally well: then the
-    caller must choose. ``with_ids_count``: rows that came with block ids.
+    ``block_tokens`` is None where several of ``possible_block_tokens`` fit equally
+    well: then the caller must choose. ``with_ids_count``: rows that came with block
+    ids.
     """
 
     rows: tuple[TraceRow, ...]
@@ -115,7 +125,9 @@ def read_rows(
     time_unit: TimeUnit | None = None,
     block_tokens: int | None = None,
 ) -> TraceRows:
-    """All rows of a trace. ``time_unit`` and ``block_tokens``: what the caller knows of them."""
+    """All rows of a trace. ``time_unit`` and ``block_tokens``: what the caller knows of
+    them.
+    """
     entries = [_fields(index, record) for index, record in enumerate(records)]
     found = [entry for entry in entries if isinstance(entry, _Found)]
     times, bad_times, reading = _times(found, form, time_unit)
@@ -156,19 +168,29 @@ def _fields(index: int, record: Record) -> _Found | BadRow:
     size = fields.get("block_tokens")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         why = "is not a number of tokens of 1 or more"
-        return BadRow(index, record.where, "block_tokens", size, why, "block_tokens that is not a size")
+        return BadRow(
+            index, record.where, "block_tokens", size, why, "block_tokens that is not a size"
+        )
     block_ids = None if ids is None else tuple(ids)
-    return _Found(index, record.where, fields.get("timestamp"), lengths[0], lengths[1], block_ids, size)
+    return _Found(
+        index, record.where, fields.get("timestamp"), lengths[0], lengths[1], block_ids, size
+    )
 
 
 def _is_id_list(ids: Any) -> bool:
-    return isinstance(ids, list) and all(isinstance(entry, int | str) and not isinstance(entry, bool) for entry in ids)
+    return isinstance(ids, list) and all(
+        isinstance(entry, int | str) and not isinstance(entry, bool) for entry in ids
+    )
 
 
-def _times(found: Sequence[_Found], form: TraceForm, given: TimeUnit | None) -> tuple[list[tuple[_Found, float]], list[BadRow], str]:
-    """(rows with their milliseconds from the start, rows without a time, how times were read).
+def _times(
+    found: Sequence[_Found], form: TraceForm, given: TimeUnit | None
+) -> tuple[list[tuple[_Found, float]], list[BadRow], str]:
+    """(rows with their milliseconds from the start, rows without a time, how times were
+    read).
 
-    Numbers count from 1970 when the smallest one does; otherwise they are in the form's unit.
+    Numbers count from 1970 when the smallest one does; otherwise they are in the form's
+    unit.
     """
     numbers = [value for entry in found if (value := number(entry.time)) is not None]
     by_size = unit_by_size(min(numbers)) if numbers and given is None else None
@@ -193,8 +215,12 @@ def _times(found: Sequence[_Found], form: TraceForm, given: TimeUnit | None) -> 
     return [(entry, at.at_ms - begin_ms) for entry, at in timed], bad, " and ".join(readings)
 
 
-def _block_size(found: Sequence[_Found], form: TraceForm, known: int | None) -> tuple[int | None, tuple[int, ...]]:
-    """(tokens of a block, sizes that fit as well as any). None where several fit and none is the form's."""
+def _block_size(
+    found: Sequence[_Found], form: TraceForm, known: int | None
+) -> tuple[int | None, tuple[int, ...]]:
+    """(tokens of a block, sizes that fit as well as any). None where several fit and
+    none is the form's.
+    """
     if known is not None or form.block_size_is_certain:
         return known or form.block_tokens, ()
     fitting: Counter[int] = Counter({form.block_tokens: 0})
@@ -218,8 +244,12 @@ def _fresh_ids(found: Sequence[_Found]) -> Iterator[int]:
     return count(max(given, default=-1) + 1)
 
 
-def _block_ids(entry: _Found, size: int, fresh: Iterator[int], *, whole_is_enough: bool) -> tuple[int | str, ...] | BadRow:
-    """The row's ids; ids of its own where it has none, or none for a partial last block."""
+def _block_ids(
+    entry: _Found, size: int, fresh: Iterator[int], *, whole_is_enough: bool
+) -> tuple[int | str, ...] | BadRow:
+    """The row's ids; ids of its own where it has none, or none for a partial last
+    block.
+    """
     wanted = _blocks(entry, size)
     if entry.ids is None:
         return tuple(next(fresh) for _ in range(wanted))

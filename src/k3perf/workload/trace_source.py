@@ -1,4 +1,5 @@
-"""Where a trace comes from: the form, the unit and the block size that were recognised in a file.
+"""Where a trace comes from: the form, the unit and the block size that were recognised
+in a file.
 
 An imported trace keeps this beside it, in ``TRACE.source.json``; a replay reports it.
 """
@@ -13,8 +14,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:
-    """What was recognised in a file. ``times``: how its times were read. ``left_out``: records that
-    were not used, counted by reason. ``shares_prefixes``: whether it says which blocks are equal."""
+    """What was recognised in a file. ``times``: how its times were read. ``left_out``:
+    records that were not used, counted by reason. ``shares_prefixes``: whether it says
+    which blocks are equal.
+    """
 
     file: str
     sha256: str
@@ -29,7 +32,11 @@ class TraceSource:
     @property
     def text(self) -> str:
         """One line for a reader."""
-        blocks = f"blocks of {self.block_tokens} tokens" if self.shares_prefixes else "no block ids, so prompts share nothing"
+        blocks = (
+            f"blocks of {self.block_tokens} tokens"
+            if self.shares_prefixes
+            else "no block ids, so prompts share nothing"
+        )
         return f"{self.file}: {self.form} ({self.container}); times in {self.times}; {blocks}"
 
 
@@ -44,7 +51,9 @@ def source_document(source: TraceSource, trace_sha256: str) -> str:
 
 
 def origin_text(trace: Path, trace_sha256: str) -> str:
-    """Where an imported trace comes from; "" where no file beside it speaks of this very trace."""
+    """Where an imported trace comes from; "" where no file beside it speaks of this
+    very trace.
+    """
     try:
         document: Any = json.loads(source_path(trace).read_text(encoding="utf-8"))
         known = document.pop("trace_sha256") == trace_sha256

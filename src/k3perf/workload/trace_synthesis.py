@@ -1,8 +1,11 @@
-"""A seed to a small trace with the statistics of production chat traffic, in Mooncake's form. Pure; copies no real trace.
+"""A seed to a small trace with the statistics of production chat traffic, in Mooncake's
+form. Pure; copies no real trace.
 
-Like the published conversation trace of a large chat service it has arrivals noted in steps of three seconds, log-normal prompts (median
-near 6,900 tokens, sigma of the logarithm 1.2) and replies (median 350), one block that every prompt begins with, and conversations that
-come back with a longer prompt, so that an unbounded cache would hit about a third of the prompt tokens.
+Like the published conversation trace of a large chat service it has arrivals noted in
+steps of three seconds, log-normal prompts (median near 6,900 tokens, sigma of the
+logarithm 1.2) and replies (median 350), one block that every prompt begins with, and
+conversations that come back with a longer prompt, so that an unbounded cache would hit
+about a third of the prompt tokens.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[Tr
     return tuple(rows)
 
 
-def _block_ids(kept: tuple[int | str, ...], length: int, fresh_ids: Iterator[int]) -> tuple[int | str, ...]:
+def _block_ids(
+    kept: tuple[int | str, ...], length: int, fresh_ids: Iterator[int]
+) -> tuple[int | str, ...]:
     wanted = -(-length // TRACE_BLOCK_TOKENS)
     return (*kept, *(next(fresh_ids) for _ in range(wanted - len(kept))))[:wanted]

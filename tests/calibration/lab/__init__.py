@@ -1,1 +1,3 @@
-"""The gate's calibration: self-test, replay of recordings, simulation, other gates' rules, cost."""
+"""The gate's calibration: self-test, replay of recordings, simulation, other gates'
+rules, cost.
+"""

@@ -1,5 +1,6 @@
-"""What each location of a session's rounds is worth under each shape of noise, and what the gate chooses: the table of ``docs/gate.md``.
-Pure, seeded."""
+"""What each location of a session's rounds is worth under each shape of noise, and what
+the gate chooses: the table of ``docs/gate.md``. Pure, seeded.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +11,52 @@ import numpy as np
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.noise import MetricNoise
-from tests.calibration.lab.simulation import DRAWS, Noise, realised_sigma, session_rounds
 from k3perf.stats.order_statistics import Location
+from tests.calibration.lab.simulation import DRAWS, Noise, realised_sigma, session_rounds
 
 SUITE_CELLS: Final = 20
 DRAWN: Final = 100
 """Recordings of a whole suite that the choice is counted over."""
 
 
-def choices(noise: Noise, plan: MeasurementPlan, *, seed: int = 1, drawn: int) -> Counter[tuple[str, int]]:
+def choices(
+    noise: Noise, plan: MeasurementPlan, *, seed: int = 1, drawn: int
+) -> Counter[tuple[str, int]]:
     """How often each (location, rounds) is chosen from a suite's recorded sessions."""
     rng = np.random.default_rng(seed)
     found: Counter[tuple[str, int]] = Counter()
     for _ in range(drawn):
-        cells = [session_rounds(noise, plan.baseline_sessions, plan.maximum_rounds, rng).tolist() for _ in range(SUITE_CELLS)]
-        recorded = MetricNoise(tuple(tuple(map(tuple, cell)) for cell in cells), plan.maximum_rounds)
+        cells = [
+            session_rounds(noise, plan.baseline_sessions, plan.maximum_rounds, rng).tolist()
+            for _ in range(SUITE_CELLS)
+        ]
+        recorded = MetricNoise(
+            tuple(tuple(map(tuple, cell)) for cell in cells), plan.maximum_rounds
+        )
         taken = recorded.taken(plan.minimum_rounds, plan.maximum_rounds)
         found[str(taken.location), taken.rounds] += 1
     return found
 
 
 def location_table(noises: dict[str, Noise], quarter: float, plan: MeasurementPlan) -> str:
-    """Markdown: per shape the realised standard deviation of a session's value by location and number of rounds, in units of ``quarter``,
-    and the commonest choice."""
+    """Markdown: per shape the realised standard deviation of a session's value by
+    location and number of rounds, in units of ``quarter``, and the commonest choice.
+    """
     counts = (plan.minimum_rounds, 8, plan.maximum_rounds)
     heads = [f"{location}, {' / '.join(map(str, counts))} rounds" for location in Location]
     lines = [f"| noise | {' | '.join(heads)} | chosen |", "| --- " * (len(heads) + 2) + "|"]
     for shape in DRAWS:
         noise = noises[shape]
         cells = [
-            " / ".join(f"{realised_sigma(noise, location, rounds, plan.maximum_rounds) / quarter:.2f}" for rounds in counts)
+            " / ".join(
+                f"{realised_sigma(noise, location, rounds, plan.maximum_rounds) / quarter:.2f}"
+                for rounds in counts
+            )
             for location in Location
         ]
         found = choices(noise, plan, drawn=DRAWN).most_common(2)
-        told = ", ".join(f"{name} of {rounds} rounds ({count} of {DRAWN})" for (name, rounds), count in found)
+        told = ", ".join(
+            f"{name} of {rounds} rounds ({count} of {DRAWN})" for (name, rounds), count in found
+        )
         lines.append(f"| {shape.replace('_', ' ')} | {' | '.join(cells)} | {told} |")
     return "\n".join(lines)

@@ -1,9 +1,10 @@
 """Whole suite runs, made of simulated or recorded sessions. Pure and seeded.
 
-A run draws baseline sessions and candidate sessions of every cell, injects losses into the candidates, and lets the gate buy what it
-asks for. Two ways give the same outcomes (the calibration tests compare them): ``suite_run`` takes the real path over documents
-(propose, pool, compare, buy); ``quick_runs`` calls the same estimators, schedules and decisions on bare series, fifty times as fast, and
-judges several losses on one draw.
+A run draws baseline sessions and candidate sessions of every cell, injects losses into
+the candidates, and lets the gate buy what it asks for. Two ways give the same outcomes
+(the calibration tests compare them): ``suite_run`` takes the real path over documents
+(propose, pool, compare, buy); ``quick_runs`` calls the same estimators, schedules and
+decisions on bare series, fifty times as fast, and judges several losses on one draw.
 """
 
 from __future__ import annotations
@@ -15,41 +16,49 @@ from typing import Final
 
 import numpy as np
 
+from k3perf.baselines.propose import propose
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, judge, next_purchase
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import MetricNoise
-from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
-from k3perf.baselines.propose import propose
 from k3perf.gate.reference import Reference, Subject, cell_reference
 from k3perf.gate.scale import scale_for
 from k3perf.gate.session_values import Limits
-from tests.calibration.lab.simulation import Rounds, cell_of, session_of
 from k3perf.gate.statistical import limits_of, round_looks
-from k3perf.records.metric_definitions import METRICS
+from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import SessionMetrics
+from k3perf.records.metric_definitions import METRICS
+from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
+from tests.calibration.lab.simulation import Rounds, cell_of, session_of
 
 Session = tuple[Mapping[str, Rounds], Mapping[str, Rounds] | None]
-"""A candidate session's losses by metric, and those of the reference session beside it (None: there is none)."""
+"""A candidate session's losses by metric, and those of the reference session beside it
+(None: there is none).
+"""
 
 CellSource = Callable[[np.random.Generator, int], Sequence[Session]]
 """Draws that many sessions of one cell, all of the same build."""
 
 ACCEPTANCE: Final = Acceptance(
-    accepted_by="replay", reason="replayed sessions", accepted_at_utc="2026-01-01T00:00:00Z", commit="none", run_ids=("replay",)
+    accepted_by="replay",
+    reason="replayed sessions",
+    accepted_at_utc="2026-01-01T00:00:00Z",
+    commit="none",
+    run_ids=("replay",),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is replayed: one source per cell, the gated metrics with their relative tolerances, the plan.
+    """What is replayed: one source per cell, the gated metrics with their relative
+    tolerances, the plan.
 
-    Where there are fewer cells than a suite has, the same cells are drawn ``repeats`` times into one run, each time on their own; noise
-    is pooled within a draw, over the cells that there really are.
+    Where there are fewer cells than a suite has, the same cells are drawn ``repeats``
+    times into one run, each time on their own; noise is pooled within a draw, over the
+    cells that there really are.
     """
 
     sources: tuple[CellSource, ...]
@@ -68,10 +77,17 @@ class Setting:
 
     def policy_for(self, gated_metric_count: int) -> Policy:
         """The same in a suite of that many metrics."""
-        return Policy(tolerances=self.tolerances, plan=self.plan, gated_metric_count=gated_metric_count, today=date(2026, 1, 1))
+        return Policy(
+            tolerances=self.tolerances,
+            plan=self.plan,
+            gated_metric_count=gated_metric_count,
+            today=date(2026, 1, 1),
+        )
 
     def loss_of(self, metric: str, tolerances: float) -> float:
-        """A true loss of that many tolerances on the metric's loss scale: 1.5 times 5 % are 7.5 % less throughput or 7.5 % more time."""
+        """A true loss of that many tolerances on the metric's loss scale: 1.5 times 5 %
+        are 7.5 % less throughput or 7.5 % more time.
+        """
         return metric_loss(metric, tolerances * (self.tolerances[metric].loss_ratio or 0.0))
 
 
@@ -83,7 +99,9 @@ def metric_loss(metric: str, loss_ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One cell of one run: the outcome of each metric, what it cost, and the sessions for other rules to judge."""
+    """One cell of one run: the outcome of each metric, what it cost, and the sessions
+    for other rules to judge.
+    """
 
     outcomes: tuple[Outcome, ...]
     round_count: int
@@ -92,35 +110,61 @@ class Replayed:
     candidate_sessions: tuple[Session, ...]
 
 
-def suite_run(setting: Setting, tolerances: float, rng: np.random.Generator) -> tuple[Replayed, ...]:
-    """One run of all cells along the real path; a loss of ``tolerances`` is injected into every metric of every candidate session."""
-    return tuple(cell for _ in range(setting.repeats) for cell in _documents_run(setting, tolerances, rng))
+def suite_run(
+    setting: Setting, tolerances: float, rng: np.random.Generator
+) -> tuple[Replayed, ...]:
+    """One run of all cells along the real path; a loss of ``tolerances`` is injected
+    into every metric of every candidate session.
+    """
+    return tuple(
+        cell for _ in range(setting.repeats) for cell in _documents_run(setting, tolerances, rng)
+    )
 
 
-def _documents_run(setting: Setting, tolerances: float, rng: np.random.Generator) -> Iterator[Replayed]:
+def _documents_run(
+    setting: Setting, tolerances: float, rng: np.random.Generator
+) -> Iterator[Replayed]:
     plan = setting.plan
     drawn = _draw(setting, rng)
     policy = setting.policy()
     baselines = []
     for index, sessions in enumerate(drawn):
-        recorded = cell_of(f"cell{index}", _sessions(sessions[: plan.baseline_sessions], "b"), mode=setting.mode)
-        baselines.append(propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE))
+        recorded = cell_of(
+            f"cell{index}", _sessions(sessions[: plan.baseline_sessions], "b"), mode=setting.mode
+        )
+        baselines.append(
+            propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
+        )
     policy = policy.with_noise_of(baselines)
     for baseline, sessions in zip(baselines, drawn, strict=True):
-        candidates = tuple(_with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :])
-        yield _replay_documents(baseline, tuple(sessions[: plan.baseline_sessions]), candidates, policy)
+        candidates = tuple(
+            _with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :]
+        )
+        yield _replay_documents(
+            baseline, tuple(sessions[: plan.baseline_sessions]), candidates, policy
+        )
 
 
 def _draw(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
-    return [source(rng, setting.plan.baseline_sessions + setting.plan.maximum_sessions) for source in setting.sources]
+    return [
+        source(rng, setting.plan.baseline_sessions + setting.plan.maximum_sessions)
+        for source in setting.sources
+    ]
 
 
-def _replay_documents(baseline: Baseline, recorded: tuple[Session, ...], candidates: tuple[Session, ...], policy: Policy) -> Replayed:
+def _replay_documents(
+    baseline: Baseline,
+    recorded: tuple[Session, ...],
+    candidates: tuple[Session, ...],
+    policy: Policy,
+) -> Replayed:
     """Measure, ask, buy, until nothing more is bought or there is no more to have."""
     plan = policy.plan
     bought = [plan.minimum_rounds] * plan.minimum_sessions
     while True:
-        cell = cell_of(baseline.config, _sessions(candidates[: len(bought)], "c", bought), mode=plan.mode)
+        cell = cell_of(
+            baseline.config, _sessions(candidates[: len(bought)], "c", bought), mode=plan.mode
+        )
         verdict = compare(baseline, cell, policy)
         wanted = _buy(bought, verdict.buy_until_sessions, verdict.buy_until_rounds)
         if wanted == bought:
@@ -131,16 +175,26 @@ def _replay_documents(baseline: Baseline, recorded: tuple[Session, ...], candida
 
 def _buy(bought: list[int], sessions: int, rounds: int) -> list[int]:
     """The rounds of each session after a purchase; unchanged where there is none."""
-    return [max(had, rounds) for had in bought] + [rounds] * (sessions - len(bought)) if sessions else bought
+    return (
+        [max(had, rounds) for had in bought] + [rounds] * (sessions - len(bought))
+        if sessions
+        else bought
+    )
 
 
-def _sessions(sessions: Sequence[Session], prefix: str, rounds: Sequence[int] | None = None) -> list[SessionMetrics]:
+def _sessions(
+    sessions: Sequence[Session], prefix: str, rounds: Sequence[int] | None = None
+) -> list[SessionMetrics]:
     made = []
     for index, (own, beside) in enumerate(sessions):
         count = None if rounds is None else rounds[index]
         name = f"{prefix}{index}"
         pair_id = None if beside is None else name
-        made.append(session_of(name, {metric: losses[:count] for metric, losses in own.items()}, pair_id=pair_id))
+        made.append(
+            session_of(
+                name, {metric: losses[:count] for metric, losses in own.items()}, pair_id=pair_id
+            )
+        )
         if beside is not None:
             cut = {metric: losses[:count] for metric, losses in beside.items()}
             made.append(session_of(f"{name}r", cut, arm=Arm.REFERENCE, pair_id=pair_id))
@@ -158,8 +212,12 @@ def _with_loss(setting: Setting, session: Session, tolerances: float) -> Session
     return lost, beside
 
 
-def quick_runs(setting: Setting, tolerances: Sequence[float], rng: np.random.Generator) -> list[tuple[Replayed, ...]]:
-    """One draw of all cells, judged at each loss: per loss what ``suite_run`` gives for it with a generator in the same state."""
+def quick_runs(
+    setting: Setting, tolerances: Sequence[float], rng: np.random.Generator
+) -> list[tuple[Replayed, ...]]:
+    """One draw of all cells, judged at each loss: per loss what ``suite_run`` gives for
+    it with a generator in the same state.
+    """
     runs: list[list[Replayed]] = [[] for _ in tolerances]
     policy = setting.policy()
     for _ in range(setting.repeats):
@@ -168,7 +226,10 @@ def quick_runs(setting: Setting, tolerances: Sequence[float], rng: np.random.Gen
         cells = _quick_cells(setting, policy, recorded)
         for run, lost in zip(runs, tolerances, strict=True):
             for cell, known, sessions in zip(cells, recorded, drawn, strict=True):
-                candidates = tuple(_with_loss(setting, item, lost) for item in sessions[setting.plan.baseline_sessions :])
+                candidates = tuple(
+                    _with_loss(setting, item, lost)
+                    for item in sessions[setting.plan.baseline_sessions :]
+                )
                 run.append(_replay_series(cell, known, candidates, setting.plan))
     return [tuple(run) for run in runs]
 
@@ -177,19 +238,25 @@ Judge = tuple[str, Reference, Limits, tuple[Look, ...]]
 """A metric of a cell, ready to judge."""
 
 
-def _quick_cells(setting: Setting, policy: Policy, recorded: Sequence[Sequence[Session]]) -> list[list[Judge]]:
+def _quick_cells(
+    setting: Setting, policy: Policy, recorded: Sequence[Sequence[Session]]
+) -> list[list[Judge]]:
     """Per cell what each metric is judged against."""
     plan = setting.plan
     cells: list[list[Judge]] = [[] for _ in recorded]
     for metric, tolerance in setting.tolerances.items():
-        series = [tuple(_difference(session, metric) for session in sessions) for sessions in recorded]
+        series = [
+            tuple(_difference(session, metric) for session in sessions) for sessions in recorded
+        ]
         counts = [min(map(len, cell)) for cell in series]
         noise = MetricNoise(tuple(series), min(counts))
         subject = Subject(METRICS[metric], tolerance, scale_for(METRICS[metric], tolerance), "")
         limits = limits_of(subject, policy)
         for judges, cell, count in zip(cells, series, counts, strict=True):
             rounds = (plan.minimum_rounds, plan.maximum_rounds)
-            reference = cell_reference(cell, noise, count, rounds, spread_over_noise_ratio=policy.spread_over_noise_ratio)
+            reference = cell_reference(
+                cell, noise, count, rounds, spread_over_noise_ratio=policy.spread_over_noise_ratio
+            )
             judges.append((metric, reference, limits, round_looks(reference, plan)))
     return cells
 
@@ -201,8 +268,15 @@ def _difference(session: Session, metric: str) -> tuple[float, ...]:
     return tuple(loss - other for loss, other in zip(own[metric], beside[metric], strict=True))
 
 
-def _replay_series(judges: list[Judge], recorded: tuple[Session, ...], candidates: tuple[Session, ...], plan: MeasurementPlan) -> Replayed:
-    """As ``_replay_documents``; a metric that is decided is not judged again, since no later look can change it."""
+def _replay_series(
+    judges: list[Judge],
+    recorded: tuple[Session, ...],
+    candidates: tuple[Session, ...],
+    plan: MeasurementPlan,
+) -> Replayed:
+    """As ``_replay_documents``; a metric that is decided is not judged again, since no
+    later look can change it.
+    """
     series = [[_difference(session, metric) for session in candidates] for metric, *_ in judges]
     decisions: list[Decision | None] = [None] * len(judges)
     bought = [plan.minimum_rounds] * plan.minimum_sessions
@@ -213,15 +287,26 @@ def _replay_series(judges: list[Judge], recorded: tuple[Session, ...], candidate
                 cut = [losses[:count] for losses, count in zip(series[index], bought, strict=False)]
                 decisions[index] = judge(cut, reference, limits, looks)
         found = [decision for decision in decisions if decision is not None]
-        wanted = _buy(bought, *next_purchase((decision.need_sessions, decision.need_rounds) for decision in found))
+        wanted = _buy(
+            bought,
+            *next_purchase((decision.need_sessions, decision.need_rounds) for decision in found),
+        )
         if wanted == bought:
-            return Replayed(tuple(decision.outcome for decision in found), sum(bought), len(bought), recorded, candidates)
+            return Replayed(
+                tuple(decision.outcome for decision in found),
+                sum(bought),
+                len(bought),
+                recorded,
+                candidates,
+            )
         bought = wanted
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over many runs. Rates come from them with ``stats.proportion.clopper_pearson``."""
+    """Counts over many runs. Rates come from them with
+    ``stats.proportion.clopper_pearson``.
+    """
 
     runs: int = 0
     red_runs: int = 0

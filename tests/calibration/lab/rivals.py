@@ -1,7 +1,8 @@
-"""The rules that other suites gate by, on the same sessions that the gate judges: what the self-test compares itself with. Pure.
+"""The rules that other suites gate by, on the same sessions that the gate judges: what
+the self-test compares itself with. Pure.
 
-Each rule sees what it sees in its own home: raw values of one candidate run (one session) and of recorded runs, in order of time. None
-knows a reference arm.
+Each rule sees what it sees in its own home: raw values of one candidate run (one
+session) and of recorded runs, in order of time. None knows a reference arm.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tests.calibration.lab.simulation import Rounds, value_of
 from k3perf.stats.location import mean, sample_variance
+from tests.calibration.lab.simulation import Rounds, value_of
 
 
 class Seen(NamedTuple):
-    """What a rule may look at: recorded sessions' and the candidate session's losses by round, and each session's time (the mean over its
-    rounds, 1 being no loss)."""
+    """What a rule may look at: recorded sessions' and the candidate session's losses by
+    round, and each session's time (the mean over its rounds, 1 being no loss).
+    """
 
     metric: str
     recorded: Sequence[Rounds]
@@ -37,7 +39,9 @@ def run_time(losses: Rounds) -> float:
 
 def seen(metric: str, recorded: Sequence[Rounds], candidate: Rounds) -> Seen:
     """The sessions as the rules see them."""
-    return Seen(metric, recorded, candidate, [run_time(losses) for losses in recorded], run_time(candidate))
+    return Seen(
+        metric, recorded, candidate, [run_time(losses) for losses in recorded], run_time(candidate)
+    )
 
 
 def _fixed(limit_ratio: float) -> Rule:
@@ -50,9 +54,13 @@ def _fixed(limit_ratio: float) -> Rule:
 
 
 def _pytest_benchmark_mean_5(sessions: Seen) -> bool:
-    """``--benchmark-compare-fail=mean:5%``: the mean may not grow by more than 5 %, whatever the metric; for a throughput that is a
-    gain."""
-    before, now = (mean([value_of(sessions.metric, loss) for loss in run]) for run in (sessions.recorded[-1], sessions.candidate))
+    """``--benchmark-compare-fail=mean:5%``: the mean may not grow by more than 5 %,
+    whatever the metric; for a throughput that is a gain.
+    """
+    before, now = (
+        mean([value_of(sessions.metric, loss) for loss in run])
+        for run in (sessions.recorded[-1], sessions.candidate)
+    )
     return now / before - 1 > 0.05
 
 
@@ -62,7 +70,9 @@ def _twice_the_last(sessions: Seen) -> bool:
 
 
 def _rolling_p95(share: float) -> Rule:
-    """TensorRT-LLM's: throughput below ``share`` of the 95th percentile of the means of three successive runs (linear interpolation)."""
+    """TensorRT-LLM's: throughput below ``share`` of the 95th percentile of the means of
+    three successive runs (linear interpolation).
+    """
 
     def rule(sessions: Seen) -> bool:
         rates = [1 / time for time in sessions.recorded_times]
@@ -70,13 +80,17 @@ def _rolling_p95(share: float) -> Rule:
         place = 0.95 * (len(rolling) - 1)
         low = math.floor(place)
         high = min(low + 1, len(rolling) - 1)
-        return 1 / sessions.candidate_time < share * (rolling[low] + (place - low) * (rolling[high] - rolling[low]))
+        return 1 / sessions.candidate_time < share * (
+            rolling[low] + (place - low) * (rolling[high] - rolling[low])
+        )
 
     return rule
 
 
 def _welch(sessions: Seen) -> bool:
-    """Welch's t-test on the rounds of two runs, two-sided at 5 %, in the direction of a loss (as scipy.stats.ttest_ind, equal_var=False)."""
+    """Welch's t-test on the rounds of two runs, two-sided at 5 %, in the direction of a
+    loss (as scipy.stats.ttest_ind, equal_var=False).
+    """
     from scipy.special import stdtr
 
     now, before = sessions.candidate, sessions.recorded[-1]

@@ -1,7 +1,9 @@
-"""The gate on trial: no-change and injected-loss runs of simulated and recorded sessions, beside the rules of others. Pure; returns text.
+"""The gate on trial: no-change and injected-loss runs of simulated and recorded
+sessions, beside the rules of others. Pure; returns text.
 
-Every figure carries its exact 95 % binomial interval. Replays of recorded sessions reuse the same sessions in many splits, so their
-intervals say how well the replay is counted, not how well a dozen sessions know the machine.
+Every figure carries its exact 95 % binomial interval. Replays of recorded sessions
+reuse the same sessions in many splits, so their intervals say how well the replay is
+counted, not how well a dozen sessions know the machine.
 """
 
 from __future__ import annotations
@@ -14,11 +16,27 @@ import numpy as np
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.records.outcome import Outcome
-from tests.calibration.lab.replay import CellSource, Replayed, Session, Setting, metric_loss, quick_runs
-from tests.calibration.lab.rivals import RIVALS, seen
-from tests.calibration.lab.simulation import SHAPES, Matrix, Noise, Rounds, paired_rounds, realised_sigma, session_rounds, session_sigma_for
 from k3perf.stats.order_statistics import Location
 from k3perf.stats.proportion import clopper_pearson
+from tests.calibration.lab.replay import (
+    CellSource,
+    Replayed,
+    Session,
+    Setting,
+    metric_loss,
+    quick_runs,
+)
+from tests.calibration.lab.rivals import RIVALS, seen
+from tests.calibration.lab.simulation import (
+    SHAPES,
+    Matrix,
+    Noise,
+    Rounds,
+    paired_rounds,
+    realised_sigma,
+    session_rounds,
+    session_sigma_for,
+)
 
 SUITE_METRICS: Final = 60
 GATED: Final = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
@@ -26,7 +44,11 @@ THE_GATE: Final = "k3perf gate"
 LOSSES: Final = (0.0, 0.5, 1.5)
 """True losses of a trial, in tolerances."""
 
-_LOSS_WORDS: Final = {0.0: "without a change", 0.5: "at half the tolerance", 1.5: "at 1.5 x tolerance"}
+_LOSS_WORDS: Final = {
+    0.0: "without a change",
+    0.5: "at half the tolerance",
+    1.5: "at 1.5 x tolerance",
+}
 
 
 @dataclass(slots=True)
@@ -44,7 +66,9 @@ class Counts:
 
 @dataclass(slots=True)
 class Trial:
-    """One source of noise: rule to counts, at no change, half the tolerance and one and a half tolerances."""
+    """One source of noise: rule to counts, at no change, half the tolerance and one and
+    a half tolerances.
+    """
 
     name: str
     note: str
@@ -59,13 +83,25 @@ def simulated_source(noises: dict[str, Noise], round_count: int, *, paired: bool
 
     def draw(rng: np.random.Generator, count: int) -> list[Session]:
         if not paired:
-            made = {metric: _tuples(session_rounds(noise, count, round_count, rng)) for metric, noise in noises.items()}
-            return [({metric: sessions[index] for metric, sessions in made.items()}, None) for index in range(count)]
-        pairs = {metric: paired_rounds(noise, count, round_count, rng) for metric, noise in noises.items()}
+            made = {
+                metric: _tuples(session_rounds(noise, count, round_count, rng))
+                for metric, noise in noises.items()
+            }
+            return [
+                ({metric: sessions[index] for metric, sessions in made.items()}, None)
+                for index in range(count)
+            ]
+        pairs = {
+            metric: paired_rounds(noise, count, round_count, rng)
+            for metric, noise in noises.items()
+        }
         own = {metric: _tuples(arms[0]) for metric, arms in pairs.items()}
         beside = {metric: _tuples(arms[1]) for metric, arms in pairs.items()}
         return [
-            ({metric: own[metric][index] for metric in pairs}, {metric: beside[metric][index] for metric in pairs})
+            (
+                {metric: own[metric][index] for metric in pairs},
+                {metric: beside[metric][index] for metric in pairs},
+            )
             for index in range(count)
         ]
 
@@ -85,41 +121,68 @@ def simulated_setting(
     metrics: tuple[str, ...] = GATED,
     on_top: bool = False,
 ) -> Setting:
-    """60 gated metrics over cells whose session values, of the plan's ``maximum_rounds``, have a standard deviation of ``noise_share`` of
-    the tolerance, slow rounds and slides included. Rounds scatter as much as sessions differ.
+    """60 gated metrics over cells whose session values, of the plan's
+    ``maximum_rounds``, have a standard deviation of ``noise_share`` of the tolerance,
+    slow rounds and slides included. Rounds scatter as much as sessions differ.
 
-    ``on_top``: slow rounds and slides are added to normal noise of that size instead, so that together they exceed it.
+    ``on_top``: slow rounds and slides are added to normal noise of that size instead,
+    so that together they exceed it.
     """
     noises = {
-        metric: simulated_noise("normal" if on_top else shape, noise_share * metric_loss(metric, tolerance), plan) for metric in metrics
+        metric: simulated_noise(
+            "normal" if on_top else shape, noise_share * metric_loss(metric, tolerance), plan
+        )
+        for metric in metrics
     }
-    shaped = {metric: Noise(shape, noise.session_sigma, noise.round_sigma) for metric, noise in noises.items()}
+    shaped = {
+        metric: Noise(shape, noise.session_sigma, noise.round_sigma)
+        for metric, noise in noises.items()
+    }
     source = simulated_source(shaped, plan.maximum_rounds, paired=plan.mode == "reference")
-    return Setting((source,) * (SUITE_METRICS // len(metrics)), dict.fromkeys(metrics, Tolerance(loss_ratio=tolerance)), plan)
+    return Setting(
+        (source,) * (SUITE_METRICS // len(metrics)),
+        dict.fromkeys(metrics, Tolerance(loss_ratio=tolerance)),
+        plan,
+    )
 
 
 def simulated_noise(shape: str, total: float, plan: MeasurementPlan) -> Noise:
-    """Noise of a shape whose session values have a standard deviation of ``total``; where slow rounds alone exceed it, they come on top of
-    normal noise of that size."""
+    """Noise of a shape whose session values have a standard deviation of ``total``;
+    where slow rounds alone exceed it, they come on top of normal noise of that size.
+    """
     paired = plan.mode == "reference"
     try:
-        sigma = session_sigma_for(shape, total, steadiest(shape, plan), plan.maximum_rounds, paired=paired)
+        sigma = session_sigma_for(
+            shape, total, steadiest(shape, plan), plan.maximum_rounds, paired=paired
+        )
     except ValueError:
-        sigma = session_sigma_for("normal", total, Location.MEDIAN, plan.maximum_rounds, paired=paired)
+        sigma = session_sigma_for(
+            "normal", total, Location.MEDIAN, plan.maximum_rounds, paired=paired
+        )
     return Noise(shape, sigma, sigma)
 
 
 def steadiest(shape: str, plan: MeasurementPlan) -> Location:
-    """The location that a shape's noise is measured with. Pairs may stand out either way, so that there only the median serves."""
-    return Location.LOWER_QUARTILE if shape == "outlier_contaminated" and plan.mode != "reference" else Location.MEDIAN
+    """The location that a shape's noise is measured with. Pairs may stand out either
+    way, so that there only the median serves.
+    """
+    return (
+        Location.LOWER_QUARTILE
+        if shape == "outlier_contaminated" and plan.mode != "reference"
+        else Location.MEDIAN
+    )
 
 
 def run_trial(name: str, note: str, setting: Setting, *, runs: int, seed: int) -> Trial:
-    """Judge ``runs`` suite runs at no change, at half the tolerance and at one and a half tolerances, by every rule."""
+    """Judge ``runs`` suite runs at no change, at half the tolerance and at one and a
+    half tolerances, by every rule.
+    """
     trial = Trial(name, note)
     rng = np.random.default_rng(seed)
     for _ in range(runs):
-        for counts, run in zip((trial.clean, trial.half, trial.lost), quick_runs(setting, LOSSES, rng), strict=True):
+        for counts, run in zip(
+            (trial.clean, trial.half, trial.lost), quick_runs(setting, LOSSES, rng), strict=True
+        ):
             _count_run(counts, run)
     return trial
 
@@ -128,7 +191,9 @@ def _count_run(counts: dict[str, Counts], run: Sequence[Replayed]) -> None:
     gate = counts.setdefault(THE_GATE, Counts())
     outcomes = [outcome for cell in run for outcome in cell.outcomes]
     _add(gate, [outcome is Outcome.REGRESSED for outcome in outcomes])
-    gate.undecided += sum(outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID) for outcome in outcomes)
+    gate.undecided += sum(
+        outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID) for outcome in outcomes
+    )
     gate.rounds += sum(cell.round_count for cell in run)
     gate.cells += len(run)
     views = [
@@ -141,13 +206,22 @@ def _count_run(counts: dict[str, Counts], run: Sequence[Replayed]) -> None:
 
 
 def in_order_of_time(setting: Setting) -> str:
-    """The outcomes when each cell's sessions are taken in order instead of at random: what a slide from session to session does."""
+    """The outcomes when each cell's sessions are taken in order instead of at random:
+    what a slide from session to session does.
+    """
     told = []
-    for loss, run in zip(LOSSES, quick_runs(setting, LOSSES, np.random.default_rng(0)), strict=True):
+    for loss, run in zip(
+        LOSSES, quick_runs(setting, LOSSES, np.random.default_rng(0)), strict=True
+    ):
         outcomes = [outcome for cell in run[: len(setting.sources)] for outcome in cell.outcomes]
-        counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes)
+        counts = ", ".join(
+            f"{outcomes.count(outcome)} {outcome}" for outcome in Outcome if outcome in outcomes
+        )
         told.append(f"{counts} {_LOSS_WORDS[loss]}")
-    return f"In order of recording, the first {setting.plan.baseline_sessions} sessions against the next ones: {'; '.join(told)}."
+    return (
+        f"In order of recording, the first {setting.plan.baseline_sessions} sessions against the"
+        f" next ones: {'; '.join(told)}."
+    )
 
 
 def _add(counts: Counts, alarms: Sequence[bool]) -> None:
@@ -169,12 +243,16 @@ def render(trials: Iterable[Trial]) -> str:
     for trial in trials:
         parts += [f"### {trial.name}", "", trial.note, ""]
         parts.append(
-            "| rule | clean runs red | red at half the tolerance | clean metrics alarmed | 1.5 x tolerance caught | undecided, clean | undecided, lost |"
+            "| rule | clean runs red | red at half the tolerance | clean metrics alarmed | 1.5 x"
+            " tolerance caught | undecided, clean | undecided, lost |"
         )
         parts.append("| --- | --- | --- | --- | --- | --- | --- |")
         for rule, clean in trial.clean.items():
             half, lost = trial.half[rule], trial.lost[rule]
-            undecided = [rate(counts.undecided, counts.metrics) if rule == THE_GATE else "-" for counts in (clean, lost)]
+            undecided = [
+                rate(counts.undecided, counts.metrics) if rule == THE_GATE else "-"
+                for counts in (clean, lost)
+            ]
             cells = [
                 rule,
                 rate(clean.red_runs, clean.runs),
@@ -187,17 +265,24 @@ def render(trials: Iterable[Trial]) -> str:
         gate_clean, gate_lost = trial.clean[THE_GATE], trial.lost[THE_GATE]
         parts += [
             "",
-            f"Rounds per cell that the gate bought: {gate_clean.rounds / gate_clean.cells:.1f} without a change, "
-            f"{gate_lost.rounds / gate_lost.cells:.1f} at 1.5 x tolerance ({trial.clean[THE_GATE].runs} clean runs of "
-            f"{gate_clean.metrics // gate_clean.runs} metrics).",
+            (
+                f"Rounds per cell that the gate bought: {gate_clean.rounds / gate_clean.cells:.1f}"
+                f" without a change, {gate_lost.rounds / gate_lost.cells:.1f} at 1.5 x tolerance"
+                f" ({trial.clean[THE_GATE].runs} clean runs of"
+                f" {gate_clean.metrics // gate_clean.runs} metrics)."
+            ),
             "",
         ]
         parts += [trial.remark, ""] if trial.remark else []
     return "\n".join(parts)
 
 
-def simulated_trials(*, runs: int, seed: int, plan: MeasurementPlan, shapes: Sequence[str] = SHAPES) -> list[Trial]:
-    """One trial per shape of noise at the hardest noise promised: a quarter of the tolerance between sessions."""
+def simulated_trials(
+    *, runs: int, seed: int, plan: MeasurementPlan, shapes: Sequence[str] = SHAPES
+) -> list[Trial]:
+    """One trial per shape of noise at the hardest noise promised: a quarter of the
+    tolerance between sessions.
+    """
     return [
         run_trial(
             f"{shape.replace('_', ' ')} noise, {plan.mode} mode",
@@ -219,6 +304,7 @@ def _simulated_note(shape: str, plan: MeasurementPlan) -> str:
         for rounds in (plan.maximum_rounds, plan.minimum_rounds)
     )
     return (
-        f"Simulated: {SUITE_METRICS // len(GATED)} cells x {len(GATED)} metrics, tolerance 5 %; the {location} of {plan.maximum_rounds} rounds "
-        f"has a standard deviation between sessions of {most:.2f} quarters of the tolerance, that of {plan.minimum_rounds} rounds {least:.2f}."
+        f"Simulated: {SUITE_METRICS // len(GATED)} cells x {len(GATED)} metrics, tolerance 5 %; the"
+        f" {location} of {plan.maximum_rounds} rounds has a standard deviation between sessions of"
+        f" {most:.2f} quarters of the tolerance, that of {plan.minimum_rounds} rounds {least:.2f}."
     )

@@ -1,14 +1,19 @@
-"""A stand-in engine for whole runs of the plugin: answers every route that the harness uses, tokens at a stated pace, readings as told.
+"""A stand-in engine for whole runs of the plugin: answers every route that the harness
+uses, tokens at a stated pace, readings as told.
 
-Started in vLLM's place by a launcher script: takes the arguments of ``python -m vllm.entrypoints.openai.api_server``. Behaviour comes from
-the JSON file in K3PERF_STAND_IN: ``token_s`` (what a token takes on the stand-in's own clock, which ``own_clock`` puts on the samples),
-``real_token_s`` (how long it really waits for a token, 0 by default), ``identity`` (overrides of what each rank says of itself),
+Started in vLLM's place by a launcher script: takes the arguments of ``python -m
+vllm.entrypoints.openai.api_server``. Behaviour comes from the JSON file in
+K3PERF_STAND_IN: ``token_s`` (what a token takes on the stand-in's own clock, which
+``own_clock`` puts on the samples), ``real_token_s`` (how long it really waits for a
+token, 0 by default), ``identity`` (overrides of what each rank says of itself),
 ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
-``die_once`` (a file that the engine makes when it dies after twelve requests; where it is there no engine dies),
-``die_at_reset`` (it dies when its peaks are to be read anew), ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further
-rank has), ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call), ``absent_engines`` (data-parallel engines that
-cannot write into the harness's directory). It has as many ranks as tensor and data parallelism ask for, and like vLLM returns the answers of
-the first data-parallel engine alone.
+``die_once`` (a file that the engine makes when it dies after twelve requests; where it
+is there no engine dies), ``die_at_reset`` (it dies when its peaks are to be read anew),
+``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has),
+``rss_bytes``, ``call_log`` (a file that gets the name of every remote call),
+``absent_engines`` (data-parallel engines that cannot write into the harness's
+directory). It has as many ranks as tensor and data parallelism ask for, and like vLLM
+returns the answers of the first data-parallel engine alone.
 """
 
 import argparse
@@ -22,19 +27,33 @@ from pathlib import Path
 
 import yaml
 
-SERVER_INFO = json.loads((Path(__file__).parent.parent.parent / "unit" / "metrics" / "server_info_0_32_0_cpu.json").read_text())
-BEHAVIOUR = json.loads(Path(os.environ["K3PERF_STAND_IN"]).read_text()) if os.environ.get("K3PERF_STAND_IN") else {}
+SERVER_INFO = json.loads(
+    (
+        Path(__file__).parent.parent.parent / "unit" / "metrics" / "server_info_0_32_0_cpu.json"
+    ).read_text()
+)
+BEHAVIOUR = (
+    json.loads(Path(os.environ["K3PERF_STAND_IN"]).read_text())
+    if os.environ.get("K3PERF_STAND_IN")
+    else {}
+)
 LINES = (
     "INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {}",
     "INFO 01-01 00:00:00 [cpu_model_runner.py:68] Starting to load model stand-in...",
-    "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model) took 0.10 s",
+    (
+        "INFO 01-01 00:00:00 [core.py:402] init engine (profile, create kv cache, warmup model)"
+        " took 0.10 s"
+    ),
     "INFO 01-01 00:00:00 [launcher.py:186] Available routes are:",
     "INFO:     Application startup complete.",
 )
 
 
 def die():
-    sys.stderr.write("(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as told\n")
+    sys.stderr.write(
+        "(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as"
+        " told\n"
+    )
     sys.stderr.flush()
     os._exit(13)
 
@@ -60,7 +79,11 @@ class State:
         kv_bytes = 1 << 20 if self.config.get("kv-cache-dtype") == "fp8" else 2 << 20
         return {
             "rank": rank,
-            "weights_bytes": BEHAVIOUR.get("weights_bytes", 1 << 20) + rank * BEHAVIOUR.get("rank_step_bytes", 0) + self.held["weights"],
+            "weights_bytes": (
+                BEHAVIOUR.get("weights_bytes", 1 << 20)
+                + rank * BEHAVIOUR.get("rank_step_bytes", 0)
+                + self.held["weights"]
+            ),
             "kv_cache_bytes": kv_bytes,
             "resident_bytes": (1 << 20) + sum(self.held.values()),
             "peak_resident_bytes": (1 << 20) + sum(self.held.values()),
@@ -83,10 +106,14 @@ class State:
                 "device_names": ["stand-in"],
                 **BEHAVIOUR.get("identity", {}),
             }
-            return self.answers(arguments, [{"rank": rank, **identity} for rank in range(self.rank_count)])
+            return self.answers(
+                arguments, [{"rank": rank, **identity} for rank in range(self.rank_count)]
+            )
         if method == "k3perf_new_compiled_files":
             nothing = {"new_folders": [], "new_count": 0, "problem": ""}
-            return self.answers(arguments[2:], [{"rank": rank, **nothing} for rank in range(self.rank_count)])
+            return self.answers(
+                arguments[2:], [{"rank": rank, **nothing} for rank in range(self.rank_count)]
+            )
         if method == "k3perf_reset_peaks" and BEHAVIOUR.get("die_at_reset"):
             die()
         if method == "k3perf_slow_down":
@@ -166,8 +193,17 @@ class Handler(BaseHTTPRequestHandler):
         prompt_count = len(body["prompt"])
         for index in range(body["max_tokens"]):
             time.sleep(BEHAVIOUR.get("real_token_s", 0.0))
-            usage = {"prompt_tokens": prompt_count, "completion_tokens": index + 1, "total_tokens": prompt_count + index + 1}
-            self.event({"choices": [{"index": 0, "text": "t", "token_ids": [5], "finish_reason": None}], "usage": usage})
+            usage = {
+                "prompt_tokens": prompt_count,
+                "completion_tokens": index + 1,
+                "total_tokens": prompt_count + index + 1,
+            }
+            self.event(
+                {
+                    "choices": [{"index": 0, "text": "t", "token_ids": [5], "finish_reason": None}],
+                    "usage": usage,
+                }
+            )
             with state.lock:
                 state.token_count += 1
         self.event({"choices": [], "usage": usage})
@@ -183,12 +219,24 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    request_queue_size = 64  # the default of 5 makes the sixth of eight simultaneous connections wait a second
+    request_queue_size = (
+        # the default of 5 makes the sixth of eight simultaneous connections wait a
+        # second
+        64
+    )
 
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("-m", "--config", "--host", "--port", "--served-model-name", "--worker-extension-cls", "--load-format"):
+    for name in (
+        "-m",
+        "--config",
+        "--host",
+        "--port",
+        "--served-model-name",
+        "--worker-extension-cls",
+        "--load-format",
+    ):
         parser.add_argument(name)
     options = parser.parse_args()
     config = yaml.safe_load(Path(options.config).read_text())

@@ -1,8 +1,10 @@
-"""A clock of its own for stand-in engines: tests of whole runs then do not depend on how busy the machine is.
+"""A clock of its own for stand-in engines: tests of whole runs then do not depend on
+how busy the machine is.
 
-A stand-in says at GET /stand_in what a token takes. It does not wait that long: the round is played for
-real (plan, client, HTTP, process tree), and the times of its samples are then those of an engine that
-works at the stated pace. Pytest loads this as a plugin in the process under test.
+A stand-in says at GET /stand_in what a token takes. It does not wait that long: the
+round is played for real (plan, client, HTTP, process tree), and the times of its
+samples are then those of an engine that works at the stated pace. Pytest loads this as
+a plugin in the process under test.
 """
 
 from __future__ import annotations
@@ -17,12 +19,20 @@ from typing import Any
 
 import pytest
 
-ENGINE_NOISE, ROUND_NOISE = 0.004, 0.01  # relative; an engine that never varies would be compared exactly
+ENGINE_NOISE, ROUND_NOISE = (
+    0.004,
+    0.01,
+)  # relative; an engine that never varies would be compared exactly
 
 
 def wear(root: str) -> str:
-    """The text of a conftest.py that puts this clock on the runs of a suite; ``root``: this file's folder."""
-    return f"import sys\n\nsys.path.insert(0, {root!r})\nfrom own_clock import pytest_runtestloop  # noqa: F401\n"
+    """The text of a conftest.py that puts this clock on the runs of a suite; ``root``:
+    this file's folder.
+    """
+    return (
+        f"import sys\n\nsys.path.insert(0, {root!r})\nfrom own_clock import pytest_runtestloop  #"
+        " noqa: F401\n"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,8 +43,12 @@ def pytest_runtestloop(session: Any) -> None:
     from k3perf.engine import process_tree, supervisor
     from k3perf.run import live
 
-    supervisor._POLL_S, process_tree._ORDERLY_POLL_S = 0.05, 0.02  # a stand-in starts and ends sooner than an engine
-    gc.freeze()  # a round begins with a full collection, which then looks at what is new alone
+    supervisor._POLL_S, process_tree._ORDERLY_POLL_S = (
+        0.05,
+        0.02,
+    )  # a stand-in starts and ends sooner than an engine
+    # a round begins with a full collection, which then looks at what is new alone
+    gc.freeze()
     real, engines, rounds = live.run_round, {}, []
 
     def run_round(plan: Any, *, base_url: str, **rest: Any) -> Any:
@@ -53,7 +67,8 @@ def pytest_runtestloop(session: Any) -> None:
 
 
 def at_pace(plan: Any, seen: Any, token_ns: float) -> Any:
-    """The round with the times of an engine that gives a token each ``token_ns`` and serves any number at once.
+    """The round with the times of an engine that gives a token each ``token_ns`` and
+    serves any number at once.
 
     The round ends when it really ended, so that its window lies in the past.
     """
@@ -76,7 +91,11 @@ def at_pace(plan: Any, seen: Any, token_ns: float) -> Any:
         for chunk in sample.chunks:
             count += chunk.token_count
             chunks.append(replace(chunk, at_ns=round(begin_ns + token_ns * count)))
-        times = {"scheduled_ns": round(begin_ns), "sent_ns": round(begin_ns), "end_ns": chunks[-1].at_ns}
+        times = {
+            "scheduled_ns": round(begin_ns),
+            "sent_ns": round(begin_ns),
+            "end_ns": chunks[-1].at_ns,
+        }
         samples.append(replace(sample, chunks=tuple(chunks), **times))
     lags = {"client_lag_p99_ns": 0, "schedule_lag_p99_ns": 0}
     return replace(seen, samples=tuple(samples), start_ns=start_ns, **lags)

@@ -16,12 +16,16 @@ def shipped(name: str) -> dict[str, Any]:
 
 
 def kimi_k3() -> dict[str, Any]:
-    """Kimi K3 as published: 93 layers, 24 of them latent attention, MXFP4 routed experts."""
+    """Kimi K3 as published: 93 layers, 24 of them latent attention, MXFP4 routed
+    experts.
+    """
     return shipped("kimi-k3")
 
 
 def k3_slice(layers: int, experts: int) -> dict[str, Any]:
-    """A TP=8 rank's slice of Kimi K3 with fewer layers and experts, in BF16: the proxies measured on an H200."""
+    """A TP=8 rank's slice of Kimi K3 with fewer layers and experts, in BF16: the
+    proxies measured on an H200.
+    """
     return {
         "model_type": "kimi_linear",
         "torch_dtype": "bfloat16",
@@ -59,7 +63,9 @@ def k3_slice(layers: int, experts: int) -> dict[str, Any]:
 
 
 def k2_slice() -> dict[str, Any]:
-    """The Kimi K2 lineage at a TP=8 slice: latent attention in every layer, rotary positions."""
+    """The Kimi K2 lineage at a TP=8 slice: latent attention in every layer, rotary
+    positions.
+    """
     return {
         "model_type": "kimi_k2",
         "torch_dtype": "bfloat16",

@@ -22,27 +22,41 @@ def layout() -> CacheLayout:
 
 
 def points(block: float, state: float, sequences: int = 4) -> list[UsePoint]:
-    return [UsePoint(context, sequences, sequences * (math.ceil(context / block) + state)) for context in CONTEXTS]
+    return [
+        UsePoint(context, sequences, sequences * (math.ceil(context / block) + state))
+        for context in CONTEXTS
+    ]
 
 
 def test_use_as_planned_has_no_problem(layout: CacheLayout) -> None:
-    seen = check_growth(points(layout.block_size_tokens, STATE_BLOCKS), layout, linear_group_blocks=STATE_BLOCKS)
+    seen = check_growth(
+        points(layout.block_size_tokens, STATE_BLOCKS), layout, linear_group_blocks=STATE_BLOCKS
+    )
     assert seen.problems == ()
     assert seen.slope_blocks_per_token == pytest.approx(1 / 384, rel=0.1)
 
 
 def test_tokens_that_cost_more_are_seen(layout: CacheLayout) -> None:
-    seen = check_growth(points(layout.block_size_tokens / 1.4, STATE_BLOCKS), layout, linear_group_blocks=STATE_BLOCKS)
+    seen = check_growth(
+        points(layout.block_size_tokens / 1.4, STATE_BLOCKS),
+        layout,
+        linear_group_blocks=STATE_BLOCKS,
+    )
     assert "a token takes" in seen.problems[0]
 
 
 def test_state_that_costs_more_is_seen(layout: CacheLayout) -> None:
-    seen = check_growth(points(layout.block_size_tokens, STATE_BLOCKS + 3), layout, linear_group_blocks=STATE_BLOCKS)
+    seen = check_growth(
+        points(layout.block_size_tokens, STATE_BLOCKS + 3), layout, linear_group_blocks=STATE_BLOCKS
+    )
     assert any("a sequence of" in problem for problem in seen.problems)
 
 
 def test_state_that_grows_with_the_context_is_seen(layout: CacheLayout) -> None:
-    growing = [UsePoint(context, 1, math.ceil(context / 384) + STATE_BLOCKS + (context / 1000) ** 2) for context in CONTEXTS]
+    growing = [
+        UsePoint(context, 1, math.ceil(context / 384) + STATE_BLOCKS + (context / 1000) ** 2)
+        for context in CONTEXTS
+    ]
     assert check_growth(growing, layout, linear_group_blocks=STATE_BLOCKS).problems
 
 

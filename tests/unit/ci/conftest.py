@@ -1,4 +1,6 @@
-"""Declared suites of any size, built from the models, for tests of selection and planning."""
+"""Declared suites of any size, built from the models, for tests of selection and
+planning.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from k3perf.config.workload_spec import WorkloadSpec
 PROVENANCE = {"kind": "experiment", "source": "made for a test", "date": "2026-11-29"}
 
 
-def config(name: str, extends: str | None = "default", combines: tuple[str, ...] = ()) -> ConfigSpec:
+def config(
+    name: str, extends: str | None = "default", combines: tuple[str, ...] = ()
+) -> ConfigSpec:
     change: dict[str, Any] = {} if combines or extends is None else {"max_num_seqs": 1}
     return ConfigSpec.model_validate(
         {
@@ -55,10 +59,14 @@ def workload(name: str, **changes: Any) -> WorkloadSpec:
         "prompt_tokens": {"kind": "fixed", "tokens": 8},
         "output_tokens": {"kind": "fixed", "tokens": 8},
     }
-    return WorkloadSpec.model_validate({key: value for key, value in (declared | changes).items() if value is not None})
+    return WorkloadSpec.model_validate(
+        {key: value for key, value in (declared | changes).items() if value is not None}
+    )
 
 
-def suite_of(configs: list[ConfigSpec], targets: list[TargetSpec], workloads: list[WorkloadSpec]) -> Suite:
+def suite_of(
+    configs: list[ConfigSpec], targets: list[TargetSpec], workloads: list[WorkloadSpec]
+) -> Suite:
     tolerances = ToleranceFile.model_validate(
         {
             "schema_version": 1,
@@ -80,11 +88,22 @@ def suite_of(configs: list[ConfigSpec], targets: list[TargetSpec], workloads: li
 
 @pytest.fixture
 def sixty_cells() -> Suite:
-    """10 configs x 3 targets x 2 workloads: tuned_3 has a child, a grandchild, and a combination that lists it."""
-    configs = [config("default", extends=None)] + [config(f"tuned_{index}") for index in range(1, 6)]
+    """10 configs x 3 targets x 2 workloads: tuned_3 has a child, a grandchild, and a
+    combination that lists it.
+    """
+    configs = [config("default", extends=None)] + [
+        config(f"tuned_{index}") for index in range(1, 6)
+    ]
     configs += [config("child_of_3", "tuned_3"), config("grandchild_of_3", "child_of_3")]
-    configs += [config("combo_34", combines=("tuned_3", "tuned_4")), config("child_of_combo", "combo_34")]
-    targets = [target("alpha"), target("beta"), target("gamma", hardware={"kind": "cpu", "hardware_class": "cpu-avx512"})]
+    configs += [
+        config("combo_34", combines=("tuned_3", "tuned_4")),
+        config("child_of_combo", "combo_34"),
+    ]
+    targets = [
+        target("alpha"),
+        target("beta"),
+        target("gamma", hardware={"kind": "cpu", "hardware_class": "cpu-avx512"}),
+    ]
     return suite_of(configs, targets, [workload("chat"), workload("burst")])
 
 

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from k3perf.records.baseline import Baseline, digest_of
 from k3perf.baselines.changes import BaselineChange, Finding, check, moved
+from k3perf.records.baseline import Baseline, digest_of
 
 PATH = "baselines/alpha/tuned.json"
 COLLECTED = frozenset({("alpha", "tuned"), ("alpha", "default")})
 
 
-def baseline(values: dict[str, float] | None = None, reason: str = "first recorded sessions", **changes: Any) -> dict[str, Any]:
+def baseline(
+    values: dict[str, float] | None = None, reason: str = "first recorded sessions", **changes: Any
+) -> dict[str, Any]:
     acceptance = {
         "accepted_by": "someone",
         "reason": reason,
@@ -29,7 +31,10 @@ def baseline(values: dict[str, float] | None = None, reason: str = "first record
             "unit": "u",
             "basis": "absolute",
             "anchor_value": value,
-            "sessions": [{"session_id": f"s{index}", "value": max(value + index, 0.0)} for index in (-1, 0, 1)],
+            "sessions": [
+                {"session_id": f"s{index}", "value": max(value + index, 0.0)}
+                for index in (-1, 0, 1)
+            ],
         }
         for name, value in given.items()
     ]
@@ -65,7 +70,10 @@ OLD = written(baseline())
 
 def test_a_new_one_and_an_improvement_pass() -> None:
     assert findings(None, OLD) == ()
-    assert findings(OLD, written(baseline({"tpot_mean_ms": 20.0, "output_tokens_per_s": 4000.0}))) == ()
+    assert (
+        findings(OLD, written(baseline({"tpot_mean_ms": 20.0, "output_tokens_per_s": 4000.0})))
+        == ()
+    )
     assert findings(OLD, OLD) == ()
 
 
@@ -78,12 +86,19 @@ def test_a_hand_edit_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"tpot_mean_ms": 29.0, "output_tokens_per_s": 3378.0}, {"tpot_mean_ms": 28.0, "output_tokens_per_s": 3000.0}]
+    "values",
+    [
+        {"tpot_mean_ms": 29.0, "output_tokens_per_s": 3378.0},
+        {"tpot_mean_ms": 28.0, "output_tokens_per_s": 3000.0},
+    ],
 )
 def test_a_loss_needs_a_reason_of_its_own(values: dict[str, float]) -> None:
     (found,) = findings(OLD, written(baseline(values)))
     assert "losses without a new reason (chat " in found.problem
-    assert findings(OLD, written(baseline(values, reason="the new kernel trades speed for accuracy"))) == ()
+    assert (
+        findings(OLD, written(baseline(values, reason="the new kernel trades speed for accuracy")))
+        == ()
+    )
     (spaces,) = findings(OLD, written(baseline(values, reason=" first recorded sessions ")))
     assert "without a new reason" in spaces.problem
 
@@ -104,13 +119,17 @@ def test_deleting_is_allowed_only_with_the_config() -> None:
     assert findings(OLD, None, "baselines/alpha/retired.json") == ()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema_version": 2}', b" " * ((8 << 20) + 1), b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"schema_version": 2}', b" " * ((8 << 20) + 1), b"\xff"]
+)
 def test_what_is_no_baseline_is_refused(content: bytes) -> None:
     (found,) = findings(OLD, content)
     assert found.problem.startswith(("is no baseline", "has "))
 
 
-@pytest.mark.parametrize("path", ["baselines/notes.json", "baselines/a/b/c.json", "baselines/alpha/tuned.yaml"])
+@pytest.mark.parametrize(
+    "path", ["baselines/notes.json", "baselines/a/b/c.json", "baselines/alpha/tuned.yaml"]
+)
 def test_nothing_else_lies_among_the_baselines(path: str) -> None:
     (found,) = findings(None, OLD, path)
     assert "is not of the form" in found.problem
@@ -124,11 +143,18 @@ def test_an_unreadable_old_file_hides_no_hand_edit() -> None:
 def test_moved_names_every_metric_that_differs() -> None:
     old, new = (
         Baseline.model_validate(baseline(values))
-        for values in ({"tpot_mean_ms": 20.0, "itl_p50_ms": 1.0}, {"tpot_mean_ms": 22.0, "itl_p90_ms": 2.0})
+        for values in (
+            {"tpot_mean_ms": 20.0, "itl_p50_ms": 1.0},
+            {"tpot_mean_ms": 22.0, "itl_p90_ms": 2.0},
+        )
     )
     rows = {row.metric: row for row in moved(old, new)}
     assert rows["tpot_mean_ms"].loss_ratio == pytest.approx(0.1)
-    assert (rows["itl_p50_ms"].old_value, rows["itl_p50_ms"].new_value, rows["itl_p50_ms"].loss_ratio) == (1.0, None, None)
+    assert (
+        rows["itl_p50_ms"].old_value,
+        rows["itl_p50_ms"].new_value,
+        rows["itl_p50_ms"].loss_ratio,
+    ) == (1.0, None, None)
     assert (rows["itl_p90_ms"].old_value, rows["itl_p90_ms"].new_value) == (None, 2.0)
     assert "weights_bytes" not in rows
     zero, one = (Baseline.model_validate(baseline({"tpot_mean_ms": value})) for value in (0.0, 1.0))

@@ -1,4 +1,6 @@
-"""The change-point test: right about clean series, sharp on real steps, the same every time."""
+"""The change-point test: right about clean series, sharp on real steps, the same every
+time.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,20 @@ def false_alarm_share(draw: str, size: int, alpha: float, series_count: int) -> 
         "heavy": lambda: random.standard_t(2, size),
         "skewed": lambda: random.exponential(size=size),
     }
-    return sum(bool(change_points(100 + noise[draw](), alpha=alpha, permutation_count=199)) for _ in range(series_count)) / series_count
+    return (
+        sum(
+            bool(change_points(100 + noise[draw](), alpha=alpha, permutation_count=199))
+            for _ in range(series_count)
+        )
+        / series_count
+    )
 
 
 @pytest.mark.parametrize("draw", ["normal", "heavy", "skewed"])
 def test_clean_series_alarm_no_more_often_than_stated(draw: str) -> None:
-    """At alpha 5 % over 400 series, 34 or more alarms have a chance below 1 in 1,000 (binomial)."""
+    """At alpha 5 % over 400 series, 34 or more alarms have a chance below 1 in 1,000
+    (binomial).
+    """
     assert false_alarm_share(draw, 20, 0.05, 400) < 34 / 400
 
 
@@ -28,13 +38,17 @@ def test_clean_series_alarm_no_more_often_than_stated(draw: str) -> None:
 @pytest.mark.parametrize("draw", ["normal", "heavy", "skewed"])
 @pytest.mark.parametrize("size", [8, 14, 30, 60])
 def test_calibration(draw: str, size: int) -> None:
-    """At alpha 1 % (199 permutations: the reachable level is 1 %) over 4,000 series, 60 or more alarms have a chance near 0.1 %."""
+    """At alpha 1 % (199 permutations: the reachable level is 1 %) over 4,000 series, 60
+    or more alarms have a chance near 0.1 %.
+    """
     assert false_alarm_share(draw, size, 0.01, 4_000) < 60 / 4_000
 
 
 @pytest.mark.slow
 def test_power_on_a_step_of_three_standard_deviations() -> None:
-    """A 3 % step in noise of 1 %: found after four nights at an alpha that 100 series share (1 in 10,000), nearly always after eight."""
+    """A 3 % step in noise of 1 %: found after four nights at an alpha that 100 series
+    share (1 in 10,000), nearly always after eight.
+    """
     random = np.random.default_rng(3)
 
     def found(nights_since: int) -> float:
@@ -51,7 +65,9 @@ def test_power_on_a_step_of_three_standard_deviations() -> None:
 
 def test_steps_are_found_where_they_are() -> None:
     random = np.random.default_rng(5)
-    data = np.concatenate([random.normal(10, 0.1, 20), random.normal(12, 0.1, 15), random.normal(11, 0.1, 15)])
+    data = np.concatenate(
+        [random.normal(10, 0.1, 20), random.normal(12, 0.1, 15), random.normal(11, 0.1, 15)]
+    )
     found = change_points(data, alpha=0.001)
     assert [change.index for change in found] == [20, 35]
     assert found[0].mean_before == pytest.approx(10, abs=0.1)

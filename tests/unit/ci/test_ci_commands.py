@@ -1,4 +1,6 @@
-"""The commands that workflows call, as a user calls them: a real repository with a real suite of 60 cells."""
+"""The commands that workflows call, as a user calls them: a real repository with a real
+suite of 60 cells.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k3perf.ci.selection import ChangedPath, select
 from k3perf.cli import ci, plan
 from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
-from k3perf.ci.selection import ChangedPath, select
 from tests.processes import PATIENCE_S
 
 from .conftest import PROVENANCE
@@ -30,7 +32,11 @@ GIT = shutil.which("git") or "git"
 def git(root: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
     return subprocess.run(
-        [GIT, "-C", str(root), *identity, *arguments], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+        [GIT, "-C", str(root), *identity, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     ).stdout.strip()
 
 
@@ -55,7 +61,15 @@ def declare(root: Path) -> None:
 
     write("configs", "default", why)
     for index in range(1, 10):
-        write("configs", f"seqs_{index}", {"extends": "seqs_3" if index == 9 else "default", "change": {"max_num_seqs": index}, **why})
+        write(
+            "configs",
+            f"seqs_{index}",
+            {
+                "extends": "seqs_3" if index == 9 else "default",
+                "change": {"max_num_seqs": index},
+                **why,
+            },
+        )
     for name, kind in (("alpha", "nvidia"), ("beta", "nvidia"), ("gamma", "cpu")):
         (suite / "models" / name).mkdir(parents=True)
         (suite / "models" / name / "config.json").write_text("{}")
@@ -66,12 +80,21 @@ def declare(root: Path) -> None:
             "model": {"directory": f"models/{name}"},
             "workloads": ["burst", "chat"],
         }
-        write("targets", name, {**data, "measurement": {"mode": "baseline"}, "provenance": PROVENANCE})
+        write(
+            "targets", name, {**data, "measurement": {"mode": "baseline"}, "provenance": PROVENANCE}
+        )
     for name in ("burst", "chat"):
         tokens = {"kind": "fixed", "tokens": 8}
-        data = {"description": "made for a test", "seed": 1, "requests": 2, "arrival": {"kind": "all_at_once"}}
+        data = {
+            "description": "made for a test",
+            "seed": 1,
+            "requests": 2,
+            "arrival": {"kind": "all_at_once"},
+        }
         write("workloads", name, {**data, "prompt_tokens": tokens, "output_tokens": tokens})
-    (suite / "tolerances.yaml").write_text(yaml.safe_dump({"schema_version": 1, "defaults": {"tpot_mean_ms": {"loss_ratio": 0.05}}}))
+    (suite / "tolerances.yaml").write_text(
+        yaml.safe_dump({"schema_version": 1, "defaults": {"tpot_mean_ms": {"loss_ratio": 0.05}}})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +124,9 @@ def touch(root: Path, name: str) -> None:
     path.write_text((path.read_text() if path.exists() else "") + "# touched\n")
 
 
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, object]]]:
+def planned(
+    capsys: pytest.CaptureFixture[str], *arguments: str
+) -> dict[str, list[dict[str, object]]]:
     assert run("plan", "--json", *arguments) == 0
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
@@ -130,24 +155,43 @@ def test_selection_of_60_cells_takes_less_than_300_ms(checkout: Path) -> None:
 
 
 def test_a_plan_loads_nothing_heavy(checkout: Path) -> None:
-    """A plan is asked for on every pull request and by hand; most of its time is Python's start."""
+    """A plan is asked for on every pull request and by hand; most of its time is
+    Python's start.
+    """
     program = (
-        "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']); print(*sys.modules, file=sys.stderr)"
+        "import sys; from k3perf.cli.main import main; main(['plan', '--changed-since', 'main']);"
+        " print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    assert {"aiohttp", "jinja2", "numpy", "psutil", "pytest", "rich", "scipy"} & set(done.stderr.split()) == set()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert {"aiohttp", "jinja2", "numpy", "psutil", "pytest", "rich", "scipy"} & set(
+        done.stderr.split()
+    ) == set()
 
 
-def test_uncommitted_untracked_deleted_and_renamed_files_count(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uncommitted_untracked_deleted_and_renamed_files_count(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     touch(checkout, "perf_tests/configs/seqs_5.yaml")
-    assert {entry["config"] for entry in planned(capsys, "--changed-since", "main")["cells"]} == {"default", "seqs_5"}
+    assert {entry["config"] for entry in planned(capsys, "--changed-since", "main")["cells"]} == {
+        "default",
+        "seqs_5",
+    }
     git(checkout, "checkout", "--quiet", ".")
     touch(checkout, "src/new module.py")
     assert len(planned(capsys, "--changed-since", "main")["cells"]) == 60
     (checkout / "src" / "new module.py").unlink()
     git(checkout, "mv", "perf_tests/models/beta/config.json", "perf_tests/models/beta/other.json")
     touch(checkout, "perf_tests/models/beta/config.json")
-    assert {entry["target"] for entry in planned(capsys, "--changed-since", "main")["cells"]} == {"beta"}
+    assert {entry["target"] for entry in planned(capsys, "--changed-since", "main")["cells"]} == {
+        "beta"
+    }
     git(checkout, "reset", "--quiet", "--hard")
     git(checkout, "rm", "--quiet", "perf_tests/configs/seqs_7.yaml")
     assert planned(capsys, "--changed-since", "main")["notes"] == [
@@ -155,7 +199,9 @@ def test_uncommitted_untracked_deleted_and_renamed_files_count(checkout: Path, c
     ]
 
 
-def test_changes_on_the_base_since_the_branch_left_do_not_count(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_on_the_base_since_the_branch_left_do_not_count(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     git(checkout, "checkout", "--quiet", "main")
     touch(checkout, "perf_tests/configs/seqs_8.yaml")
     git(checkout, "commit", "--quiet", "--all", "--message", "meanwhile")
@@ -163,20 +209,29 @@ def test_changes_on_the_base_since_the_branch_left_do_not_count(checkout: Path, 
     assert planned(capsys, "--changed-since", "main")["cells"] == []
 
 
-def test_shards_matrix_and_output_files(checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_matrix_and_output_files(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output, file = tmp_path / "github", tmp_path / "plan.json"
     assert run("plan", "--shards", "3", "--output", str(file), "--github-output", str(output)) == 0
     told = capsys.readouterr().out
     assert "60 cells" in told
     assert "shard h200-0" in told
     values = dict(line.split("=", 1) for line in output.read_text().splitlines())
-    assert (values["has_cpu"], values["has_gpu"], values["gated_metric_count"]) == ("true", "true", "60")
+    assert (values["has_cpu"], values["has_gpu"], values["gated_metric_count"]) == (
+        "true",
+        "true",
+        "60",
+    )
     gpu = json.loads(values["gpu_matrix"])["include"]
     assert len(gpu) == 3
     assert json.loads(gpu[0]["runner"]) == ["self-hosted", "gpu", "h200"]
     assert json.loads(json.loads(values["cpu_matrix"])["include"][0]["runner"]) == ["ubuntu-24.04"]
     cells = [
-        name for part in ("cpu_matrix", "gpu_matrix") for job in json.loads(values[part])["include"] for name in json.loads(job["cells"])
+        name
+        for part in ("cpu_matrix", "gpu_matrix")
+        for job in json.loads(values[part])["include"]
+        for name in json.loads(job["cells"])
     ]
     assert sorted(cells) == sorted(entry["cell"] for entry in json.loads(file.read_text())["cells"])
     assert "--k3-target alpha" in " ".join(job["arguments"] for job in gpu)
@@ -189,7 +244,9 @@ def test_narrowing_options(checkout: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(planned(capsys, "--whole-model", "never")["cells"]) == 60
     narrow = planned(capsys, "--hardware-classes", "h200")
     assert {entry["target"] for entry in narrow["cells"]} == {"alpha", "beta"}
-    assert narrow["notes"] == ["20 touched cells on cpu-avx512 are not measured: no runner of this class"]
+    assert narrow["notes"] == [
+        "20 touched cells on cpu-avx512 are not measured: no runner of this class"
+    ]
     with pytest.raises(UnknownNameError):
         run("plan", "--target", "nobody")
 
@@ -208,7 +265,11 @@ def test_recorded_costs_and_budget(checkout: Path, capsys: pytest.CaptureFixture
     costs_of = {entry["cell"]: entry["cost"] for entry in found["cells"]}
     assert costs_of.pop("gamma-default-burst") == "measured"
     assert set(costs_of.values()) == {"related"}
-    by_estimate = {entry["cell"] for entry in found["left_out"] if "minutes by estimate" in str(entry["reason"])}
+    by_estimate = {
+        entry["cell"]
+        for entry in found["left_out"]
+        if "minutes by estimate" in str(entry["reason"])
+    }
     assert by_estimate == {entry["cell"] for entry in found["left_out"]} - {"gamma-default-chat"}
     assert run("plan", "--target", "gamma", "--budget-minutes", "5") == 0
     told = capsys.readouterr().out
@@ -222,7 +283,14 @@ def test_recorded_costs_and_budget(checkout: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    "given", [["--shards", "0"], ["--shards", "300"], ["--budget-minutes", "-1"], ["--budget-minutes", "inf"], ["--kind", "tpu"]]
+    "given",
+    [
+        ["--shards", "0"],
+        ["--shards", "300"],
+        ["--budget-minutes", "-1"],
+        ["--budget-minutes", "inf"],
+        ["--kind", "tpu"],
+    ],
 )
 def test_impossible_options_are_refused(given: list[str]) -> None:
     with pytest.raises(SystemExit):
@@ -235,7 +303,9 @@ def test_an_unknown_reference_is_a_usage_error(checkout: Path, reference: str) -
         run("plan", f"--changed-since={reference}")
 
 
-def test_outside_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: Path) -> None:
+def test_outside_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: Path
+) -> None:
     shutil.copytree(origin / "perf_tests", tmp_path / "perf_tests")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="git merge-base main HEAD failed"):
@@ -256,14 +326,25 @@ def files(tmp_path: Path) -> Callable[[str, object], Path]:
 def test_merge_joins_folders_and_ends_with_the_outcome(
     files: Callable[[str, object], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned_file = files("plan.json", plan_of("alpha-one-chat", "alpha-two-chat").model_dump(mode="json"))
+    planned_file = files(
+        "plan.json", plan_of("alpha-one-chat", "alpha-two-chat").model_dump(mode="json")
+    )
     files("results/a/verdict.json", verdict(cell("one")).dump())
     output = tmp_path / "joined.json"
-    arguments = ["merge", str(tmp_path / "results"), "--plan", str(planned_file), "--output", str(output)]
+    arguments = [
+        "merge",
+        str(tmp_path / "results"),
+        "--plan",
+        str(planned_file),
+        "--output",
+        str(output),
+    ]
     assert run(*arguments) == 10
     files("results/b/verdict.json", "{broken")
     assert run(*arguments) == 10
-    assert "b/verdict.json" in json.loads(output.read_text())["cells"][1]["invalid_reasons"][0]["text"]
+    assert (
+        "b/verdict.json" in json.loads(output.read_text())["cells"][1]["invalid_reasons"][0]["text"]
+    )
     files("results/b/verdict.json", verdict(cell("two", regressed())).dump())
     assert run(*arguments) == 1
     files("results/b/verdict.json", verdict(cell("two", metric(outcome="INCONCLUSIVE"))).dump())
@@ -306,35 +387,68 @@ def test_renderers_print_write_and_survive_broken_files(
 
 
 def test_retry_asks_for_the_other_pool(
-    files: Callable[[str, object], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: Callable[[str, object], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planned_file = str(files("plan.json", plan_of("alpha-one-chat", "alpha-two-chat").model_dump(mode="json")))
+    planned_file = str(
+        files("plan.json", plan_of("alpha-one-chat", "alpha-two-chat").model_dump(mode="json"))
+    )
     joined = str(files("joined.json", verdict(cell("one"), invalid("two")).dump()))
     monkeypatch.setenv("K3PERF_POOL", "a")
     monkeypatch.setenv("RUNNER_NAME", "gpu-host-1")
-    assert run("ci", "record-runner", "--shard", "h200-0", "--output", str(tmp_path / "results" / "x" / "runner.json")) == 0
-    arguments = ["ci", "retry", joined, "--plan", planned_file, "--results", str(tmp_path / "results"), "--pools", "a,b"]
+    assert (
+        run(
+            "ci",
+            "record-runner",
+            "--shard",
+            "h200-0",
+            "--output",
+            str(tmp_path / "results" / "x" / "runner.json"),
+        )
+        == 0
+    )
+    arguments = [
+        "ci",
+        "retry",
+        joined,
+        "--plan",
+        planned_file,
+        "--results",
+        str(tmp_path / "results"),
+        "--pools",
+        "a,b",
+    ]
     assert run(*arguments) == 0
     values = dict(line.split("=", 1) for line in capsys.readouterr().out.splitlines())
     (job,) = json.loads(values["gpu_matrix"])["include"]
     assert json.loads(job["cells"]) == ["alpha-two-chat"]
     assert json.loads(job["runner"])[-1] == "pool-b"
-    (tmp_path / "results" / "x" / "runner.json").write_text('{"shard": "h200-0", "runner": "x", "pool": "$(id)"}')
+    (tmp_path / "results" / "x" / "runner.json").write_text(
+        '{"shard": "h200-0", "runner": "x", "pool": "$(id)"}'
+    )
     assert run(*arguments) == 0
     monkeypatch.setenv("K3PERF_POOL", "Not A Pool")
     with pytest.raises(UsageError, match="K3PERF_POOL"):
         run("ci", "record-runner", "--shard", "s", "--output", str(tmp_path / "r.json"))
 
 
-def test_check_baselines(checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_baselines(
+    checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     assert run("ci", "check-baselines", "--base", "main") == 0
     path = checkout / "baselines" / "alpha" / "seqs_1.json"
-    path.write_bytes(written(baseline({"tpot_mean_ms": 20.0, "output_tokens_per_s": 4000.0}, config="seqs_1")))
+    path.write_bytes(
+        written(baseline({"tpot_mean_ms": 20.0, "output_tokens_per_s": 4000.0}, config="seqs_1"))
+    )
     git(checkout, "commit", "--quiet", "--all", "--message", "better")
     assert run("ci", "check-baselines", "--base", "main") == 0
     assert "1 baselines changed, 0 findings" in capsys.readouterr().out
-    path.write_bytes(written(baseline({"tpot_mean_ms": 30.0, "output_tokens_per_s": 3378.0}, config="seqs_1")))
+    path.write_bytes(
+        written(baseline({"tpot_mean_ms": 30.0, "output_tokens_per_s": 3378.0}, config="seqs_1"))
+    )
     assert run("ci", "check-baselines", "--base", "main") == ExitStatus.USAGE
     assert "without a new reason" in capsys.readouterr().out
     path.write_text(path.read_text().replace("30.0", "28.0"))
@@ -346,7 +460,9 @@ def test_check_baselines(checkout: Path, capsys: pytest.CaptureFixture[str], mon
     assert "was deleted, yet alpha still measures seqs_1" in capsys.readouterr().out
 
 
-def test_the_readable_plan_names_what_it_leaves_out(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readable_plan_names_what_it_leaves_out(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     touch(checkout, "perf_tests/configs/seqs_3.yaml")
     assert run("plan", "--changed-since", "main", "--target", "gamma", "--budget-minutes", "1") == 0
     told = capsys.readouterr().out
@@ -364,7 +480,9 @@ def test_without_git_a_plan_says_so(checkout: Path, monkeypatch: pytest.MonkeyPa
         run("plan", "--changed-since", "main")
 
 
-def test_files_that_are_no_plan_or_too_many_are_refused(files: Callable[[str, object], Path], tmp_path: Path) -> None:
+def test_files_that_are_no_plan_or_too_many_are_refused(
+    files: Callable[[str, object], Path], tmp_path: Path
+) -> None:
     bad = str(files("plan.json", "[]"))
     with pytest.raises(UsageError, match="is not a plan file"):
         run("merge", "--plan", bad)

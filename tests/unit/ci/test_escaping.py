@@ -1,4 +1,6 @@
-"""Hostile text and numbers: rendered by a Markdown parser, they come out as the text they were."""
+"""Hostile text and numbers: rendered by a Markdown parser, they come out as the text
+they were.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from k3perf.report.escaping import code, command_data, command_property, number, percent, prose, visible
+from k3perf.report.escaping import (
+    code,
+    command_data,
+    command_property,
+    number,
+    percent,
+    prose,
+    visible,
+)
 
 HOSTILE = [
     "plain",
@@ -52,7 +62,11 @@ class Elements(HTMLParser):
 
 def rendered(markdown: str) -> Elements:
     found = Elements()
-    found.feed(MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"]).render(markdown))
+    found.feed(
+        MarkdownIt("commonmark", {"html": True, "linkify": False})
+        .enable(["table", "strikethrough"])
+        .render(markdown)
+    )
     return found
 
 

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import pytest
 
+from k3perf.ci.history import HistoryEntry, entries_of, series_of, slides, unmeasured
+from k3perf.ci.history_page import issue, page
 from k3perf.cli.history import register
 from k3perf.errors import ConfigFileError, ExitStatus
-from k3perf.ci.history import HistoryEntry, entries_of, series_of, slides, unmeasured
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.ci.history_page import issue, page
 from k3perf.records.samples import Arm, InvalidReason
 from k3perf.store.measurements import write_measurement_file
 
@@ -24,7 +24,9 @@ from .test_escaping import HOSTILE, rendered
 from .verdicts import plan
 
 
-def night(index: int, value: float | None, metric: str = "tpot_mean_ms", **changes: str) -> HistoryEntry:
+def night(
+    index: int, value: float | None, metric: str = "tpot_mean_ms", **changes: str
+) -> HistoryEntry:
     fixed = {
         "vllm_version": "0.33.0",
         "hardware_class": "h200",
@@ -33,26 +35,45 @@ def night(index: int, value: float | None, metric: str = "tpot_mean_ms", **chang
         "workload": "chat",
         "plan_digest": "d",
     }
-    run = {"run_id": f"run-{index}", "commit": f"c{index:039d}", "created_at_utc": f"2026-01-01T00:{index // 60:02d}:{index % 60:02d}Z"}
+    run = {
+        "run_id": f"run-{index}",
+        "commit": f"c{index:039d}",
+        "created_at_utc": f"2026-01-01T00:{index // 60:02d}:{index % 60:02d}Z",
+    }
     return HistoryEntry(**(fixed | run | changes), metric=metric, value=value, session_count=3)
 
 
-def stepped(count: int, step_at: int, loss: float, seed: int = 1, metric: str = "tpot_mean_ms") -> list[HistoryEntry]:
+def stepped(
+    count: int, step_at: int, loss: float, seed: int = 1, metric: str = "tpot_mean_ms"
+) -> list[HistoryEntry]:
     dice = random.Random(seed)
-    return [night(index, 28.0 * (1 + (loss if index >= step_at else 0)) * (1 + dice.gauss(0, 0.01)), metric) for index in range(count)]
+    return [
+        night(
+            index,
+            28.0 * (1 + (loss if index >= step_at else 0)) * (1 + dice.gauss(0, 0.01)),
+            metric,
+        )
+        for index in range(count)
+    ]
 
 
 def rounds(*values: float | None, bad: tuple[int, ...] = ()) -> tuple[RoundMetrics, ...]:
     reason = (InvalidReason("throttled", "clocks fell"),)
     return tuple(
-        RoundMetrics(index, None, {"tpot_mean_ms": MetricValue(value, 1)}, reason if index in bad else ())
+        RoundMetrics(
+            index, None, {"tpot_mean_ms": MetricValue(value, 1)}, reason if index in bad else ()
+        )
         for index, value in enumerate(values)
     )
 
 
-def session(name: str, measured: tuple[RoundMetrics, ...], arm: Arm = Arm.CANDIDATE, invalid: bool = False) -> SessionMetrics:
+def session(
+    name: str, measured: tuple[RoundMetrics, ...], arm: Arm = Arm.CANDIDATE, invalid: bool = False
+) -> SessionMetrics:
     reasons = (InvalidReason("died", "engine died"),) if invalid else ()
-    return SessionMetrics(name, arm, None, measured, {"weights_bytes": MetricValue(100.0, 1)}, {}, reasons)
+    return SessionMetrics(
+        name, arm, None, measured, {"weights_bytes": MetricValue(100.0, 1)}, {}, reasons
+    )
 
 
 def measurement(*sessions: SessionMetrics) -> CellMeasurement:
@@ -159,7 +180,21 @@ def test_page_and_issue_escape_what_they_show() -> None:
 
     html = page(all_series, found)
     Tags().feed(html)
-    assert Tags.seen == {"html", "meta", "title", "style", "h1", "p", "table", "tr", "th", "td", "svg", "polyline", "line"}
+    assert Tags.seen == {
+        "html",
+        "meta",
+        "title",
+        "style",
+        "h1",
+        "p",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "svg",
+        "polyline",
+        "line",
+    }
     assert html.count('class="slide"') == len(HOSTILE)
     assert rendered(issue(found)).tags == {"p", "table", "thead", "tbody", "tr", "th", "td", "code"}
 
@@ -171,7 +206,9 @@ def run(*arguments: str) -> int:
     return int(parsed.run(parsed))
 
 
-def test_commands_append_once_and_tell_a_slide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_append_once_and_tell_a_slide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     history = tmp_path / "deep" / "history.jsonl"
     for index in range(24):
         value = 28.0 if index < 16 else 30.0
@@ -187,16 +224,34 @@ def test_commands_append_once_and_tell_a_slide(tmp_path: Path, capsys: pytest.Ca
         assert run("append", str(tmp_path / f"night-{index}"), "--history", str(history)) == 0
     lines = history.read_text().splitlines()
     assert len(lines) == 48
-    assert run("append", str(tmp_path / "night-3" / "measurements.json"), "--history", str(history)) == 0
+    assert (
+        run("append", str(tmp_path / "night-3" / "measurements.json"), "--history", str(history))
+        == 0
+    )
     assert history.read_text().splitlines() == lines
     capsys.readouterr()
     output, text = tmp_path / "output", tmp_path / "issue.md"
-    assert run("changes", "--history", str(history), "--json", "--github-output", str(output), "--issue", str(text)) == 0
+    assert (
+        run(
+            "changes",
+            "--history",
+            str(history),
+            "--json",
+            "--github-output",
+            str(output),
+            "--issue",
+            str(text),
+        )
+        == 0
+    )
     (slide,) = json.loads(capsys.readouterr().out)
     assert (slide["metric"], slide["first_run_id"]) == ("tpot_mean_ms", "run-16")
     assert output.read_text() == "slides=true\n"
     assert "+7.1 %" in text.read_text()
-    assert run("page", "--history", str(history), "--output", str(tmp_path / "site" / "index.html")) == 0
+    assert (
+        run("page", "--history", str(history), "--output", str(tmp_path / "site" / "index.html"))
+        == 0
+    )
     assert "tpot_mean_ms" in (tmp_path / "site" / "index.html").read_text()
     short = tmp_path / "short.jsonl"
     short.write_text("".join(f"{line}\n" for line in lines[:8]))
@@ -205,12 +260,16 @@ def test_commands_append_once_and_tell_a_slide(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("command", [("changes",), ("page", "--output", "page.html")])
-def test_nothing_is_said_of_a_history_that_is_not_there(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_nothing_is_said_of_a_history_that_is_not_there(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     with pytest.raises(ConfigFileError, match="there is no such file"):
         run(*command, "--history", str(tmp_path / "none.jsonl"))
 
 
-def test_a_folder_without_measurements_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_measurements_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("append", str(tmp_path), "--history", str(tmp_path / "history.jsonl")) == 0
     assert "0 entries of 0 measurements.json added" in capsys.readouterr().out
 
@@ -223,25 +282,47 @@ def test_a_broken_history_names_its_line(tmp_path: Path, line: str) -> None:
         run("changes", "--history", str(path))
 
 
-def test_planned_cells_without_a_valid_session_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_planned_cells_without_a_valid_session_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, broken = session("a", rounds(1.0)), session("b", rounds(1.0), invalid=True)
     assert unmeasured(["alpha-tuned-chat"], [measurement(broken, good)]) == ()
-    assert unmeasured(["alpha-tuned-chat", "alpha-lost-chat"], [measurement(good)]) == ("alpha-lost-chat",)
+    assert unmeasured(["alpha-tuned-chat", "alpha-lost-chat"], [measurement(good)]) == (
+        "alpha-lost-chat",
+    )
     reference_alone = session("c", rounds(1.0), arm=Arm.REFERENCE)
-    ended_badly = replace(measurement(good), invalid_reasons=(InvalidReason("recording_short", "1 of 2 sessions are valid"),))
+    ended_badly = replace(
+        measurement(good),
+        invalid_reasons=(InvalidReason("recording_short", "1 of 2 sessions are valid"),),
+    )
     for cell in (measurement(broken), measurement(reference_alone), ended_badly):
         assert unmeasured(["alpha-tuned-chat"], [cell]) == ("alpha-tuned-chat",)
-    (tmp_path / "plan.json").write_text(plan("alpha-tuned-chat", "alpha-lost-chat").model_dump_json())
-    write_measurement_file(
-        tmp_path / "night" / "measurements.json", run_id="r", commit="c", created_at_utc="t", identity={}, cells=(measurement(good),)
+    (tmp_path / "plan.json").write_text(
+        plan("alpha-tuned-chat", "alpha-lost-chat").model_dump_json()
     )
-    assert run("unmeasured", str(tmp_path / "night"), "--plan", str(tmp_path / "plan.json")) == ExitStatus.INVALID
+    write_measurement_file(
+        tmp_path / "night" / "measurements.json",
+        run_id="r",
+        commit="c",
+        created_at_utc="t",
+        identity={},
+        cells=(measurement(good),),
+    )
+    assert (
+        run("unmeasured", str(tmp_path / "night"), "--plan", str(tmp_path / "plan.json"))
+        == ExitStatus.INVALID
+    )
     assert "alpha-lost-chat: no valid session" in capsys.readouterr().out
 
 
 def test_many_slides_are_cut_and_say_so() -> None:
     many = [
-        HistoryEntry(**{**night(index, (20.0 if index < 10 else 30.0) + index * 0.01).model_dump(), "config": f"c{config}"})
+        HistoryEntry(
+            **{
+                **night(index, (20.0 if index < 10 else 30.0) + index * 0.01).model_dump(),
+                "config": f"c{config}",
+            }
+        )
         for config in range(52)
         for index in range(20)
     ]

@@ -1,4 +1,6 @@
-"""The verdict file: the gate's own verdicts fit it, and a hostile one is refused without being quoted."""
+"""The verdict file: the gate's own verdicts fit it, and a hostile one is refused
+without being quoted.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,37 @@ import pytest
 
 from k3perf.errors import UsageError
 from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict
-from k3perf.records.verdict_file import MAXIMUM_FILE_BYTES, CellEntry, VerdictDocument, parse_verdict
 from k3perf.records.samples import EngineFailure, InvalidReason
+from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict
+from k3perf.records.verdict_file import (
+    MAXIMUM_FILE_BYTES,
+    CellEntry,
+    VerdictDocument,
+    parse_verdict,
+)
 
 from .verdicts import cell, metric, verdict
 
 
 def test_every_field_of_the_gates_verdict_is_read() -> None:
     judged = MetricVerdict(
-        "ttft_mean_ms", "ms", Outcome.REGRESSED, 10.0, 12.0, 0.2, 0.1, 0.3, 0.05, None, True, True, 0.04, 3, 12, 0.001, "slower"
+        "ttft_mean_ms",
+        "ms",
+        Outcome.REGRESSED,
+        10.0,
+        12.0,
+        0.2,
+        0.1,
+        0.3,
+        0.05,
+        None,
+        True,
+        True,
+        0.04,
+        3,
+        12,
+        0.001,
+        "slower",
     )
     given = CellVerdict(
         "alpha",
@@ -29,12 +52,18 @@ def test_every_field_of_the_gates_verdict_is_read() -> None:
         differences=(ConfigDifference("block_size", 16, [1, None], "hybrid"),),
         invalid_reasons=(
             InvalidReason("throttled", "clocks fell", 1.0, 2.0),
-            InvalidReason("engine_died", "it died", failure=EngineFailure("it died", "ValueError", "/run/engine.log", ("a", "b"))),
+            InvalidReason(
+                "engine_died",
+                "it died",
+                failure=EngineFailure("it died", "ValueError", "/run/engine.log", ("a", "b")),
+            ),
         ),
         missing="none recorded",
         notes=("a note",),
     )
-    read = CellEntry.model_validate(json.loads(json.dumps(asdict(given))) | {"outcome": given.outcome.value})
+    read = CellEntry.model_validate(
+        json.loads(json.dumps(asdict(given))) | {"outcome": given.outcome.value}
+    )
     assert read.outcome is given.outcome is Outcome.REGRESSED
     dumped = read.model_dump(mode="json")
     assert dumped == json.loads(json.dumps(asdict(given)))
@@ -55,7 +84,9 @@ def test_the_outcome_is_joined_anew(changes: dict[str, object], outcome: Outcome
 
 
 def test_round_trip() -> None:
-    document = verdict(cell("tuned", metric(), metric("weights_bytes", unit="bytes", loss_ratio=None)))
+    document = verdict(
+        cell("tuned", metric(), metric("weights_bytes", unit="bytes", loss_ratio=None))
+    )
     assert parse_verdict(json.dumps(document.dump()).encode(), "verdict.json") == document
 
 
@@ -75,7 +106,9 @@ def test_round_trip() -> None:
         json.dumps(verdict(cell()).dump() | {"gated_metric_count": -1}).encode(),
         json.dumps(verdict(cell()).dump()).replace("28.0", "1e999").encode(),
         json.dumps(verdict(cell()).dump()).replace('"PASS"', '"SECRET"').encode(),
-        json.dumps(verdict(*[cell(f"c{index}") for index in range(2)]).dump() | {"cells": [{}] * 6_000}).encode(),
+        json.dumps(
+            verdict(*[cell(f"c{index}") for index in range(2)]).dump() | {"cells": [{}] * 6_000}
+        ).encode(),
     ],
 )
 def test_hostile_files_are_refused_by_name_without_being_quoted(content: bytes) -> None:

@@ -32,12 +32,29 @@ def metric(name: str = "tpot_mean_ms", outcome: str = "PASS", **changes: Any) ->
 
 
 def regressed(**changes: Any) -> dict[str, Any]:
-    worse = {"now_value": 33.6, "loss_ratio": 0.2, "loss_lower_bound_ratio": 0.17, "loss_upper_bound_ratio": 0.23}
+    worse = {
+        "now_value": 33.6,
+        "loss_ratio": 0.2,
+        "loss_lower_bound_ratio": 0.17,
+        "loss_upper_bound_ratio": 0.23,
+    }
     return metric(outcome="REGRESSED", relevant=True, significant=True, **(worse | changes))
 
 
-def cell(config: str = "tuned", *metrics: dict[str, Any], target: str = "alpha", workload: str = "chat", **changes: Any) -> dict[str, Any]:
-    return {"target": target, "config": config, "workload": workload, "mode": "baseline", "metrics": list(metrics or (metric(),))} | changes
+def cell(
+    config: str = "tuned",
+    *metrics: dict[str, Any],
+    target: str = "alpha",
+    workload: str = "chat",
+    **changes: Any,
+) -> dict[str, Any]:
+    return {
+        "target": target,
+        "config": config,
+        "workload": workload,
+        "mode": "baseline",
+        "metrics": list(metrics or (metric(),)),
+    } | changes
 
 
 def invalid(config: str = "tuned", rule: str = "throttled", **changes: Any) -> dict[str, Any]:
@@ -45,7 +62,9 @@ def invalid(config: str = "tuned", rule: str = "throttled", **changes: Any) -> d
     return cell(config, invalid_reasons=[reason], **changes) | {"metrics": []}
 
 
-def verdict(*cells: dict[str, Any], budget: float = 0.01, gated: int | None = None, **changes: Any) -> VerdictDocument:
+def verdict(
+    *cells: dict[str, Any], budget: float = 0.01, gated: int | None = None, **changes: Any
+) -> VerdictDocument:
     data = {
         "schema_version": 1,
         "run_id": "run-1",
@@ -53,14 +72,20 @@ def verdict(*cells: dict[str, Any], budget: float = 0.01, gated: int | None = No
         "created_at_utc": "2026-11-29T10:00:00Z",
         "vllm_version": "0.33.0",
         "false_alarm_budget": budget,
-        "gated_metric_count": gated if gated is not None else sum(len(entry["metrics"]) for entry in cells),
+        "gated_metric_count": gated
+        if gated is not None
+        else sum(len(entry["metrics"]) for entry in cells),
         "cells": cells,
     }
     return VerdictDocument.model_validate(data | changes)
 
 
-def plan(*cells: str, shards: dict[str, tuple[str, ...]] | None = None, **changes: Any) -> PlanDocument:
-    """Cells are ``target-config-workload``; all in one GPU shard unless ``shards`` says otherwise."""
+def plan(
+    *cells: str, shards: dict[str, tuple[str, ...]] | None = None, **changes: Any
+) -> PlanDocument:
+    """Cells are ``target-config-workload``; all in one GPU shard unless ``shards`` says
+    otherwise.
+    """
     entries = []
     for name in cells:
         target, config, workload = name.split("-")
@@ -75,7 +100,14 @@ def plan(*cells: str, shards: dict[str, tuple[str, ...]] | None = None, **change
         "notes": [],
         "device_minutes": 12.5,
         "shards": [
-            {"shard": name, "kind": "nvidia", "hardware_class": "h200", "targets": ["alpha"], "cells": members, "minutes": 10.0}
+            {
+                "shard": name,
+                "kind": "nvidia",
+                "hardware_class": "h200",
+                "targets": ["alpha"],
+                "cells": members,
+                "minutes": 10.0,
+            }
             for name, members in (shards or {"h200-0": cells}).items()
         ],
     }

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k3perf.baselines.testable import testable
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
-from k3perf.baselines.testable import testable
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.samples import Arm
 from k3perf.store.baselines import read_baseline, read_target_baselines
@@ -27,22 +27,40 @@ def cell(config: str, level: float, count: int = 6, spread: float = 1.0) -> Cell
     target = load_suite(SUITE).targets["cpu-gqa"]
     sessions = []
     for number in range(count):
-        for arm, base in ((Arm.CANDIDATE, level * (1 + spread * LEVELS[number % 6])), (Arm.REFERENCE, 100.0)):
+        for arm, base in (
+            (Arm.CANDIDATE, level * (1 + spread * LEVELS[number % 6])),
+            (Arm.REFERENCE, 100.0),
+        ):
             rounds = tuple(
                 RoundMetrics(
                     index,
                     index,
                     {
-                        "output_tokens_per_s": MetricValue(base * (1 + 0.001 * ((index * 7 + (arm is Arm.CANDIDATE)) % 5)), 8),
+                        "output_tokens_per_s": MetricValue(
+                            base * (1 + 0.001 * ((index * 7 + (arm is Arm.CANDIDATE)) % 5)), 8
+                        ),
                         "ttft_mean_ms": MetricValue(
-                            20 + 0.01 * ((index * 3 + (arm is Arm.CANDIDATE)) % 7) + 0.01 * number * (arm is Arm.CANDIDATE), 8
+                            20
+                            + 0.01 * ((index * 3 + (arm is Arm.CANDIDATE)) % 7)
+                            + 0.01 * number * (arm is Arm.CANDIDATE),
+                            8,
                         ),
                     },
                 )
                 for index in range(10)
             )
-            sessions.append(SessionMetrics(f"{arm}{number}", arm, f"p{number}", rounds, {}, {"block_size": 16}))
-    return CellMeasurement("cpu-gqa", config, "chat", "reference", target.hardware.hardware_class, "plan", tuple(sessions))
+            sessions.append(
+                SessionMetrics(f"{arm}{number}", arm, f"p{number}", rounds, {}, {"block_size": 16})
+            )
+    return CellMeasurement(
+        "cpu-gqa",
+        config,
+        "chat",
+        "reference",
+        target.hardware.hardware_class,
+        "plan",
+        tuple(sessions),
+    )
 
 
 @pytest.fixture
@@ -60,7 +78,9 @@ def run(tmp_path: Path) -> Run:
     return call
 
 
-def record(folder: Path, *cells: CellMeasurement, commit: str = "c0ffee", injected: str = "") -> str:
+def record(
+    folder: Path, *cells: CellMeasurement, commit: str = "c0ffee", injected: str = ""
+) -> str:
     write_measurement_file(
         folder / "measurements.json",
         injected=injected,
@@ -73,17 +93,26 @@ def record(folder: Path, *cells: CellMeasurement, commit: str = "c0ffee", inject
     return str(folder)
 
 
-def test_only_accept_writes_a_baseline(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_accept_writes_a_baseline(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0))
     assert run("propose", result) == 0
     said = capsys.readouterr().out
     assert "output_tokens_per_s" in said
     assert "cannot be accepted" not in said
     assert not (tmp_path / "baselines").exists()
-    assert run("accept", "cpu-gqa/default", "--reason", "first numbers of this target", "--by", "ann") == 0
+    assert (
+        run("accept", "cpu-gqa/default", "--reason", "first numbers of this target", "--by", "ann")
+        == 0
+    )
     written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
     assert written is not None
-    assert (written.acceptance.accepted_by, written.acceptance.commit, written.acceptance.run_ids) == ("ann", "c0ffee", ("r1",))
+    assert (
+        written.acceptance.accepted_by,
+        written.acceptance.commit,
+        written.acceptance.run_ids,
+    ) == ("ann", "c0ffee", ("r1",))
     assert written.anchor_acceptance == written.acceptance
     assert read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down") is None
     assert run("accept", "--reason", "the other one too") == 0
@@ -92,32 +121,57 @@ def test_only_accept_writes_a_baseline(tmp_path: Path, run: Run, capsys: pytest.
     assert run("show", "cpu-gqa/default") == 0
     shown = capsys.readouterr().out
     assert "accepted by ann" in shown
-    assert shown.splitlines()[1].split() == ["workload", "metric", "value", "anchor", "unit", "value,", "of", "sessions"]
-    assert [line.split()[-4:] for line in shown.splitlines() if "output_tokens" in line] == [["ratio", "mean", "of", "6"]]
+    assert shown.splitlines()[1].split() == [
+        "workload",
+        "metric",
+        "value",
+        "anchor",
+        "unit",
+        "value,",
+        "of",
+        "sessions",
+    ]
+    assert [line.split()[-4:] for line in shown.splitlines() if "output_tokens" in line] == [
+        ["ratio", "mean", "of", "6"]
+    ]
 
 
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
-        # the fuller of the two memories is another session than the one with the fewer tokens
+        # the fuller of the two memories is another session than the one with the fewer
+        # tokens
         (
             {0: (7.0, 90.0), 1: (9.0, 90.0)},
-            {"weights_bytes": ("9", "worst of 6, candidate1; of 1 rank"), "kv_capacity_tokens": ("90", "equal in 6")},
+            {
+                "weights_bytes": ("9", "worst of 6, candidate1; of 1 rank"),
+                "kv_capacity_tokens": ("90", "equal in 6"),
+            },
         ),
         (
             {2: (9.0, 90.0), 4: (7.0, 80.0)},
-            {"weights_bytes": ("9", "worst of 6, candidate2; of 1 rank"), "kv_capacity_tokens": ("80", "worst of 6, candidate4")},
+            {
+                "weights_bytes": ("9", "worst of 6, candidate2; of 1 rank"),
+                "kv_capacity_tokens": ("80", "worst of 6, candidate4"),
+            },
         ),
     ],
 )
 def test_worst_values_of_different_sessions_are_told_apart(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], kept: dict[int, tuple[float, float]], told: dict[str, tuple[str, str]]
+    tmp_path: Path,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    kept: dict[int, tuple[float, float]],
+    told: dict[str, tuple[str, str]],
 ) -> None:
     measured = cell("default", 100.0)
     sessions = []
     for session in measured.sessions:
         weights, tokens = kept.get(int(session.session_id[-1]), (7.0, 90.0))
-        values = {"weights_bytes": MetricValue(weights, 1), "kv_capacity_tokens": MetricValue(tokens, 1)}
+        values = {
+            "weights_bytes": MetricValue(weights, 1),
+            "kv_capacity_tokens": MetricValue(tokens, 1),
+        }
         sessions.append(replace(session, values=values))
     assert run("propose", record(tmp_path / "r1", replace(measured, sessions=tuple(sessions)))) == 0
     proposed = capsys.readouterr().out
@@ -131,10 +185,17 @@ def test_worst_values_of_different_sessions_are_told_apart(
             assert line.endswith(f" {whose}"), line
 
 
-def test_an_untestable_tolerance_is_refused_and_nothing_is_written(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run("propose", record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0)))
+def test_an_untestable_tolerance_is_refused_and_nothing_is_written(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(
+        "propose",
+        record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0)),
+    )
     assert "cannot be accepted" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*what would do"):
+    with pytest.raises(
+        UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*what would do"
+    ):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
 
@@ -145,7 +206,10 @@ def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_th
     recorded = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=20.0))
     suite = ("--suite", str(suite_copy))
     run("propose", recorded, *suite)
-    with pytest.raises(UsageError, match=r"seqs_down: output_tokens_per_s of chat: .* too little to test a tolerance of 10.0%"):
+    with pytest.raises(
+        UsageError,
+        match=r"seqs_down: output_tokens_per_s of chat: .* too little to test a tolerance of 10.0%",
+    ):
         run("accept", "--reason", "first numbers of this target", *suite)
     declare(suite_copy, {"output_tokens_per_s": {"loss_ratio": 0.15}})
     run("propose", recorded, *suite)
@@ -158,7 +222,10 @@ def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_th
     assert run("accept", "--reason", "first numbers of this target", *suite) == 0
     declare(suite_copy, {"output_tokens_per_s": None})
     run("propose", recorded, *suite)
-    assert run("accept", "cpu-gqa/seqs_down", "--reason", "reported only, too loud to judge", *suite) == 0
+    assert (
+        run("accept", "cpu-gqa/seqs_down", "--reason", "reported only, too loud to judge", *suite)
+        == 0
+    )
     written = read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down")
     assert written is not None
     assert [entry.metric for entry in written.workloads[0].metrics] == ["ttft_mean_ms"]
@@ -167,7 +234,11 @@ def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_th
 def declare(suite: Path, own: dict[str, object]) -> None:
     """What seqs_down of cpu-gqa has of its own."""
     path = suite / "tolerances.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "configs": {"cpu-gqa": {"seqs_down": own}}}))
+    path.write_text(
+        yaml.safe_dump(
+            {**yaml.safe_load(path.read_text()), "configs": {"cpu-gqa": {"seqs_down": own}}}
+        )
+    )
 
 
 def test_a_slide_beyond_the_cap_needs_a_reasoned_anchor(tmp_path: Path, run: Run) -> None:
@@ -187,12 +258,17 @@ def test_a_slide_beyond_the_cap_needs_a_reasoned_anchor(tmp_path: Path, run: Run
 def test_sessions_of_another_processor_take_no_baselines_place_unasked(
     tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("propose", record(tmp_path / "r1", replace(cell("default", 100.0), hardware_class="cpu-avx512")))
+    run(
+        "propose",
+        record(tmp_path / "r1", replace(cell("default", 100.0), hardware_class="cpu-avx512")),
+    )
     run("accept", "--reason", "first numbers of this target")
     night = record(tmp_path / "r2", cell("default", 100.0))
     run("propose", night)
     told = "the committed baseline is of hardware class cpu-avx512, this one of cpu-avx2"
-    assert f"cannot be accepted: {told}; a reasoned --new-anchor is needed" in capsys.readouterr().out
+    assert (
+        f"cannot be accepted: {told}; a reasoned --new-anchor is needed" in capsys.readouterr().out
+    )
     with pytest.raises(UsageError, match=f"{told}; propose it with --new-anchor"):
         run("accept", "--reason", "the night's sessions")
     run("propose", night, "--new-anchor")
@@ -217,36 +293,59 @@ def test_an_anchor_keeps_its_own_acceptance(tmp_path: Path, run: Run) -> None:
     [
         (("accept", "--reason", "first numbers of this target"), UsageError, "no proposal waits"),
         (("accept", "--reason", "short"), UsageError, "too short"),
-        (("accept", "cpu-gqa/none", "--reason", "first numbers"), UnknownNameError, "Run k3perf baseline propose"),
+        (
+            ("accept", "cpu-gqa/none", "--reason", "first numbers"),
+            UnknownNameError,
+            "Run k3perf baseline propose",
+        ),
         (("show", "cpu-gqa/none"), UnknownNameError, "Record it"),
     ],
 )
-def test_misuse_is_told_with_its_next_step(run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str) -> None:
+def test_misuse_is_told_with_its_next_step(
+    run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str
+) -> None:
     with pytest.raises(error, match=said):
         run(*words)
 
 
-def test_what_cannot_be_proposed(tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_proposed(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UsageError, match="no measured cell"):
         run("propose", record(tmp_path / "r0"))
-    one, other = record(tmp_path / "r1", cell("default", 100.0)), record(tmp_path / "r2", cell("default", 100.0), commit="beef")
+    one, other = (
+        record(tmp_path / "r1", cell("default", 100.0)),
+        record(tmp_path / "r2", cell("default", 100.0), commit="beef"),
+    )
     with pytest.raises(UsageError, match="different commits"):
         run("propose", one, other)
     with pytest.raises(UsageError, match="hold the same run r1"):
         run("propose", one, one)
     with pytest.raises(UsageError, match=r"fault put in on purpose \(hold_device_bytes=1.0\)"):
-        run("propose", record(tmp_path / "r4", cell("default", 100.0), injected="hold_device_bytes=1.0"))
+        run(
+            "propose",
+            record(tmp_path / "r4", cell("default", 100.0), injected="hold_device_bytes=1.0"),
+        )
     with pytest.raises(UnknownNameError, match="unknown config"):
-        run("propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of")))
+        run(
+            "propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of"))
+        )
     assert run("show") == 0
     assert "no baseline is committed" in capsys.readouterr().out
 
 
-def test_runs_of_one_commit_are_taken_together_however_each_names_it(tmp_path: Path, run: Run) -> None:
+def test_runs_of_one_commit_are_taken_together_however_each_names_it(
+    tmp_path: Path, run: Run
+) -> None:
     full = "9bf9beb" + "1" * 33
     one = record(tmp_path / "r1", cell("default", 100.0, count=3), commit=full[:7])
     second = cell("default", 100.0, count=3)
-    second = replace(second, sessions=tuple(replace(session, session_id=f"b{session.session_id}") for session in second.sessions))
+    second = replace(
+        second,
+        sessions=tuple(
+            replace(session, session_id=f"b{session.session_id}") for session in second.sessions
+        ),
+    )
     assert run("propose", one, record(tmp_path / "r2", second, commit=full)) == 0
     assert run("accept", "--reason", "two runs of one commit") == 0
     written = read_baseline(tmp_path / "baselines", "cpu-gqa", "default")
@@ -257,7 +356,12 @@ def test_runs_of_one_commit_are_taken_together_however_each_names_it(tmp_path: P
 def test_runs_of_several_commits_are_taken_together_on_request(tmp_path: Path, run: Run) -> None:
     one = record(tmp_path / "r1", cell("default", 100.0, count=3), commit="c0ffee")
     second = cell("default", 100.0, count=3)
-    second = replace(second, sessions=tuple(replace(session, session_id=f"r2-{session.session_id}") for session in second.sessions))
+    second = replace(
+        second,
+        sessions=tuple(
+            replace(session, session_id=f"r2-{session.session_id}") for session in second.sessions
+        ),
+    )
     other = record(tmp_path / "r2", second, cell("seqs_down", 98.0), commit="beef")
     assert run("propose", "--across-commits", "--only", "cpu-gqa/default", one, other) == 0
     assert run("accept", "--reason", "recorded over two days", "--by", "tester") == 0
@@ -272,7 +376,9 @@ def test_a_config_that_is_not_ready_can_be_left_for_later(tmp_path: Path, run: R
     with pytest.raises(UsageError, match="seqs_down"):
         run("propose", recorded)
     assert run("propose", "--only", "cpu-gqa/default", recorded) == 0
-    with pytest.raises(UnknownNameError, match=r"gone.*Use one of: cpu-gqa/default, cpu-gqa/seqs_down"):
+    with pytest.raises(
+        UnknownNameError, match=r"gone.*Use one of: cpu-gqa/default, cpu-gqa/seqs_down"
+    ):
         run("propose", "--only", "cpu-gqa/gone", recorded)
 
 
@@ -282,7 +388,11 @@ def test_every_committed_baseline_would_be_accepted_under_todays_plans_and_toler
     for target in suite.targets:
         committed = read_target_baselines(root, target)
         policy = command._policy(suite, target, committed)
-        problems += [f"{target}/{baseline.config}: {problem.text()}" for baseline in committed for problem in testable(baseline, policy)]
+        problems += [
+            f"{target}/{baseline.config}: {problem.text()}"
+            for baseline in committed
+            for problem in testable(baseline, policy)
+        ]
     assert problems == []
 
 

@@ -1,4 +1,6 @@
-"""``k3perf doctor``: every check shown, status 10 when one fails, one line for bad input."""
+"""``k3perf doctor``: every check shown, status 10 when one fails, one line for bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ def answering_python(tmp_path: Path) -> Path:
 
 def python_with(folder: Path, answer: str) -> Path:
     path = folder / "python"
-    path.write_text(f"#!/bin/sh\ncase $2 in *import_kernels*) cat {folder}/native ;; *) echo {answer} ;; esac\n")
-    (folder / "native").write_text('INFO a log line of vLLM\n{"loaded": ["/x/vllm/_C.abi3.so"], "problem": "", "mend": ""}\n')
+    path.write_text(
+        f"#!/bin/sh\ncase $2 in *import_kernels*) cat {folder}/native ;; *) echo {answer} ;; esac\n"
+    )
+    (folder / "native").write_text(
+        'INFO a log line of vLLM\n{"loaded": ["/x/vllm/_C.abi3.so"], "problem": "", "mend": ""}\n'
+    )
     path.chmod(0o755)
     return path
 
@@ -44,8 +50,19 @@ def free_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_checks_are_shown_as_text_and_as_json(suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ("--suite", str(suite_copy), "--target", "cpu-gqa", "--engine-python", str(answering_python), "--results", str(suite_copy))
+def test_checks_are_shown_as_text_and_as_json(
+    suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = (
+        "--suite",
+        str(suite_copy),
+        "--target",
+        "cpu-gqa",
+        "--engine-python",
+        str(answering_python),
+        "--results",
+        str(suite_copy),
+    )
     run(*common)
     text = capsys.readouterr().out
     assert text.startswith("cpu-gqa\n")
@@ -53,13 +70,34 @@ def test_checks_are_shown_as_text_and_as_json(suite_copy: Path, answering_python
     run(*common, "--json")
     document = json.loads(capsys.readouterr().out)
     names = {finding["name"] for finding in document["cpu-gqa"]}
-    expected = {"port", "disk", "engine python", "native module", "processors", "memory", "lock", "engine version", "left engines"}
+    expected = {
+        "port",
+        "disk",
+        "engine python",
+        "native module",
+        "processors",
+        "memory",
+        "lock",
+        "engine version",
+        "left engines",
+    }
     assert expected <= names
     assert {finding["level"] for finding in document["cpu-gqa"]} <= {"ok", "warn", "fail"}
 
 
-def test_a_failed_check_is_status_10(suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = run("--suite", str(suite_copy), "--target", "cpu-gqa", "--engine-python", str(tmp_path / "none"), "--results", str(tmp_path))
+def test_a_failed_check_is_status_10(
+    suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run(
+        "--suite",
+        str(suite_copy),
+        "--target",
+        "cpu-gqa",
+        "--engine-python",
+        str(tmp_path / "none"),
+        "--results",
+        str(tmp_path),
+    )
     assert status == ExitStatus.INVALID
     told = capsys.readouterr().out
     assert "FAIL  engine python" in told
@@ -71,9 +109,19 @@ def test_a_native_module_that_does_not_load_is_named_with_what_mends_it(
     suite_copy: Path, answering_python: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = "vllm._C: libnuma.so.1: cannot open shared object file: No such file or directory"
-    (tmp_path / "native").write_text(json.dumps({"loaded": [], "problem": problem, "mend": "apt-get install libnuma1"}))
+    (tmp_path / "native").write_text(
+        json.dumps({"loaded": [], "problem": problem, "mend": "apt-get install libnuma1"})
+    )
     targets = ("--target", "cpu-gqa", "--target", "cpu-hybrid")
-    status = run("--suite", str(suite_copy), *targets, "--engine-python", str(answering_python), "--results", str(tmp_path))
+    status = run(
+        "--suite",
+        str(suite_copy),
+        *targets,
+        "--engine-python",
+        str(answering_python),
+        "--results",
+        str(tmp_path),
+    )
     assert status == ExitStatus.INVALID
     text = capsys.readouterr().out
     assert text.startswith("every target\n")  # what all of them lack is shown once
@@ -85,7 +133,10 @@ def test_a_native_module_that_does_not_load_is_named_with_what_mends_it(
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("#!/bin/sh\necho no module named site >&2\nexit 1\n", "it does not run: no module named site"),
+        (
+            "#!/bin/sh\necho no module named site >&2\nexit 1\n",
+            "it does not run: no module named site",
+        ),
         ("#!/nowhere/python\n", "it does not run: No such file or directory"),
         ("#!/bin/sh\nkill -ILL $$\n", "SIGILL; this processor lacks an instruction"),
         ("#!/bin/sh\n", "vLLM is not installed there"),
@@ -97,7 +148,15 @@ def test_a_dead_engine_python_is_reported_once(
     python = python_with(tmp_path, "")
     python.write_text(script)
     targets = ("--target", "cpu-gqa", "--target", "cpu-hybrid")
-    status = run("--suite", str(suite_copy), *targets, "--engine-python", str(python), "--results", str(tmp_path))
+    status = run(
+        "--suite",
+        str(suite_copy),
+        *targets,
+        "--engine-python",
+        str(python),
+        "--results",
+        str(tmp_path),
+    )
     assert status == ExitStatus.INVALID
     text = capsys.readouterr().out
     assert text.count(words) == 1
@@ -109,15 +168,23 @@ def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:
         run("--suite", str(suite_copy), "--target", "nope")
 
 
-def test_a_machine_that_no_target_fits_is_told_what_each_lacks(suite_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = DetectedHardware((), (), None, frozenset({"sse2"}), problem="NVML Shared Library Not Found")
+def test_a_machine_that_no_target_fits_is_told_what_each_lacks(
+    suite_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = DetectedHardware(
+        (), (), None, frozenset({"sse2"}), problem="NVML Shared Library Not Found"
+    )
     monkeypatch.setattr("k3perf.telemetry.hardware.detect_hardware", lambda: bare)
-    with pytest.raises(UsageError, match=r"(?s)no target can run.*cpu-gqa: this processor lacks avx2.*--target") as told:
+    with pytest.raises(
+        UsageError, match=r"(?s)no target can run.*cpu-gqa: this processor lacks avx2.*--target"
+    ) as told:
         run("--suite", str(suite_copy))
     assert "no NVIDIA device here" in str(told.value)
 
 
-HASWELL = DetectedHardware((), (), None, frozenset({"avx2"}), problem="NVML Shared Library Not Found")
+HASWELL = DetectedHardware(
+    (), (), None, frozenset({"avx2"}), problem="NVML Shared Library Not Found"
+)
 
 
 @pytest.fixture
@@ -133,16 +200,35 @@ def haswell(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_target_that_a_run_would_measure_is_told_with_the_reason(
     suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("--suite", str(suite_copy), "--engine-python", str(answering_python), "--results", str(suite_copy))
+    run(
+        "--suite",
+        str(suite_copy),
+        "--engine-python",
+        str(answering_python),
+        "--results",
+        str(suite_copy),
+    )
     told = capsys.readouterr().out
-    assert told.startswith("measured by default: cpu-gqa (cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16)\ncpu-gqa\n")
+    assert told.startswith(
+        "measured by default: cpu-gqa (cpu-gqa instead of cpu-hybrid: this processor lacks"
+        " avx512_bf16)\ncpu-gqa\n"
+    )
     assert "\ncpu-hybrid\n" not in told
     assert "  OK    instruction sets  avx2 (needed: avx2)\n" in told
 
 
 @pytest.mark.usefixtures("haswell")
-def test_a_missing_instruction_set_is_a_failed_check(suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ("--suite", str(suite_copy), "--engine-python", str(answering_python), "--results", str(suite_copy))
+def test_a_missing_instruction_set_is_a_failed_check(
+    suite_copy: Path, answering_python: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = (
+        "--suite",
+        str(suite_copy),
+        "--engine-python",
+        str(answering_python),
+        "--results",
+        str(suite_copy),
+    )
     assert run("--target", "cpu-hybrid", *common) == ExitStatus.INVALID
     told = capsys.readouterr().out
     assert "  FAIL  instruction sets  avx2 (needed: avx512_bf16)\n" in told
@@ -174,7 +260,9 @@ def test_an_engine_without_a_harness_is_found() -> None:
     )
     try:
         assert orphan.stdout is not None
-        assert orphan.stdout.readline() == b"ready\n"  # its environment can be read only after its exec
+        assert (
+            orphan.stdout.readline() == b"ready\n"
+        )  # its environment can be read only after its exec
         finding = doctor._leftovers()
         assert finding.level == "fail"
         assert str(orphan.pid) in finding.reading
@@ -183,7 +271,11 @@ def test_an_engine_without_a_harness_is_found() -> None:
 
 
 def test_a_process_with_a_mark_of_another_form_is_not_an_engine() -> None:
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENGINE_ID_VARIABLE: "mine-too-x"})
+    other = subprocess.Popen(
+        [sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, ENGINE_ID_VARIABLE: "mine-too-x"},
+    )
     try:
         assert str(other.pid) not in doctor._leftovers().reading
     finally:
@@ -204,19 +296,44 @@ def test_a_process_with_a_mark_of_another_form_is_not_an_engine() -> None:
     ],
 )
 def test_the_engine_must_be_of_the_targets_kind_and_new_enough(
-    target: str, answer: str, level: str, needed: str, suite_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str,
+    answer: str,
+    level: str,
+    needed: str,
+    suite_copy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     python = python_with(tmp_path, answer)
-    run("--suite", str(suite_copy), "--target", target, "--engine-python", str(python), "--results", str(tmp_path), "--json")
-    (finding,) = [finding for finding in json.loads(capsys.readouterr().out)[target] if finding["name"] == "engine version"]
+    run(
+        "--suite",
+        str(suite_copy),
+        "--target",
+        target,
+        "--engine-python",
+        str(python),
+        "--results",
+        str(tmp_path),
+        "--json",
+    )
+    (finding,) = [
+        finding
+        for finding in json.loads(capsys.readouterr().out)[target]
+        if finding["name"] == "engine version"
+    ]
     assert finding["level"] == level
     assert finding["needed"].startswith(needed)
     assert finding["reading"] == (answer or "vLLM is not installed there")
     advice = f"Install {needed}" if answer else "--engine-python"
-    assert (advice in finding["text"] and str(python) in finding["text"] + finding["needed"]) == (level == "fail")
+    assert (advice in finding["text"] and str(python) in finding["text"] + finding["needed"]) == (
+        level == "fail"
+    )
 
 
-@pytest.mark.parametrize(("target", "verbose", "levels"), [("h200-k3", True, ["ok"]), ("h200-k3", False, ["warn"]), ("cpu-gqa", False, [])])
+@pytest.mark.parametrize(
+    ("target", "verbose", "levels"),
+    [("h200-k3", True, ["ok"]), ("h200-k3", False, ["warn"]), ("cpu-gqa", False, [])],
+)
 def test_whether_compiles_can_be_seen_is_told_before_a_run(
     target: str,
     verbose: bool,
@@ -228,6 +345,20 @@ def test_whether_compiles_can_be_seen_is_told_before_a_run(
 ) -> None:
     monkeypatch.setattr(doctor, "can_be_verbose", lambda _: verbose)
     python = python_with(tmp_path, "vllm 0.33.0")
-    run("--suite", str(suite_copy), "--target", target, "--engine-python", str(python), "--results", str(tmp_path), "--json")
-    found = [finding for finding in json.loads(capsys.readouterr().out)[target] if finding["name"] == "compile monitor"]
+    run(
+        "--suite",
+        str(suite_copy),
+        "--target",
+        target,
+        "--engine-python",
+        str(python),
+        "--results",
+        str(tmp_path),
+        "--json",
+    )
+    found = [
+        finding
+        for finding in json.loads(capsys.readouterr().out)[target]
+        if finding["name"] == "compile monitor"
+    ]
     assert [finding["level"] for finding in found] == levels

@@ -1,6 +1,8 @@
-"""Every command and every option of ``k3perf``, with everything that can be wrong with it: one message, a documented status, no traceback.
+"""Every command and every option of ``k3perf``, with everything that can be wrong with
+it: one message, a documented status, no traceback.
 
-The commands come from the parser itself. A command or an option without a row fails the first test.
+The commands come from the parser itself. A command or an option without a row fails the
+first test.
 """
 
 from __future__ import annotations
@@ -31,15 +33,33 @@ from k3perf.errors import ExitStatus
 
 Call = Callable[..., tuple[int, str, str]]
 FIND_RATE = shlex.split(
-    "--workload perf_tests/workloads/quick.yaml --base-url SERVER --model-name m --vocabulary-size 100 --ttft-ms 100 --tpot-ms 100"
+    "--workload perf_tests/workloads/quick.yaml --base-url SERVER --model-name m --vocabulary-size"
+    " 100 --ttft-ms 100 --tpot-ms 100"
 )
-NUMBERS = {"empty": "", "word": "x", "negative": "-1", "not_finite": "nan", "infinite": "inf", "beyond_float": "1e999", "huge": "1" * 400}
-NAMES = {"empty": "", "unknown": "nosuch", "a_path": "../../etc", "long": "x" * 5000, "two_lines": "a\nb", "dashes": "---"}
+NUMBERS = {
+    "empty": "",
+    "word": "x",
+    "negative": "-1",
+    "not_finite": "nan",
+    "infinite": "inf",
+    "beyond_float": "1e999",
+    "huge": "1" * 400,
+}
+NAMES = {
+    "empty": "",
+    "unknown": "nosuch",
+    "a_path": "../../etc",
+    "long": "x" * 5000,
+    "two_lines": "a\nb",
+    "dashes": "---",
+}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What an option takes: its wrong values by name, or a function of a folder to put them in. ``statuses``: what they may end with."""
+    """What an option takes: its wrong values by name, or a function of a folder to put
+    them in. ``statuses``: what they may end with.
+    """
 
     values: dict[str, str] | Callable[[Path], dict[str, Path]] = field(default_factory=dict)
     statuses: frozenset[int] = frozenset({4})
@@ -55,18 +75,29 @@ class Kind:
         return Kind(self.values, self.statuses, self.but | set(names), self.prefix)
 
 
-INPUT, FOLDER, OUTPUT = Kind(workplace.bad_inputs), Kind(workplace.bad_folders), Kind(workplace.bad_outputs)
+INPUT, FOLDER, OUTPUT = (
+    Kind(workplace.bad_inputs),
+    Kind(workplace.bad_folders),
+    Kind(workplace.bad_outputs),
+)
 NUMBER, NAME = Kind(NUMBERS), Kind(NAMES)
 SUITE = Kind(workplace.bad_folders)
 FLAG, TEXT = Kind(), Kind({"empty": "", "odd": "\N{BELL}\n\x1b[31m"}, frozenset({0, 4, 10}))
 CHOICE = Kind({"unknown": "nosuch", "empty": ""})
-REFERENCE = Kind({"unknown": "nosuch", "an_option": "--upload-pack=x", "empty": "", "long": "x" * 5000})
-PYTHON = Kind({"missing": "/nowhere/python", "a_folder": "/", "another_program": "/bin/false", "empty": ""}, frozenset({4}))
+REFERENCE = Kind(
+    {"unknown": "nosuch", "an_option": "--upload-pack=x", "empty": "", "long": "x" * 5000}
+)
+PYTHON = Kind(
+    {"missing": "/nowhere/python", "a_folder": "/", "another_program": "/bin/false", "empty": ""},
+    frozenset({4}),
+)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line that works, and the kind of every argument and option. ``status``: of the line that works; None: it is not tried."""
+    """A command line that works, and the kind of every argument and option. ``status``:
+    of the line that works; None: it is not tried.
+    """
 
     line: str
     options: dict[str, Kind]
@@ -90,7 +121,9 @@ COMMANDS = {
     "inject": Command(
         "inject --slow-step-percent 15",
         {
-            "--slow-step-percent": NUMBER.without("negative", "not_finite", "infinite", "beyond_float", "huge"),
+            "--slow-step-percent": NUMBER.without(
+                "negative", "not_finite", "infinite", "beyond_float", "huge"
+            ),
             "--hold-device-bytes": NUMBER.without("negative", "huge"),
             "--hold-host-bytes": NUMBER.without("negative", "huge"),
             "--hold-weights-bytes": NUMBER.without("negative", "huge"),
@@ -139,7 +172,9 @@ COMMANDS = {
             "--proposals": FOLDER,
         },
     ),
-    "baseline show": Command("baseline show", {"cells": NAME, "--suite": SUITE, "--baselines": FOLDER.may(0, 4)}),
+    "baseline show": Command(
+        "baseline show", {"cells": NAME, "--suite": SUITE, "--baselines": FOLDER.may(0, 4)}
+    ),
     "gate selftest": Command(
         "gate selftest --runs 1 --recorded-only --recorded recordings",
         {
@@ -153,13 +188,18 @@ COMMANDS = {
         },
     ),
     "load find-rate": Command(
-        "load find-rate --workload perf_tests/workloads/quick.yaml --base-url http://127.0.0.1:9 --model-name m --vocabulary-size 100 "
-        "--ttft-ms 100 --tpot-ms 100 --duration 0.1",
+        "load find-rate --workload perf_tests/workloads/quick.yaml --base-url http://127.0.0.1:9"
+        " --model-name m --vocabulary-size 100 --ttft-ms 100 --tpot-ms 100 --duration 0.1",
         {
             "--target": NAME.without("empty"),
             "--workload": INPUT.may(4),
             "--base-url": Kind(
-                {"a_word": "nosuch", "no_host": "http://", "another_scheme": "ftp://127.0.0.1", "bad_port": "http://127.0.0.1:x"}
+                {
+                    "a_word": "nosuch",
+                    "no_host": "http://",
+                    "another_scheme": "ftp://127.0.0.1",
+                    "bad_port": "http://127.0.0.1:x",
+                }
             ),
             "--model-name": TEXT,
             "--vocabulary-size": NUMBER,
@@ -179,10 +219,17 @@ COMMANDS = {
         },
         status=10,
     ),
-    "load import-log": Command("load import-log log.jsonl --output other/trace.jsonl", {"log": FLAG, "--output": OUTPUT}),
+    "load import-log": Command(
+        "load import-log log.jsonl --output other/trace.jsonl", {"log": FLAG, "--output": OUTPUT}
+    ),
     "load make-trace": Command(
         "load make-trace --requests 5 --output other/trace.jsonl",
-        {"--requests": NUMBER, "--duration": NUMBER, "--seed": NUMBER.without("negative", "huge"), "--output": OUTPUT},
+        {
+            "--requests": NUMBER,
+            "--duration": NUMBER,
+            "--seed": NUMBER.without("negative", "huge"),
+            "--output": OUTPUT,
+        },
     ),
     "mock-server": Command(
         "mock-server --port 0",
@@ -195,10 +242,14 @@ COMMANDS = {
             "--empty-chunks": NUMBER.without("huge"),
             "--reasoning-tokens": NUMBER.without("huge"),
             "--block-tokens": NUMBER.without("huge"),
-            "--fault": Kind({"unknown": "nosuch", "empty": "", "no_number": "reset:x", "negative": "reset:-1"}),
+            "--fault": Kind(
+                {"unknown": "nosuch", "empty": "", "no_number": "reset:x", "negative": "reset:-1"}
+            ),
             "--model-name": FLAG,
             "--seed": Kind({"word": "x", "empty": ""}),
-            "--behaviour": Kind({"word": "x", "deep": "[" * 100_000, "unknown": '{"a": 1}', "list": "[]"}),
+            "--behaviour": Kind(
+                {"word": "x", "deep": "[" * 100_000, "unknown": '{"a": 1}', "list": "[]"}
+            ),
             "--cpus": Kind({"word": "x", "none_such": "4095", "negative": "-1", "comma": ","}),
         },
         status=None,
@@ -223,7 +274,9 @@ COMMANDS = {
             "--shards": NUMBER,
             "--target": NAME,
             "--kind": CHOICE,
-            "--hardware-classes": Kind({"unknown": "nosuch", "empty": "", "commas": ",,"}, frozenset({0})),
+            "--hardware-classes": Kind(
+                {"unknown": "nosuch", "empty": "", "commas": ",,"}, frozenset({0})
+            ),
             "--whole-model": CHOICE,
             "--record": FLAG,
             "--costs": INPUT,
@@ -240,35 +293,58 @@ COMMANDS = {
     ),
     "ci comment": Command("ci comment pass.json", DOCUMENTS),
     "ci summary": Command("ci summary pass.json", DOCUMENTS),
-    "ci annotations": Command("ci annotations pass.json", {**DOCUMENTS, "--format": CHOICE, "--head-sha": TEXT}),
+    "ci annotations": Command(
+        "ci annotations pass.json", {**DOCUMENTS, "--format": CHOICE, "--head-sha": TEXT}
+    ),
     "ci retry": Command(
         "ci retry pass.json --plan plan.json",
-        {"verdict": INPUT, "--plan": INPUT, "--results": FOLDER.may(0, 4), "--pools": TEXT, "--github-output": OUTPUT},
+        {
+            "verdict": INPUT,
+            "--plan": INPUT,
+            "--results": FOLDER.may(0, 4),
+            "--pools": TEXT,
+            "--github-output": OUTPUT,
+        },
     ),
     "ci record-runner": Command(
-        "ci record-runner --shard s --output other/runner.json", {"--shard": Kind({"long": "x" * 5000}), "--output": OUTPUT}
+        "ci record-runner --shard s --output other/runner.json",
+        {"--shard": Kind({"long": "x" * 5000}), "--output": OUTPUT},
     ),
-    "ci check-baselines": Command("ci check-baselines --base main", {"--base": REFERENCE, "--suite": SUITE}),
+    "ci check-baselines": Command(
+        "ci check-baselines --base main", {"--base": REFERENCE, "--suite": SUITE}
+    ),
     "history append": Command(
         "history append run --history other/history.jsonl",
         {"results": INPUT.without("a_folder"), "--history": INPUT.without("missing", "empty")},
     ),
-    "history unmeasured": Command("history unmeasured run --plan plan.json", {"results": INPUT.may(4, 10), "--plan": INPUT}, status=10),
+    "history unmeasured": Command(
+        "history unmeasured run --plan plan.json",
+        {"results": INPUT.may(4, 10), "--plan": INPUT},
+        status=10,
+    ),
     "history changes": Command(
         "history changes --history history.jsonl",
-        {"--history": INPUT.without("empty"), "--json": FLAG, "--issue": OUTPUT.may(0), "--github-output": OUTPUT},
+        {
+            "--history": INPUT.without("empty"),
+            "--json": FLAG,
+            "--issue": OUTPUT.may(0),
+            "--github-output": OUTPUT,
+        },
     ),
     "history page": Command(
-        "history page --history history.jsonl --output other/page.html", {"--history": INPUT.without("empty"), "--output": OUTPUT}
+        "history page --history history.jsonl --output other/page.html",
+        {"--history": INPUT.without("empty"), "--output": OUTPUT},
     ),
     "bundle inventory": Command("bundle inventory", {"--python": PYTHON, "--show-script": FLAG}),
     "bundle make": Command(
-        "bundle make --inventory host.json --output other/bundle --requirements-file requirements.txt --downloads other/downloads",
+        "bundle make --inventory host.json --output other/bundle --requirements-file"
+        " requirements.txt --downloads other/downloads",
         {
             "--inventory": INPUT,
             "--output": OUTPUT.without("in_a_closed_folder"),
             "--requirement": Kind({"unknown": "not a requirement", "empty": ""}),
-            "--requirements-file": INPUT.may(4, 10),  # a word is a package that is not found
+            # a word is a package that is not found
+            "--requirements-file": INPUT.may(4, 10),
             "--recipe": INPUT,
             "--leave-out": FLAG,
             "--part-size": NUMBER,
@@ -279,13 +355,28 @@ COMMANDS = {
     "bundle verify": Command("bundle verify bundle", {"folder": FOLDER.may(4, 10)}),
     "recover": Command(
         f"recover run --commit {workplace.COMMIT} --output other/measurements.json",
-        {"results": INPUT, "--commit": Kind({"empty": "", "another": "f" * 40, "short": "0"}), "--output": OUTPUT, "--suite": SUITE},
+        {
+            "results": INPUT,
+            "--commit": Kind({"empty": "", "another": "f" * 40, "short": "0"}),
+            "--output": OUTPUT,
+            "--suite": SUITE,
+        },
     ),
-    "scaling": Command("scaling", {"--target": NAME, "--baselines": FOLDER.without("hollow", "closed"), "--json": FLAG, "--suite": SUITE}),
+    "scaling": Command(
+        "scaling",
+        {
+            "--target": NAME,
+            "--baselines": FOLDER.without("hollow", "closed"),
+            "--json": FLAG,
+            "--suite": SUITE,
+        },
+    ),
 }
 
 
-def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def leaves(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command that can be run, with its parser."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not below:
@@ -296,7 +387,10 @@ def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    return {action.option_strings[-1] if action.option_strings else action.dest for action in parser._actions} - {"--help", "--version"}
+    return {
+        action.option_strings[-1] if action.option_strings else action.dest
+        for action in parser._actions
+    } - {"--help", "--version"}
 
 
 def test_every_command_and_option_has_a_row() -> None:
@@ -317,7 +411,9 @@ def place(repository: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def call(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run one command in the workplace and give back its status and what it wrote; the workplace is as before afterwards."""
+    """Run one command in the workplace and give back its status and what it wrote; the
+    workplace is as before afterwards.
+    """
 
     def run(words: list[str], *, closed: bool = False) -> tuple[int, str, str]:
         monkeypatch.chdir(place)
@@ -349,7 +445,10 @@ def no_network(folder: Path, _host: object) -> Callable[[object], None]:
 
 def contents(place: Path) -> dict[Path, bytes]:
     """What the commands may change in the workplace."""
-    folders = [place / name for name in ("perf_tests", "baselines", ".k3perf", "run", "recordings", "bundle")]
+    folders = [
+        place / name
+        for name in ("perf_tests", "baselines", ".k3perf", "run", "recordings", "bundle")
+    ]
     paths = [path for folder in folders for path in folder.rglob("*")] + list(place.glob("*.*"))
     return {path: path.read_bytes() for path in paths if path.is_file()}
 
@@ -367,14 +466,18 @@ def restore(place: Path, before: dict[Path, bytes]) -> None:
 
 
 def line_with(command: Command, option: str, value: str) -> list[str]:
-    """The line that works, with ``value`` for ``option``: in the place of its own, or added."""
+    """The line that works, with ``value`` for ``option``: in the place of its own, or
+    added.
+    """
     words = shlex.split(command.line)
     if not option.startswith("--"):
         return positional(command, option, value, words)
     if option in words:
         words[words.index(option) + 1] = value
         return words
-    return [*words, option, value] if value.startswith("-") is False else [*words, f"{option}={value}"]
+    return (
+        [*words, option, value] if value.startswith("-") is False else [*words, f"{option}={value}"]
+    )
 
 
 def positional(command: Command, option: str, value: str, words: list[str]) -> list[str]:
@@ -395,8 +498,12 @@ def test_the_line_that_works_ends_with_its_documented_status(name: str, call: Ca
     assert not accident(status, told or said, frozenset({command.status})), (status, told)
 
 
-@pytest.mark.parametrize(("name", "option"), [(name, option) for name in COMMANDS for option in COMMANDS[name].options])
-def test_what_is_wrong_is_one_message_and_a_documented_status(name: str, option: str, call: Call, place: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in COMMANDS for option in COMMANDS[name].options]
+)
+def test_what_is_wrong_is_one_message_and_a_documented_status(
+    name: str, option: str, call: Call, place: Path
+) -> None:
     command = COMMANDS[name]
     kind = command.options[option]
     folder = place / "wrong" / f"{name} {option}".replace(" ", "_")
@@ -404,7 +511,9 @@ def test_what_is_wrong_is_one_message_and_a_documented_status(name: str, option:
     values = kind.values if isinstance(kind.values, dict) else kind.values(folder)
     found = []
     for wrong in values.keys() - kind.but:
-        status, said, told = call(line_with(command, option, str(values[wrong])), closed="closed" in wrong)
+        status, said, told = call(
+            line_with(command, option, str(values[wrong])), closed="closed" in wrong
+        )
         problem = accident(status, told or said, kind.statuses)
         found += [f"{wrong}: {problem}: status {status}: {told[-1500:]}"] if problem else []
     assert not found, "\n".join(found)
@@ -422,10 +531,13 @@ def accident(status: int, told: str, right: frozenset[int]) -> str:
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("pass", 0), ("regressed", 1), ("invalid", 10)])
-def test_every_command_that_reads_a_verdict(outcome: str, status: int, call: Call, place: Path) -> None:
+def test_every_command_that_reads_a_verdict(
+    outcome: str, status: int, call: Call, place: Path
+) -> None:
     assert call(["merge", f"{outcome}.json", "--plan", str(one_cell_plan(place))])[0] == status
     for words in (["ci", "comment"], ["ci", "summary"], ["ci", "annotations"]):
-        assert call([*words, f"{outcome}.json"])[0] == 0  # what they show is the verdict's matter
+        # what they show is the verdict's matter
+        assert call([*words, f"{outcome}.json"])[0] == 0
     assert call(["ci", "retry", f"{outcome}.json", "--plan", "plan.json"])[0] == 0
 
 
@@ -434,7 +546,13 @@ def one_cell_plan(place: Path) -> Path:
     path = place / "wrong" / "plan.json"
     path.parent.mkdir(exist_ok=True)
     document = json.loads((place / "plan.json").read_text())
-    cell = {**document["cells"][0], "cell": "alpha-one-chat", "target": "alpha", "config": "one", "workload": "chat"}
+    cell = {
+        **document["cells"][0],
+        "cell": "alpha-one-chat",
+        "target": "alpha",
+        "config": "one",
+        "workload": "chat",
+    }
     document |= {"cells": [cell], "shards": []}
     path.write_text(json.dumps(document))
     return path
@@ -444,7 +562,9 @@ def one_cell_plan(place: Path) -> Path:
 
 
 def start(place: Path, words: list[str], **streams: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "k3perf.cli.main", *words], cwd=place, text=True, **streams)
+    return subprocess.Popen(
+        [sys.executable, "-m", "k3perf.cli.main", *words], cwd=place, text=True, **streams
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -456,7 +576,9 @@ def start(place: Path, words: list[str], **streams: Any) -> subprocess.Popen[str
         (["mock-server", "--port", "0"], 0),  # it serves until it is told to end
     ],
 )
-def test_a_signal_ends_a_command_without_a_traceback(place: Path, words: list[str], status: int, number: int, silent_server: str) -> None:
+def test_a_signal_ends_a_command_without_a_traceback(
+    place: Path, words: list[str], status: int, number: int, silent_server: str
+) -> None:
     if words[0] == "mock-server" and number == signal.SIGHUP:
         status = 2  # for it a hangup is no way of being told
     words = [word.replace("SERVER", silent_server) for word in words]
@@ -475,9 +597,13 @@ def test_a_signal_ends_a_command_without_a_traceback(place: Path, words: list[st
 
 
 def is_at_work(pid: int) -> bool:
-    """All imports are done when the handler of SIGTERM, which the command installs first, is there."""
+    """All imports are done when the handler of SIGTERM, which the command installs
+    first, is there.
+    """
     status = Path(f"/proc/{pid}/status").read_text()
-    caught = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
+    caught = int(
+        next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16
+    )
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
@@ -512,7 +638,9 @@ def test_a_closed_pipe_changes_no_status(place: Path) -> None:
         assert running.returncode == status, (words, told)
         assert "Traceback" not in told
         assert "BrokenPipe" not in told
-        with start(place, words, stdout=subprocess.DEVNULL, stderr=writing_end_without_reader()) as running:
+        with start(
+            place, words, stdout=subprocess.DEVNULL, stderr=writing_end_without_reader()
+        ) as running:
             assert running.wait(60) == status, words
 
 
@@ -523,11 +651,21 @@ def writing_end_without_reader() -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "status"), [(["plan", "--json"], 10), (["merge", "regressed.json", "--plan", "PLAN"], 1), (["--help"], 10)]
+    ("words", "status"),
+    [
+        (["plan", "--json"], 10),
+        (["merge", "regressed.json", "--plan", "PLAN"], 1),
+        (["--help"], 10),
+    ],
 )
-def test_a_full_disk_behind_standard_output_is_told(place: Path, words: list[str], status: int) -> None:
+def test_a_full_disk_behind_standard_output_is_told(
+    place: Path, words: list[str], status: int
+) -> None:
     words = [str(one_cell_plan(place)) if word == "PLAN" else word for word in words]
-    with Path("/dev/full").open("w") as full, start(place, words, stdout=full, stderr=subprocess.PIPE) as running:
+    with (
+        Path("/dev/full").open("w") as full,
+        start(place, words, stdout=full, stderr=subprocess.PIPE) as running,
+    ):
         _, told = running.communicate(timeout=60)
     assert running.returncode == status, told
     assert told == "k3perf: standard output cannot be written: No space left on device\n"
@@ -537,12 +675,21 @@ def test_a_full_disk_behind_standard_output_is_told(place: Path, words: list[str
 def test_streams_that_are_closed_from_the_start(place: Path, closed: str) -> None:
     for words, status in (("plan", 0), ("scaling --target nosuch", 4)):
         command = f"{shlex.quote(sys.executable)} -m k3perf.cli.main {words} {closed}"
-        done = subprocess.run(["/bin/sh", "-c", command], cwd=place, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_an_error_that_nobody_thought_of_is_one_line(place: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_thought_of_is_one_line(
+    place: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("k3perf.cli.scaling.suite_of", lambda _: {}["gone"])
     status, _, told = call(["scaling"])
     assert status == ExitStatus.INTERNAL_ERROR

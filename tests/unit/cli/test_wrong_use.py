@@ -1,4 +1,6 @@
-"""Wrong use of ``k3perf`` ends with the documented status and shows the usage of the command that was meant."""
+"""Wrong use of ``k3perf`` ends with the documented status and shows the usage of the
+command that was meant.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,28 @@ from k3perf.errors import ExitStatus
         ("export default", "usage: k3perf export ", "required: --target"),
         ("scaling --nosuch", "usage: k3perf scaling ", "unrecognized arguments: --nosuch"),
         ("inject --slow-step-percent x", "usage: k3perf inject ", "invalid float value: 'x'"),
-        ("plan --shards two", "usage: k3perf plan ", "two shards; a workflow matrix holds 1 to 256 jobs"),
+        (
+            "plan --shards two",
+            "usage: k3perf plan ",
+            "two shards; a workflow matrix holds 1 to 256 jobs",
+        ),
         ("memory plan --tensor 0", "usage: k3perf memory plan ", "0 is not a count of 1 or more"),
-        ("memory plan --device-memory-bytes -5", "usage: k3perf memory plan ", "-5 is not a count of 1 or more"),
+        (
+            "memory plan --device-memory-bytes -5",
+            "usage: k3perf memory plan ",
+            "-5 is not a count of 1 or more",
+        ),
         ("bundle make", "usage: k3perf bundle make ", "required"),
-        ("load find-rate --workload w --nosuch 3", "usage: k3perf load find-rate ", "unrecognized arguments: --nosuch 3"),
+        (
+            "load find-rate --workload w --nosuch 3",
+            "usage: k3perf load find-rate ",
+            "unrecognized arguments: --nosuch 3",
+        ),
     ],
 )
-def test_wrong_use_is_the_documented_status(words: str, usage: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_the_documented_status(
+    words: str, usage: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == ExitStatus.USAGE == 4
@@ -48,25 +64,59 @@ def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_follows_two_dashes_is_passed_on() -> None:
-    parsed = build_parser(("inject",)).parse_args(["inject", "--slow-step-percent", "15", "--", "-k", "fp8_kv"])
+    parsed = build_parser(("inject",)).parse_args(
+        ["inject", "--slow-step-percent", "15", "--", "-k", "fp8_kv"]
+    )
     assert parsed.pytest_arguments == ["-k", "fp8_kv"]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("plan --output {gone}/plan.json", "{gone}/plan.json cannot be written (No such file or directory); choose another --output"),
-        ("plan --github-output {gone}/out", "{gone}/out cannot be written (No such file or directory); choose another --github-output"),
-        ("ci comment {gone}/verdict.json --output {gone}/comment", "{gone}/comment cannot be written"),
+        (
+            "plan --output {gone}/plan.json",
+            (
+                "{gone}/plan.json cannot be written (No such file or directory); choose another"
+                " --output"
+            ),
+        ),
+        (
+            "plan --github-output {gone}/out",
+            (
+                "{gone}/out cannot be written (No such file or directory); choose another"
+                " --github-output"
+            ),
+        ),
+        (
+            "ci comment {gone}/verdict.json --output {gone}/comment",
+            "{gone}/comment cannot be written",
+        ),
         ("gate selftest --recorded {empty}", "it holds no .json file"),
-        ("memory plan --config default --target h200-k3 --set max_modle_len=1", "Did you mean 'max_model_len'?"),
-        ("memory plan --config default --target h200-k3 --set gpu_memory_utilization=NaN", "is no share above 0 and up to 1"),
-        ("memory plan --config default --target h200-k3 --set gpu_memory_utilization=7", "is no share above 0 and up to 1"),
-        ("memory plan --config default --target h200-k3 --set block_size=0", "block_size 0 is no number of 1 or more"),
+        (
+            "memory plan --config default --target h200-k3 --set max_modle_len=1",
+            "Did you mean 'max_model_len'?",
+        ),
+        (
+            "memory plan --config default --target h200-k3 --set gpu_memory_utilization=NaN",
+            "is no share above 0 and up to 1",
+        ),
+        (
+            "memory plan --config default --target h200-k3 --set gpu_memory_utilization=7",
+            "is no share above 0 and up to 1",
+        ),
+        (
+            "memory plan --config default --target h200-k3 --set block_size=0",
+            "block_size 0 is no number of 1 or more",
+        ),
     ],
 )
 def test_files_and_values_that_cannot_be_used_are_one_line(
-    words: str, message: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str,
+    message: str,
+    tmp_path: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(repository)
     (tmp_path / "empty").mkdir()
@@ -85,9 +135,21 @@ def test_files_and_values_that_cannot_be_used_are_one_line(
             ExitStatus.USAGE,
             "k3perf: [Errno 2] No such file: 'x.json'. Name a file or folder",
         ),
-        (ConnectionRefusedError(111, "Connection refused"), ExitStatus.INVALID, "Connection refused. Check that the server runs"),
-        (TimeoutError("timed out"), ExitStatus.INVALID, "k3perf: timed out. Check that the server runs"),
-        (socket.gaierror(-2, "Name or service not known"), ExitStatus.INVALID, "not known. Check that the server runs"),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            ExitStatus.INVALID,
+            "Connection refused. Check that the server runs",
+        ),
+        (
+            TimeoutError("timed out"),
+            ExitStatus.INVALID,
+            "k3perf: timed out. Check that the server runs",
+        ),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            ExitStatus.INVALID,
+            "not known. Check that the server runs",
+        ),
         (
             OSError(28, "No space left on device"),
             ExitStatus.INVALID,
@@ -96,7 +158,11 @@ def test_files_and_values_that_cannot_be_used_are_one_line(
     ],
 )
 def test_only_an_error_that_names_a_file_asks_for_another_one(
-    error: OSError, status: ExitStatus, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: OSError,
+    status: ExitStatus,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(_: object) -> int:
         raise error

@@ -1,4 +1,6 @@
-"""A folder in which every command of ``k3perf`` has something to work on, and what can be wrong with a file or an argument."""
+"""A folder in which every command of ``k3perf`` has something to work on, and what can
+be wrong with a file or an argument.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,27 @@ from tests.plugin.made_results import write_results
 from tests.plugin.test_whole_runs import TARGET, Site
 from tests.unit.ci.verdicts import cell, invalid, metric, regressed, verdict
 
-from k3perf.cli.main import main
 from k3perf.ci.history import HistoryEntry
+from k3perf.cli.main import main
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def build(root: Path, repository: Path) -> None:
-    """Fill ``root``: a git repository with a suite, a baseline and a waiting proposal, and a good file of each kind."""
+    """Fill ``root``: a git repository with a suite, a baseline and a waiting proposal,
+    and a good file of each kind.
+    """
     Site(root, repository)
     suite = root / "perf_tests"
     (suite / "targets" / "two.yaml").write_text(
-        yaml.safe_dump({**TARGET, "name": "two", "hardware": {"kind": "nvidia", "hardware_class": "h200"}, "measured_by_default": False})
+        yaml.safe_dump(
+            {
+                **TARGET,
+                "name": "two",
+                "hardware": {"kind": "nvidia", "hardware_class": "h200"},
+                "measured_by_default": False,
+            }
+        )
     )
     git(root, "init", "--quiet", "--initial-branch", "main")
     (root / ".gitignore").write_text("/tmp\n/other\n")
@@ -38,13 +49,24 @@ def build(root: Path, repository: Path) -> None:
     ):
         (root / f"{outcome}.json").write_text(json.dumps(verdict(*entries).dump()))
     entries = [history_entry(night) for night in range(12)]
-    (root / "history.jsonl").write_text("".join(entry.model_dump_json() + "\n" for entry in entries))
+    (root / "history.jsonl").write_text(
+        "".join(entry.model_dump_json() + "\n" for entry in entries)
+    )
     (root / "requirements.txt").write_text("vllm==0.32.0\n")
-    (root / "cpu.md").write_text("<!-- selftest:begin (written by k3perf gate selftest --write) -->\nold\n<!-- selftest:end -->\n")
-    (root / "log.jsonl").write_text('{"timestamp": 1.5, "prompt_tokens": 8, "completion_tokens": 4}\n')
+    (root / "cpu.md").write_text(
+        "<!-- selftest:begin (written by k3perf gate selftest --write) -->\nold\n<!-- selftest:end"
+        " -->\n"
+    )
+    (root / "log.jsonl").write_text(
+        '{"timestamp": 1.5, "prompt_tokens": 8, "completion_tokens": 4}\n'
+    )
     (root / "recordings").mkdir()
     markers = {"python_version": "3.12", "platform_machine": "x86_64"}
-    (root / "host.json").write_text(json.dumps({"schema_version": 1, "markers": markers, "libc": ["glibc", "2.35"], "installed": {}}))
+    (root / "host.json").write_text(
+        json.dumps(
+            {"schema_version": 1, "markers": markers, "libc": ["glibc", "2.35"], "installed": {}}
+        )
+    )
     (root / "bundle").mkdir()
     (root / "bundle" / "SHA256SUMS").write_text("")
     (root / "costs.json").write_text('{"session_s": {"tiny-fp8_kv-quick": 60.0}}')
@@ -52,7 +74,10 @@ def build(root: Path, repository: Path) -> None:
         assert main(["recover", "run", "--commit", COMMIT]) == 0
         shutil.copy("run/measurements.json", "recordings/one.json")
         assert main(["baseline", "propose", "run"]) == 0
-        assert main(["baseline", "accept", "--reason", "first numbers of this target", "--by", "ann"]) == 0
+        assert (
+            main(["baseline", "accept", "--reason", "first numbers of this target", "--by", "ann"])
+            == 0
+        )
         assert main(["baseline", "propose", "run"]) == 0
         assert main(["plan", "--output", "plan.json"]) == 0
     git(root, "add", "--all")
@@ -60,7 +85,12 @@ def build(root: Path, repository: Path) -> None:
 
 
 def git(root: Path, *words: str) -> None:
-    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *words], cwd=root, check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *words],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
 
 
 def history_entry(night: int) -> HistoryEntry:
@@ -82,7 +112,9 @@ def history_entry(night: int) -> HistoryEntry:
 
 @contextlib.contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may read and write everything, so it must not be root for whom a file is closed."""
+    """Root may read and write everything, so it must not be root for whom a file is
+    closed.
+    """
     if os.geteuid() != 0:
         yield
         return
@@ -138,7 +170,12 @@ def bad_folders(place: Path) -> dict[str, Path]:
     (place / "closed").mkdir(exist_ok=True)
     (place / "closed").chmod(0)
     (place / "hollow").mkdir(exist_ok=True)
-    return {"missing": place / "none", "a_file": place / "file", "closed": place / "closed", "hollow": place / "hollow"}
+    return {
+        "missing": place / "none",
+        "a_file": place / "file",
+        "closed": place / "closed",
+        "hollow": place / "hollow",
+    }
 
 
 def bad_outputs(place: Path) -> dict[str, Path]:
@@ -147,4 +184,8 @@ def bad_outputs(place: Path) -> dict[str, Path]:
     (place / "file").write_text("")
     (place / "closed").mkdir(exist_ok=True)
     (place / "closed").chmod(0o555)
-    return {"a_folder": place, "under_a_file": place / "file" / "x", "in_a_closed_folder": place / "closed" / "x"}
+    return {
+        "a_folder": place,
+        "under_a_file": place / "file" / "x",
+        "in_a_closed_folder": place / "closed" / "x",
+    }

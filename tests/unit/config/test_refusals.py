@@ -1,4 +1,6 @@
-"""Known refusals: what each one meets, on which releases, and that it is a configuration error before anything is started."""
+"""Known refusals: what each one meets, on which releases, and that it is a
+configuration error before anything is started.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ H200 = DetectedHardware(("NVIDIA H200",), (150_754_820_096,), "580.1", frozenset
 
 
 def refusal(**changes: Any) -> Refusal:
-    return Refusal.model_validate({"when": {"kv_cache_dtype": "fp8"}, "reason": "for the test's sake", **changes})
+    return Refusal.model_validate(
+        {"when": {"kv_cache_dtype": "fp8"}, "reason": "for the test's sake", **changes}
+    )
 
 
 @pytest.fixture
@@ -35,7 +39,14 @@ def mla_suite(suite_copy: Path) -> Suite:
     """The shipped suite with a CPU target that serves the MLA proxy."""
     target = yaml.safe_load((suite_copy / "targets" / "cpu-gqa.yaml").read_text())
     target.update(name="cpu-mla", model={"directory": "models/h200-k2", "weights": "dummy"})
-    target["configs"] = ["default", "block_size_16", "block_size_32", "block_size_128", "fp8_kv", "chunked_prefill_off"]
+    target["configs"] = [
+        "default",
+        "block_size_16",
+        "block_size_32",
+        "block_size_128",
+        "fp8_kv",
+        "chunked_prefill_off",
+    ]
     (suite_copy / "targets" / "cpu-mla.yaml").write_text(yaml.safe_dump(target))
     return load_suite(suite_copy)
 
@@ -68,9 +79,11 @@ def test_every_named_argument_must_match() -> None:
     ("minimum", "below", "release", "lowest", "applies"),
     [
         ("", "", None, "", True),
-        ("0.27.0", "", None, "0.33.0", True),  # every release that the target takes refuses it
+        # every release that the target takes refuses it
+        ("0.27.0", "", None, "0.33.0", True),
         ("0.27.0", "", None, "", None),  # an older one might not
-        ("0.27.0", "0.34.0", None, "0.33.0", None),  # a newer one does not: the engine will tell
+        # a newer one does not: the engine will tell
+        ("0.27.0", "0.34.0", None, "0.33.0", None),
         ("0.27.0", "0.34.0", None, "0.34.0", False),
         ("0.27.0", "0.34.0", "0.33.1", "", True),
         ("0.27.0", "0.34.0", "0.34.0", "", False),
@@ -80,9 +93,13 @@ def test_every_named_argument_must_match() -> None:
         ("", "0.34.0", "no release", "", None),
     ],
 )
-def test_the_range_of_releases(suite: Suite, minimum: str, below: str, release: str | None, lowest: str, applies: bool | None) -> None:
+def test_the_range_of_releases(
+    suite: Suite, minimum: str, below: str, release: str | None, lowest: str, applies: bool | None
+) -> None:
     target = suite.target("h200-k3")
-    target = target.model_copy(update={"hardware": target.hardware.model_copy(update={"minimum_vllm": lowest})})
+    target = target.model_copy(
+        update={"hardware": target.hardware.model_copy(update={"minimum_vllm": lowest})}
+    )
     assert in_range(refusal(minimum_vllm=minimum, below_vllm=below), release, target) is applies
 
 
@@ -90,7 +107,10 @@ def test_a_range_in_words() -> None:
     assert range_text(refusal()) == "every vLLM release"
     assert range_text(refusal(minimum_vllm="0.27.0")) == "vLLM 0.27.0 and later"
     assert range_text(refusal(below_vllm="0.34.0")) == "vLLM before 0.34.0"
-    assert range_text(refusal(minimum_vllm="0.27.0", below_vllm="0.34.0")) == "vLLM from 0.27.0 to before 0.34.0"
+    assert (
+        range_text(refusal(minimum_vllm="0.27.0", below_vllm="0.34.0"))
+        == "vLLM from 0.27.0 to before 0.34.0"
+    )
 
 
 def test_every_shipped_refusal_names_class_range_or_reason(suite: Suite) -> None:
@@ -115,22 +135,35 @@ def test_fp8_kv_for_k3_on_hopper_is_a_configuration_error(suite: Suite, target: 
 
 def test_fp8_kv_is_taken_by_k2_on_hopper_and_by_k3_on_blackwell(suite: Suite) -> None:
     for target in ("h200-k2", "b300-k3"):
-        assert "FP8 prefill queries" not in suite.refusal(suite.target(target), suite.config("fp8_kv"))
+        assert "FP8 prefill queries" not in suite.refusal(
+            suite.target(target), suite.config("fp8_kv")
+        )
 
 
 def test_block_sizes_on_the_cpu_mla_path(mla_suite: Suite) -> None:
     reasons = {left.config: left.reason for left in mla_suite.left_out(("cpu-mla",))}
-    assert {name for name, reason in reasons.items() if "blocks of 16 tokens" in reason} == {"block_size_32", "block_size_128"}
+    assert {name for name, reason in reasons.items() if "blocks of 16 tokens" in reason} == {
+        "block_size_32",
+        "block_size_128",
+    }
     assert "dtype only" in reasons["fp8_kv"]
-    assert {cell.config.name for cell in mla_suite.cells(("cpu-mla",))} == {"default", "block_size_16", "chunked_prefill_off"}
+    assert {cell.config.name for cell in mla_suite.cells(("cpu-mla",))} == {
+        "default",
+        "block_size_16",
+        "chunked_prefill_off",
+    }
 
 
 def test_the_same_block_size_is_taken_without_mla(mla_suite: Suite) -> None:
     assert mla_suite.refusal(mla_suite.target("cpu-gqa"), mla_suite.config("block_size_32")) == ""
 
 
-def test_a_refused_config_is_not_exported(mla_suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["export", "block_size_32", "--target", "cpu-mla", "--suite", str(mla_suite.root)])
+def test_a_refused_config_is_not_exported(
+    mla_suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(
+        ["export", "block_size_32", "--target", "cpu-mla", "--suite", str(mla_suite.root)]
+    )
     assert status == ExitStatus.USAGE
     assert "blocks of 16 tokens" in capsys.readouterr().err
 
@@ -143,9 +176,13 @@ def test_a_refused_cell_that_is_asked_for_by_name(suite: Suite, tmp_path: Path) 
 
 
 def engine_with(release: str, folder: Path) -> Path:
-    """An engine Python that answers for an environment with this release, and would be noticed if it were started for more."""
+    """An engine Python that answers for an environment with this release, and would be
+    noticed if it were started for more.
+    """
     python = folder / f"python-{release}"
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo vllm {release} || touch "{folder}/started"\n')
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && echo vllm {release} || touch "{folder}/started"\n'
+    )
     python.chmod(0o755)
     return python
 
@@ -163,9 +200,14 @@ def test_a_release_in_the_range_is_a_configuration_error(suite_copy: Path, tmp_p
     (suite_copy / "targets" / "refusals" / "gqa-fp8.yaml").write_text(yaml.safe_dump(known))
     suite = load_suite(suite_copy)
     target, config = suite.target("cpu-gqa"), suite.config("fp8_kv")
-    assert suite.refusal(target, config) == ""  # only the engine can tell, so the cell is collected
+    # only the engine can tell, so the cell is collected
+    assert suite.refusal(target, config) == ""
     with pytest.raises(
-        UsageError, match=r"'fp8' is refused by vLLM before 0\.33\.0, the engine has 0\.32\.0: for the test's sake"
+        UsageError,
+        match=(
+            r"'fp8' is refused by vLLM before 0\.33\.0, the engine has 0\.32\.0: for the test's"
+            r" sake"
+        ),
     ) as caught:
         require_accepted(suite, target, config, engine_with("0.32.0", tmp_path))
     assert caught.value.exit_status is ExitStatus.USAGE
@@ -176,8 +218,12 @@ def test_a_release_in_the_range_is_a_configuration_error(suite_copy: Path, tmp_p
 
 
 def test_an_engine_older_than_the_target_needs(suite: Suite, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"h200-k3 needs vLLM 0\.33\.0 or later, the engine has 0\.32\.0"):
-        require_accepted(suite, suite.target("h200-k3"), suite.config("default"), engine_with("0.32.0", tmp_path))
+    with pytest.raises(
+        UsageError, match=r"h200-k3 needs vLLM 0\.33\.0 or later, the engine has 0\.32\.0"
+    ):
+        require_accepted(
+            suite, suite.target("h200-k3"), suite.config("default"), engine_with("0.32.0", tmp_path)
+        )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +235,9 @@ def test_an_engine_older_than_the_target_needs(suite: Suite, tmp_path: Path) -> 
         ({"hardware_classes": []}, "hardware_classes"),
     ],
 )
-def test_a_refusal_that_cannot_be_used(suite_copy: Path, changes: dict[str, Any], needle: str) -> None:
+def test_a_refusal_that_cannot_be_used(
+    suite_copy: Path, changes: dict[str, Any], needle: str
+) -> None:
     path = suite_copy / "targets" / "refusals" / "cpu-mla-block-size.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
     with pytest.raises(ConfigFileError, match=needle) as caught:
@@ -217,5 +265,9 @@ def test_a_class_means_its_sizes_and_no_other_class(suite: Suite) -> None:
             "provenance": {"kind": "issue", "source": "tests", "date": "2026-11-29"},
         }
     )
-    hit = {target.name for target in suite.targets.values() if known in applying((known,), target, "any")}
+    hit = {
+        target.name
+        for target in suite.targets.values()
+        if known in applying((known,), target, "any")
+    }
     assert hit == {name for name in suite.targets if name.startswith("h200-")}

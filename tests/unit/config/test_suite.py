@@ -114,7 +114,9 @@ def test_value_that_cannot_be(suite_copy, change, needle):
 
 
 def test_two_changes_in_one_config(suite_copy):
-    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtype": "fp8", "max_num_seqs": 4})
+    rewrite(
+        suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtype": "fp8", "max_num_seqs": 4}
+    )
     text = str(problem_of(suite_copy))
     assert "exactly one change" in text
     assert "kv_cache_dtype, max_num_seqs" in text
@@ -168,7 +170,10 @@ def test_tolerance_of_both_kinds(suite_copy):
 
 
 def test_missing_model_directory(suite_copy):
-    rewrite(suite_copy / "targets" / "cpu-gqa.yaml", model={"directory": "models/nowhere", "weights": "dummy"})
+    rewrite(
+        suite_copy / "targets" / "cpu-gqa.yaml",
+        model={"directory": "models/nowhere", "weights": "dummy"},
+    )
     error = problem_of(suite_copy)
     assert (error.key, error.value) == ("model.directory", "models/nowhere")
 
@@ -190,7 +195,9 @@ def test_binary_file(suite_copy):
 
 
 def test_python_tags_are_not_executed(suite_copy):
-    (suite_copy / "configs" / "fp8_kv.yaml").write_text("name: !!python/object/apply:os.getcwd []\n")
+    (suite_copy / "configs" / "fp8_kv.yaml").write_text(
+        "name: !!python/object/apply:os.getcwd []\n"
+    )
     assert "YAML" in str(problem_of(suite_copy))
 
 
@@ -242,7 +249,13 @@ def test_a_workloads_tolerances_overlay_the_targets(suite_copy):
     [
         ({"nothing": {"prefix_hit_ratio": {"loss_absolute": 0.01}}}, "no workload has this name"),
         ({"prefix": {"tpot_mean_ms": {"loss_absolute": 1.0}}}, "use one kind"),
-        ({"prefix": {"prefix_hit_ratio": {"loss_absolute": 0.01}}, "trace": {"prefix_hit_ratio": {"loss_ratio": 0.01}}}, "use one kind"),
+        (
+            {
+                "prefix": {"prefix_hit_ratio": {"loss_absolute": 0.01}},
+                "trace": {"prefix_hit_ratio": {"loss_ratio": 0.01}},
+            },
+            "use one kind",
+        ),
     ],
 )
 def test_a_workloads_tolerance_that_cannot_be_meant(suite_copy, workloads, needle):
@@ -253,23 +266,46 @@ def test_a_workloads_tolerance_that_cannot_be_meant(suite_copy, workloads, needl
 def test_a_configs_tolerances_overlay_all_others_on_its_target_alone(suite_copy):
     rewrite(
         suite_copy / "tolerances.yaml",
-        workloads={"chat": {"output_tokens_per_s": {"loss_ratio": 0.2}, "tpot_mean_ms": {"loss_ratio": 0.3}}},
-        configs={"cpu-gqa": {"seqs_down": {"output_tokens_per_s": {"loss_ratio": 0.4}, "ttft_mean_ms": None}}},
+        workloads={
+            "chat": {
+                "output_tokens_per_s": {"loss_ratio": 0.2},
+                "tpot_mean_ms": {"loss_ratio": 0.3},
+            }
+        },
+        configs={
+            "cpu-gqa": {
+                "seqs_down": {"output_tokens_per_s": {"loss_ratio": 0.4}, "ttft_mean_ms": None}
+            }
+        },
     )
     tolerances = load_suite(suite_copy).tolerances
     sibling = tolerances.for_cell("cpu-gqa", "default", "chat")
     own = tolerances.for_cell("cpu-gqa", "seqs_down", "chat")
-    assert [sibling[name].loss_ratio for name in ("output_tokens_per_s", "tpot_mean_ms", "ttft_mean_ms")] == [0.2, 0.3, 0.2]
+    assert [
+        sibling[name].loss_ratio for name in ("output_tokens_per_s", "tpot_mean_ms", "ttft_mean_ms")
+    ] == [0.2, 0.3, 0.2]
     assert [own[name].loss_ratio for name in ("output_tokens_per_s", "tpot_mean_ms")] == [0.4, 0.3]
     assert "ttft_mean_ms" not in own
-    assert tolerances.for_cell("cpu-hybrid", "seqs_down", "chat") == tolerances.for_cell("cpu-hybrid", "default", "chat")
+    assert tolerances.for_cell("cpu-hybrid", "seqs_down", "chat") == tolerances.for_cell(
+        "cpu-hybrid", "default", "chat"
+    )
 
 
 @pytest.mark.parametrize(
     ("configs", "key", "problem", "next_step"),
     [
-        ({"h200": {"default": {}}}, "configs.h200", "no target has this name", "Use one of: b200-k3, "),
-        ({"cpu-gqa": {"nothing": {}}}, "configs.cpu-gqa.nothing", "no config has this name", "Use one of: default, "),
+        (
+            {"h200": {"default": {}}},
+            "configs.h200",
+            "no target has this name",
+            "Use one of: b200-k3, ",
+        ),
+        (
+            {"cpu-gqa": {"nothing": {}}},
+            "configs.cpu-gqa.nothing",
+            "no config has this name",
+            "Use one of: default, ",
+        ),
         (
             {"h200-k3": {"chunked_prefill_off": {}}},
             "configs.h200-k3.chunked_prefill_off",
@@ -291,7 +327,10 @@ def test_a_configs_tolerances_overlay_all_others_on_its_target_alone(suite_copy)
         (
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"loss_absolute": 1.5}}}},
             "configs.h200-k3.seqs_down.tpot_mean_ms",
-            "has a loss_absolute, but a loss_ratio in defaults; use one kind of tolerance for a metric (value: {'loss_absolute': 1.5})",
+            (
+                "has a loss_absolute, but a loss_ratio in defaults; use one kind of tolerance for a"
+                " metric (value: {'loss_absolute': 1.5})"
+            ),
             "Give a loss_ratio here, or change defaults.tpot_mean_ms.",
         ),
         (
@@ -304,7 +343,10 @@ def test_a_configs_tolerances_overlay_all_others_on_its_target_alone(suite_copy)
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": 0.4}}},
             "configs.h200-k3.seqs_down.tpot_mean_ms",
             "must be a tolerance, with its kind (value: 0.4)",
-            "Write configs: {TARGET: {CONFIG: {METRIC: {loss_ratio: 0.1}}}}; docs/configs.md lists every key.",
+            (
+                "Write configs: {TARGET: {CONFIG: {METRIC: {loss_ratio: 0.1}}}}; docs/configs.md"
+                " lists every key."
+            ),
         ),
     ],
 )
@@ -328,15 +370,50 @@ RATIO = {"loss_ratio": 0.1}
             ".h200-k3.tpot_mean_ms",
             "a level is missing: a tolerance stands where metric names",
         ),
-        ("configs", {"seqs_down": {"tpot_mean_ms": RATIO}}, ".seqs_down.tpot_mean_ms", "a level is missing"),
+        (
+            "configs",
+            {"seqs_down": {"tpot_mean_ms": RATIO}},
+            ".seqs_down.tpot_mean_ms",
+            "a level is missing",
+        ),
         ("configs", {"h200-k3": {"seqs_down": RATIO}}, ".h200-k3.seqs_down", "a level is missing"),
-        ("configs", {"tpot_mean_ms": RATIO}, ".tpot_mean_ms", "a level is missing: a tolerance stands where config names"),
+        (
+            "configs",
+            {"tpot_mean_ms": RATIO},
+            ".tpot_mean_ms",
+            "a level is missing: a tolerance stands where config names",
+        ),
         ("configs", RATIO, "", "a level is missing: a tolerance stands where target names"),
-        ("configs", {"h200-k3": {"tpot_mean_ms": None}}, ".h200-k3.tpot_mean_ms", "each metric to its tolerance, and is empty"),
-        ("configs", {"h200-k3": None}, ".h200-k3", "must be a mapping of each config to its metrics, and is empty"),
-        ("configs", {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"chat": RATIO}}}}, ".h200-k3.seqs_down.tpot_mean_ms", "a level too many"),
-        ("targets", {"h200-k3": {"seqs_down": {"tpot_mean_ms": RATIO}}}, ".h200-k3.seqs_down", "a level too many"),
-        ("workloads", {"tpot_mean_ms": RATIO}, ".tpot_mean_ms", "a level is missing: a tolerance stands where metric names"),
+        (
+            "configs",
+            {"h200-k3": {"tpot_mean_ms": None}},
+            ".h200-k3.tpot_mean_ms",
+            "each metric to its tolerance, and is empty",
+        ),
+        (
+            "configs",
+            {"h200-k3": None},
+            ".h200-k3",
+            "must be a mapping of each config to its metrics, and is empty",
+        ),
+        (
+            "configs",
+            {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"chat": RATIO}}}},
+            ".h200-k3.seqs_down.tpot_mean_ms",
+            "a level too many",
+        ),
+        (
+            "targets",
+            {"h200-k3": {"seqs_down": {"tpot_mean_ms": RATIO}}},
+            ".h200-k3.seqs_down",
+            "a level too many",
+        ),
+        (
+            "workloads",
+            {"tpot_mean_ms": RATIO},
+            ".tpot_mean_ms",
+            "a level is missing: a tolerance stands where metric names",
+        ),
         ("defaults", RATIO, "", "a level is missing: a tolerance stands where metric names"),
     ],
 )
@@ -354,7 +431,10 @@ def test_a_forgotten_level_of_tolerances_is_told_as_one(suite_copy, place, value
         ("nothing", "no target has this name", "Use one of: b200-k3, "),
         (
             "h200-k3-small",
-            "serves another model (models/h200-k3-small, dummy weights) than this target (models/h200-k3, dummy weights)",
+            (
+                "serves another model (models/h200-k3-small, dummy weights) than this target"
+                " (models/h200-k3, dummy weights)"
+            ),
             "same model",
         ),
         ("h200-k3-tp2", "has 2 devices, not fewer than this target's 2", "fewer devices"),
@@ -371,19 +451,30 @@ def test_a_scaling_base_that_nothing_can_be_compared_with(suite_copy, base, prob
 
 def test_a_scaling_base_on_other_devices(suite_copy):
     base = suite_copy / "targets" / "h200-k3-small.yaml"
-    rewrite(base, hardware={**yaml.safe_load(base.read_text())["hardware"], "device_name": "NVIDIA H100"})
-    assert "runs on other devices (NVIDIA H100) than this target (NVIDIA H200)" in str(problem_of(suite_copy))
+    rewrite(
+        base,
+        hardware={**yaml.safe_load(base.read_text())["hardware"], "device_name": "NVIDIA H100"},
+    )
+    assert "runs on other devices (NVIDIA H100) than this target (NVIDIA H200)" in str(
+        problem_of(suite_copy)
+    )
     rewrite(base, hardware={"kind": "cpu", "hardware_class": "any-cpu"})
-    assert "runs on other devices (cpu) than this target (NVIDIA H200)" in str(problem_of(suite_copy))
+    assert "runs on other devices (cpu) than this target (NVIDIA H200)" in str(
+        problem_of(suite_copy)
+    )
     wide = suite_copy / "targets" / "h200-k3-small-tp2.yaml"
     rewrite(wide, hardware={**yaml.safe_load(wide.read_text())["hardware"], "device_name": ""})
     assert "runs on other devices (cpu) than this target (nvidia)" in str(problem_of(suite_copy))
 
 
 def test_a_scaling_base_that_serves_a_checkpoint(suite_copy):
-    rewrite(suite_copy / "targets" / "h200-k3-small.yaml", model={"checkpoint": "moonshotai/K3", "weights": "checkpoint"})
-    assert "serves another model (moonshotai/K3, checkpoint weights) than this target (models/h200-k3-small, dummy" in str(
-        problem_of(suite_copy)
+    rewrite(
+        suite_copy / "targets" / "h200-k3-small.yaml",
+        model={"checkpoint": "moonshotai/K3", "weights": "checkpoint"},
+    )
+    assert (
+        "serves another model (moonshotai/K3, checkpoint weights) than this target"
+        " (models/h200-k3-small, dummy" in str(problem_of(suite_copy))
     )
 
 
@@ -397,23 +488,44 @@ def test_why_a_target_has_no_cell_of_a_config(repository):
     suite = load_suite(repository / "perf_tests")
     target = suite.target("h200-k3-tp2")
     assert suite.not_collected(target, suite.config("default")) == ""
-    assert suite.not_collected(target, suite.config("seqs_up")) == "h200-k3-tp2 does not declare seqs_up"
-    assert "resolves to the same engine as default" in suite.not_collected(target, suite.config("block_size_16"))
-    assert suite.not_collected(target, suite.config("fp8_kv")) == suite.refusal(target, suite.config("fp8_kv")) != ""
+    assert (
+        suite.not_collected(target, suite.config("seqs_up"))
+        == "h200-k3-tp2 does not declare seqs_up"
+    )
+    assert "resolves to the same engine as default" in suite.not_collected(
+        target, suite.config("block_size_16")
+    )
+    assert (
+        suite.not_collected(target, suite.config("fp8_kv"))
+        == suite.refusal(target, suite.config("fp8_kv"))
+        != ""
+    )
 
 
 @pytest.mark.parametrize(
     ("hardware", "parallelism", "key", "problem"),
     [
-        ({"device_count": 4}, {}, "hardware.device_count", "is 4, but parallelism makes 2 ranks (tensor 2 x pipeline 1 x data 1)"),
+        (
+            {"device_count": 4},
+            {},
+            "hardware.device_count",
+            "is 4, but parallelism makes 2 ranks (tensor 2 x pipeline 1 x data 1)",
+        ),
         ({}, {"tensor": 1}, "hardware.device_count", "is 2, but parallelism makes 1 ranks"),
-        ({"device_count": 6, "host_count": 4}, {"tensor": 6}, "hardware.host_count", "does not divide the 6 devices evenly"),
+        (
+            {"device_count": 6, "host_count": 4},
+            {"tensor": 6},
+            "hardware.host_count",
+            "does not divide the 6 devices evenly",
+        ),
     ],
 )
 def test_devices_and_ranks_must_agree(suite_copy, hardware, parallelism, key, problem):
     path = suite_copy / "targets" / "h200-k3-tp2.yaml"
     data = yaml.safe_load(path.read_text())
-    rewrite(path, hardware=data["hardware"] | hardware, parallelism=data["parallelism"] | parallelism)
+    rewrite(
+        path, hardware=data["hardware"] | hardware, parallelism=data["parallelism"] | parallelism
+    )
     found = problem_of(suite_copy)
     assert (found.path.name, found.key) == ("h200-k3-tp2.yaml", key)
     assert problem in str(found)
@@ -423,13 +535,18 @@ def test_two_cells_of_one_id_are_refused(suite_copy):
     """Dashes join the parts of an id and may stand in them."""
     rewrite(suite_copy / "targets" / "cpu-hybrid.yaml", workloads=["chat", "x-default-chat"])
     chat = yaml.safe_load((suite_copy / "workloads" / "chat.yaml").read_text())
-    (suite_copy / "workloads" / "x-default-chat.yaml").write_text(yaml.safe_dump(chat | {"name": "x-default-chat"}))
+    (suite_copy / "workloads" / "x-default-chat.yaml").write_text(
+        yaml.safe_dump(chat | {"name": "x-default-chat"})
+    )
     other = yaml.safe_load((suite_copy / "targets" / "cpu-hybrid.yaml").read_text())
     other |= {"name": "cpu-hybrid-default-x", "workloads": ["chat"], "configs": ["default"]}
     (suite_copy / "targets" / "other.yaml").write_text(yaml.safe_dump(other))
     found = problem_of(suite_copy)
     assert found.key == "name"
-    assert "'cpu-hybrid-default-x-default-chat', which is that of cpu-hybrid + default + x-default-chat too" in str(found)
+    assert (
+        "'cpu-hybrid-default-x-default-chat', which is that of cpu-hybrid + default +"
+        " x-default-chat too" in str(found)
+    )
 
 
 def test_one_stop_reports_every_problem_of_a_file(suite_copy):
@@ -456,21 +573,35 @@ def test_one_stop_reports_every_problem_of_a_file(suite_copy):
         "description",
     }
     assert len(lines) == 6
-    assert all(line.startswith("  at '") and line.rstrip().endswith((".", "?")) for line in lines)  # each with its next step
+    assert all(
+        line.startswith("  at '") and line.rstrip().endswith((".", "?")) for line in lines
+    )  # each with its next step
     assert any("Did you mean 'warm_up_rounds'?" in line for line in lines)
     assert any("(value: 'four')" in line for line in lines)
 
 
 def test_one_stop_reports_the_refusals_of_every_file(suite_copy):
-    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtyp": "fp8"}, extends="nobody")
+    rewrite(
+        suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtyp": "fp8"}, extends="nobody"
+    )
     rewrite(suite_copy / "configs" / "seqs_up.yaml", change={"max_num_seqs": True})
     text = str(problem_of(suite_copy))
     assert f"{suite_copy / 'configs' / 'fp8_kv.yaml'}: 2 problems" in text
     assert f"{suite_copy / 'configs' / 'seqs_up.yaml'}: 1 problem\n" in text
-    rewrite(suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtype": "fp8"}, extends="default")
+    rewrite(
+        suite_copy / "configs" / "fp8_kv.yaml", change={"kv_cache_dtype": "fp8"}, extends="default"
+    )
     rewrite(suite_copy / "configs" / "seqs_up.yaml", change={"max_num_seqs": 128})
-    rewrite(suite_copy / "targets" / "cpu-gqa.yaml", workloads=["nothing", "nowhere"], engine_arguments={"port": 1})
-    rewrite(suite_copy / "tolerances.yaml", workloads={"gone": {}}, configs={"cpu-gqa": {"none": {}}, "nothing": {"default": {}}})
+    rewrite(
+        suite_copy / "targets" / "cpu-gqa.yaml",
+        workloads=["nothing", "nowhere"],
+        engine_arguments={"port": 1},
+    )
+    rewrite(
+        suite_copy / "tolerances.yaml",
+        workloads={"gone": {}},
+        configs={"cpu-gqa": {"none": {}}, "nothing": {"default": {}}},
+    )
     text = str(problem_of(suite_copy))
     assert "cpu-gqa.yaml: 3 problems" in text
     assert "tolerances.yaml: 3 problems" in text

@@ -1,4 +1,6 @@
-"""The corpus of crash texts, and the forms in which containers, collectors and loggers write one and the same text."""
+"""The corpus of crash texts, and the forms in which containers, collectors and loggers
+write one and the same text.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,17 @@ from typing import Any
 import yaml
 
 CORPUS = Path(__file__).with_name("corpus")
-CRASHES = ("crash_texts.yaml", "crash_texts_further.yaml", "crash_texts_more.yaml", "real_cpu_engine.yaml")
+CRASHES = (
+    "crash_texts.yaml",
+    "crash_texts_further.yaml",
+    "crash_texts_more.yaml",
+    "real_cpu_engine.yaml",
+)
 
-_LOGGED = re.compile(r"^((?:\([^)]*\) )*)(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d \d\d:\d\d:\d\d) (\[[^]]+\]) (.*)$")
+_LOGGED = re.compile(
+    r"^((?:\([^)]*\) )*)(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d \d\d:\d\d:\d\d) (\[[^]]+\])"
+    r" (.*)$"
+)
 
 
 @cache
@@ -30,7 +40,9 @@ def formats() -> tuple[dict[str, Any], ...]:
 
 
 def lines_of(entry: dict[str, Any], *, repeated: bool = True) -> list[str]:
-    """The entry's text, the line that stands many times in the real log as often as there."""
+    """The entry's text, the line that stands many times in the real log as often as
+    there.
+    """
     text = entry["text"]
     lines = text.split("\n") if isinstance(text, str) else list(text)
     repeat = entry.get("repeat")
@@ -50,11 +62,16 @@ def _coloured(line: str) -> str:
     if match is None or not match[1]:
         return line
     process, level, time, place, said = match.groups()
-    return f"\x1b[0;36m{process.rstrip()}\x1b[0;0m \x1b[31m{level}\x1b[0m \x1b[90m{time}\x1b[0m \x1b[90m{place}\x1b[0m {said}"
+    return (
+        f"\x1b[0;36m{process.rstrip()}\x1b[0;0m \x1b[31m{level}\x1b[0m \x1b[90m{time}\x1b[0m"
+        f" \x1b[90m{place}\x1b[0m {said}"
+    )
 
 
 def _as_json(lines: Sequence[str]) -> list[str]:
-    """vLLM's JSON formatter: one object for each logged message, its traceback in ``exc_info``."""
+    """vLLM's JSON formatter: one object for each logged message, its traceback in
+    ``exc_info``.
+    """
     found: list[str] = []
     at = 0
     while at < len(lines):
@@ -65,12 +82,26 @@ def _as_json(lines: Sequence[str]) -> list[str]:
             at += 1
             continue
         said = []
-        while at < len(lines) and (further := _LOGGED.match(lines[at])) is not None and further.groups()[:4] == match.groups()[:4]:
+        while (
+            at < len(lines)
+            and (further := _LOGGED.match(lines[at])) is not None
+            and further.groups()[:4] == match.groups()[:4]
+        ):
             said.append(further[5])
             at += 1
-        trace = next((place for place, text in enumerate(said) if "Traceback (most recent" in text), len(said))
-        whole = {"asctime": f"2026-{match[3]},075", "levelname": match[2], "processName": "P", "process": int(name[2])}
-        whole |= {"message": "\n".join(said[:trace])} | ({"exc_info": "\n".join(said[trace:])} if said[trace:] else {})
+        trace = next(
+            (place for place, text in enumerate(said) if "Traceback (most recent" in text),
+            len(said),
+        )
+        whole = {
+            "asctime": f"2026-{match[3]},075",
+            "levelname": match[2],
+            "processName": "P",
+            "process": int(name[2]),
+        }
+        whole |= {"message": "\n".join(said[:trace])} | (
+            {"exc_info": "\n".join(said[trace:])} if said[trace:] else {}
+        )
         found.append(json.dumps(whole | {"vllm_process_name": name[1]}))
     return found
 
@@ -80,7 +111,9 @@ def _each(change: Callable[[str], str]) -> Callable[[Sequence[str]], list[str]]:
 
 
 def _signed(prefix: str) -> Callable[[Sequence[str]], list[str]]:
-    """VLLM_LOGGING_PREFIX: before what a logger writes, not before what Python itself writes."""
+    """VLLM_LOGGING_PREFIX: before what a logger writes, not before what Python itself
+    writes.
+    """
     return _each(lambda line: prefix + line if _LOGGED.match(line) else line)
 
 
@@ -90,7 +123,11 @@ FORMS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "logging prefix": _signed("[k8s] "),
     "odd logging prefix": _signed("prod/eu: <k3> "),
     "docker logs -t": _each(lambda line: f"2026-11-02T10:15:01.123456789Z {line}"),
-    "docker json-file": _each(lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-11-02T10:15:01.1Z"})),
+    "docker json-file": _each(
+        lambda line: json.dumps(
+            {"log": line + "\n", "stream": "stderr", "time": "2026-11-02T10:15:01.1Z"}
+        )
+    ),
     "kubelet": _each(lambda line: f"2026-11-02T10:15:01.123456789Z stderr F {line}"),
     "kubectl --prefix": _each(lambda line: f"[pod/k3-0/vllm] {line}"),
     "compose": _each(lambda line: f"k3-vllm-1  | {line}"),

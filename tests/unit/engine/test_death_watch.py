@@ -28,9 +28,16 @@ time.sleep(600)
 
 
 def watched(code: str, *, waits_s: float) -> EndedProcess:
-    """The end of a grandchild that runs this code once it is watched. Its parent asks for its status after ``waits_s``."""
-    go = f"import os, sys, time, signal\nwhile not os.path.exists({os.environ['K3PERF_GO']!r}): time.sleep(0.01)\n{code}"
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, go, str(waits_s)], stdout=subprocess.PIPE)
+    """The end of a grandchild that runs this code once it is watched. Its parent asks
+    for its status after ``waits_s``.
+    """
+    go = (
+        f"import os, sys, time, signal\nwhile not os.path.exists({os.environ['K3PERF_GO']!r}):"
+        f" time.sleep(0.01)\n{code}"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, go, str(waits_s)], stdout=subprocess.PIPE
+    )
     event = threading.Event()
     try:
         assert parent.stdout is not None
@@ -64,7 +71,9 @@ def watched(code: str, *, waits_s: float) -> EndedProcess:
         ("os._exit(3)", 3),
     ],
 )
-def test_the_end_of_another_processs_child(code: str, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_another_processs_child(
+    code: str, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     become_subreaper()
     monkeypatch.setenv("K3PERF_GO", str(tmp_path / "go"))
     ended = watched(code, waits_s=1.0)  # a zombie meanwhile
@@ -72,7 +81,9 @@ def test_the_end_of_another_processs_child(code: str, exit_code: int, tmp_path: 
 
 
 def test_a_root_that_ends_is_named() -> None:
-    root = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(7)"], stdin=subprocess.PIPE)
+    root = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(7)"], stdin=subprocess.PIPE
+    )
     event = threading.Event()
     watch = DeathWatch(root.pid, (root.pid,), poll_root=root.poll, event=event)
     assert root.stdin is not None
@@ -84,8 +95,16 @@ def test_a_root_that_ends_is_named() -> None:
 
 
 OWN = RootCause("ValueError: x", "Worker_TP0", 3)
-REPORTED = RootCause("Exception: WorkerProc initialization failed", "EngineCore", 2, second_hand=True)
-COUNTED = RootCause("Worker proc VllmWorker-0 died unexpectedly (exit code: -9)", "VllmWorker-0", None, -9, second_hand=True)
+REPORTED = RootCause(
+    "Exception: WorkerProc initialization failed", "EngineCore", 2, second_hand=True
+)
+COUNTED = RootCause(
+    "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)",
+    "VllmWorker-0",
+    None,
+    -9,
+    second_hand=True,
+)
 KILLED = EndedProcess(30, "VLLM::Worker_TP0", -9)
 TERMINATED = EndedProcess(30, "VLLM::Worker_TP0", -15)
 STRUCK = EndedProcess(30, "VLLM::Worker_TP0", -9, out_of_memory=True)
@@ -103,15 +122,37 @@ ROOT = EndedProcess(10, "python -m vllm", 1, root=True)
             REPORTED,
             KILLED,
             1,
-            "VLLM::Worker_TP0 (pid 30) left no word: killed by SIGKILL (often the kernel's out-of-memory killer). "
-            "Exception: WorkerProc initialization failed",
+            (
+                "VLLM::Worker_TP0 (pid 30) left no word: killed by SIGKILL (often the kernel's"
+                " out-of-memory killer). Exception: WorkerProc initialization failed"
+            ),
         ),
-        (None, STRUCK, 1, "VLLM::Worker_TP0 (pid 30) left no word: killed by SIGKILL (the kernel's out-of-memory killer struck meanwhile)"),
+        (
+            None,
+            STRUCK,
+            1,
+            (
+                "VLLM::Worker_TP0 (pid 30) left no word: killed by SIGKILL (the kernel's"
+                " out-of-memory killer struck meanwhile)"
+            ),
+        ),
         (None, ROOT, 1, "API server left no word: exit status 1"),
-        (None, None, -9, "API server left no word: killed by SIGKILL (often the kernel's out-of-memory killer)"),
-        (None, EndedProcess(30, "VLLM::EngineCore", None), None, "VLLM::EngineCore (pid 30) left no word: ended"),
+        (
+            None,
+            None,
+            -9,
+            "API server left no word: killed by SIGKILL (often the kernel's out-of-memory killer)",
+        ),
+        (
+            None,
+            EndedProcess(30, "VLLM::EngineCore", None),
+            None,
+            "VLLM::EngineCore (pid 30) left no word: ended",
+        ),
         (None, None, None, "no process left a word of it"),
     ],
 )
-def test_the_logs_words_and_what_was_seen(logged: RootCause | None, seen: EndedProcess | None, return_code: int | None, text: str) -> None:
+def test_the_logs_words_and_what_was_seen(
+    logged: RootCause | None, seen: EndedProcess | None, return_code: int | None, text: str
+) -> None:
     assert explained(logged, seen, return_code).text == text

@@ -1,4 +1,6 @@
-"""The guardian against plain processes: it acts on the harness's death alone, on what is marked alone."""
+"""The guardian against plain processes: it acts on the harness's death alone, on what
+is marked alone.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,12 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 def start(path: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    process = subprocess.Popen([sys.executable, "-c", HARNESS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     return process, [int(word) for word in process.stdout.readline().split()]
 
@@ -92,7 +99,8 @@ def test_the_guardian_does_not_carry_the_mark_itself() -> None:
     assert not runs(guardian.pid)
 
 
-# the first thread of a guarded process ends alone: the process list has it as a zombie, and another thread goes on
+# the first thread of a guarded process ends alone: the process list has it as a zombie,
+# and another thread goes on
 HALF_ENDED = """
 import os, subprocess, sys
 from pathlib import Path
@@ -110,7 +118,9 @@ sys.stdin.read()
 
 
 def test_a_process_that_lost_its_first_thread_alone_is_ended_too() -> None:
-    process = subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HALF_ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     guardian, session = (int(word) for word in process.stdout.readline().split())
     try:
@@ -138,12 +148,15 @@ def test_a_process_that_has_ended_and_that_nobody_collects_is_not_waited_for() -
     with subprocess.Popen(["true"], start_new_session=True) as ended:
         wait(lambda: not runs(ended.pid))
         command = [sys.executable, "-c", NAMES_A_SESSION, str(ended.pid)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         guardian = int(process.stdout.readline())
         process.kill()
         process.communicate()
-        wait(lambda: not runs(guardian))  # half of its deadline for those that do not end
+        # half of its deadline for those that do not end
+        wait(lambda: not runs(guardian))
         assert read_row(ended.pid) is not None
 
 
@@ -167,8 +180,13 @@ sys.stdin.read()
 
 
 def test_only_shared_memory_that_the_engine_made_is_removed(tmp_path: Path) -> None:
-    """What was there before, and what no process of the engine had, stays: another program may be about to use it."""
-    earlier, made, strangers = (Path(f"/dev/shm/psm_{tmp_path.name}_{os.getpid()}_{name}") for name in ("earlier", "made", "strangers"))
+    """What was there before, and what no process of the engine had, stays: another
+    program may be about to use it.
+    """
+    earlier, made, strangers = (
+        Path(f"/dev/shm/psm_{tmp_path.name}_{os.getpid()}_{name}")
+        for name in ("earlier", "made", "strangers")
+    )
     handed_over = Path(f"{made}-handed-over")
     earlier.write_bytes(b"\0" * 4096)
     command = [sys.executable, "-c", HOLDER, str(earlier), str(made)]
@@ -181,7 +199,9 @@ def test_only_shared_memory_that_the_engine_made_is_removed(tmp_path: Path) -> N
         process.communicate()
         wait(lambda: not runs(guardian))
         assert not made.exists()
-        assert not handed_over.exists()  # nobody used it at the end, but the harness had seen the engine with it
+        assert (
+            not handed_over.exists()
+        )  # nobody used it at the end, but the harness had seen the engine with it
         assert earlier.exists()
         assert strangers.exists()
     finally:

@@ -51,11 +51,20 @@ def a_second_name(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "why"),
-    [(os.mkfifo, "no regular file"), (a_socket, "no regular file"), (Path.mkdir, "Is a directory"), (a_second_name, "has 2 names")],
+    [
+        (os.mkfifo, "no regular file"),
+        (a_socket, "no regular file"),
+        (Path.mkdir, "Is a directory"),
+        (a_second_name, "has 2 names"),
+    ],
 )
 @pytest.mark.parametrize("use", [take, lambda folder: read_holder(lock_path("cpu", folder))])
 def test_what_is_no_file_of_its_own_is_refused(
-    place: Callable[[Path], None], why: str, use: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch
+    place: Callable[[Path], None],
+    why: str,
+    use: Callable[[Path], object],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
     place(lock_path("cpu", folder))
@@ -67,7 +76,12 @@ def test_what_is_no_file_of_its_own_is_refused(
 
 @pytest.mark.parametrize(
     "text",
-    ['{"pid": 1}', "[" * 60_000, "\xff", '{"pid":"../1","start_ticks":1,"host":"","since_utc":"","command":""}'],
+    [
+        '{"pid": 1}',
+        "[" * 60_000,
+        "\xff",
+        '{"pid":"../1","start_ticks":1,"host":"","since_utc":"","command":""}',
+    ],
     ids=["too little", "too deep", "no text", "a path"],
 )
 def test_any_text_in_the_file_is_no_obstacle(folder: Path, text: str) -> None:
@@ -77,7 +91,9 @@ def test_any_text_in_the_file_is_no_obstacle(folder: Path, text: str) -> None:
         assert stale is None
 
 
-def test_a_file_that_cannot_be_removed_names_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_names_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: Path, *, missing_ok: bool = False) -> None:
         raise PermissionError(1, f"another user's, missing_ok={missing_ok}", str(path))
 
@@ -108,7 +124,9 @@ def test_a_folder_behind_a_link_keeps_its_mode(folder: Path) -> None:
     assert mode_of(folder) == 0o700
 
 
-def test_a_link_that_appears_while_the_folder_is_made_keeps_its_mode(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_appears_while_the_folder_is_made_keeps_its_mode(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.chmod(0o700)
     link, mkdir = folder.parent / "link", os.mkdir
 
@@ -125,12 +143,18 @@ def test_a_link_that_appears_while_the_folder_is_made_keeps_its_mode(folder: Pat
 
 @pytest.fixture
 def another_users_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """``fchmod`` and ``open`` answer as for a folder of another user who has not opened it yet; the list says what was asked."""
+    """``fchmod`` and ``open`` answer as for a folder of another user who has not opened
+    it yet; the list says what was asked.
+    """
     asked: list[str] = []
     real_open = os.open
 
     def closed(path: Path, flags: int, *rest: int) -> int:
-        if Path(path) == folder / "cpu.lock" and flags & os.O_CREAT and not (folder / "opened").exists():
+        if (
+            Path(path) == folder / "cpu.lock"
+            and flags & os.O_CREAT
+            and not (folder / "opened").exists()
+        ):
             asked.append("make")
             if len(asked) == 2:
                 (folder / "opened").touch()
@@ -142,14 +166,18 @@ def another_users_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     return asked
 
 
-def test_a_folder_that_another_user_is_just_making_is_waited_for(folder: Path, another_users_folder: list[str]) -> None:
+def test_a_folder_that_another_user_is_just_making_is_waited_for(
+    folder: Path, another_users_folder: list[str]
+) -> None:
     folder.chmod(0o755)
     take(folder)
     assert another_users_folder == ["make", "make"]
     assert mode_of(folder) == 0o755
 
 
-def test_a_folder_that_stays_closed_is_its_owners_to_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_stays_closed_is_its_owners_to_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_open = os.open
 
     def closed(path: Path, *arguments: int) -> int:

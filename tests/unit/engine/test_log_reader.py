@@ -42,7 +42,12 @@ def test_lines_complete_late_and_carry_an_interval(tmp_path: Path) -> None:
 def test_stages_only_go_forward_and_add_up(tmp_path: Path) -> None:
     path, clock, heard = tmp_path / "log", Clock(), []
     reader = LogReader(path, start_ns=100, clock_ns=clock, on_stage=heard.append)
-    for now_ns, line in ((200, "Starting to load model"), (500, "Graph capturing finished"), (600, "Starting to load model"), (700, "x")):
+    for now_ns, line in (
+        (200, "Starting to load model"),
+        (500, "Graph capturing finished"),
+        (600, "Starting to load model"),
+        (700, "x"),
+    ):
         with path.open("a") as handle:
             handle.write(line + "\n")
         clock.now_ns = now_ns
@@ -83,7 +88,9 @@ def test_progress_that_the_log_does_not_show(tmp_path: Path) -> None:
     assert reader.names_stages
 
 
-def test_the_cause_is_read_again_only_when_the_log_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_is_read_again_only_when_the_log_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "log"
     path.write_text("ValueError: first\n")
     asked: list[int] = []
@@ -128,7 +135,9 @@ def test_a_long_line_keeps_its_head_and_its_tail(tmp_path: Path) -> None:
     assert line.startswith("(EngineCore pid=7) loading...")
     assert line.endswith("... Segmentation fault")
     assert len(line) == 1 << 14
-    assert reader.root_cause().startswith("loading...")  # an error in the tail is found, with the process that the head names
+    assert reader.root_cause().startswith(
+        "loading..."
+    )  # an error in the tail is found, with the process that the head names
 
 
 def test_a_line_written_while_a_look_ends_is_not_older_than_its_writing(tmp_path: Path) -> None:
@@ -139,7 +148,9 @@ def test_a_line_written_while_a_look_ends_is_not_older_than_its_writing(tmp_path
 
     def clock_ns() -> int:
         nonlocal written_ns
-        if len(readings_ns) == 1:  # between the first and the second time that the look reads the clock
+        if (
+            len(readings_ns) == 1
+        ):  # between the first and the second time that the look reads the clock
             written_ns = 150
             with path.open("a") as handle:
                 handle.write(JIT)
@@ -153,7 +164,9 @@ def test_a_line_written_while_a_look_ends_is_not_older_than_its_writing(tmp_path
 
 def test_an_error_in_a_last_line_without_an_end_is_the_root_cause(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("Loading: 10%\nINFO all is well\n(EngineCore pid=7) RuntimeError: the device is lost")
+    path.write_text(
+        "Loading: 10%\nINFO all is well\n(EngineCore pid=7) RuntimeError: the device is lost"
+    )
     reader = LogReader(path, start_ns=100)
     assert reader.root_cause() == "RuntimeError: the device is lost"
     assert len(reader.lines()) == 2
@@ -164,5 +177,7 @@ def test_an_error_in_a_last_line_without_an_end_is_the_root_cause(tmp_path: Path
 
 def test_a_deeper_process_wins_where_its_line_has_no_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("(APIServer pid=1) RuntimeError: Engine died\n(Worker pid=9) ValueError: bad scale")
+    path.write_text(
+        "(APIServer pid=1) RuntimeError: Engine died\n(Worker pid=9) ValueError: bad scale"
+    )
     assert LogReader(path, start_ns=100).root_cause() == "ValueError: bad scale"

@@ -1,4 +1,6 @@
-"""Whether vLLM's native module loads, asked of an engine's Python: a stand-in package that loads its library as vLLM does."""
+"""Whether vLLM's native module loads, asked of an engine's Python: a stand-in package
+that loads its library as vLLM does.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def package(tmp_path: Path) -> Path:
 
 def ask(package: Path, **environment: str) -> NativeModule:
     python = package.parents[1] / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{package.parent}" exec {shlex.quote(sys.executable)} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{package.parent}" exec {shlex.quote(sys.executable)} "$@"\n'
+    )
     python.chmod(0o755)
     return native_module(python, environment)
 
@@ -50,7 +54,9 @@ def some_library() -> Path:
 
 
 def test_a_library_that_is_mapped_counts_whatever_python_says_of_its_import(package: Path) -> None:
-    shutil.copy(some_library(), package / "_C.abi3.so")  # no PyInit__C in it: an ImportError, as from vllm._C_AVX2
+    shutil.copy(
+        some_library(), package / "_C.abi3.so"
+    )  # no PyInit__C in it: an ImportError, as from vllm._C_AVX2
     assert ask(package) == NativeModule(("_C.abi3.so",))
 
 
@@ -58,10 +64,15 @@ def test_a_library_that_is_mapped_counts_whatever_python_says_of_its_import(pack
     ("library", "mend"),
     [
         ("libnuma.so.1", "apt-get install libnuma1"),
-        ("libstrange.so.7", "apt-file search libstrange.so.7   # then apt-get install what it names"),
+        (
+            "libstrange.so.7",
+            "apt-file search libstrange.so.7   # then apt-get install what it names",
+        ),
     ],
 )
-def test_a_missing_library_is_named_with_what_mends_it(package: Path, library: str, mend: str) -> None:
+def test_a_missing_library_is_named_with_what_mends_it(
+    package: Path, library: str, mend: str
+) -> None:
     (package / "_C.py").write_text(f"raise ImportError('{library}: {NO_SUCH_FILE}')\n")
     found = ask(package)
     assert found == NativeModule((), f"vllm._C: {library}: {NO_SUCH_FILE}", mend)
@@ -75,12 +86,16 @@ def test_a_library_of_torch_that_is_missing_is_named_too(package: Path) -> None:
 
 
 def test_a_platform_that_loads_nothing_is_a_problem(package: Path) -> None:
-    (package / "platforms.py").write_text("class current_platform:\n    import_kernels = staticmethod(lambda: None)\n")
+    (package / "platforms.py").write_text(
+        "class current_platform:\n    import_kernels = staticmethod(lambda: None)\n"
+    )
     assert ask(package) == NativeModule((), "vLLM loaded no native module and gave no reason")
 
 
 def test_a_process_that_dies_is_a_problem_with_its_signal(package: Path) -> None:
-    (package / "platforms.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    (package / "platforms.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"
+    )
     found = ask(package)
     assert not found.loaded
     assert "SIGILL; this processor lacks an instruction that the library uses" in found.problem
@@ -88,7 +103,9 @@ def test_a_process_that_dies_is_a_problem_with_its_signal(package: Path) -> None
 
 def test_the_targets_environment_is_the_loaders(package: Path) -> None:
     shutil.copy(some_library(), package / "_C.abi3.so")
-    text = PLATFORMS.replace("import logging", "import logging, os\nassert os.environ['LD_LIBRARY_PATH'] == '/opt/lib'")
+    text = PLATFORMS.replace(
+        "import logging", "import logging, os\nassert os.environ['LD_LIBRARY_PATH'] == '/opt/lib'"
+    )
     (package / "platforms.py").write_text(text)
     assert "LD_LIBRARY_PATH" not in os.environ or os.environ["LD_LIBRARY_PATH"] != "/opt/lib"
     assert ask(package, LD_LIBRARY_PATH="/opt/lib").loaded

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import Listener, PortReservation, port_is_free, somebody_listens, who_listens
+from k3perf.engine.port import (
+    Listener,
+    PortReservation,
+    port_is_free,
+    somebody_listens,
+    who_listens,
+)
 from k3perf.errors import PreflightError
 
 
@@ -81,19 +87,33 @@ with socket.socket({family}) as server:
 @pytest.mark.parametrize(
     ("family", "address", "alone", "who"),
     [
-        ("socket.AF_INET", HOST, Listener.STRANGER, Listener.STRANGER),  # both listen: who answers is the kernel's choice
+        (
+            "socket.AF_INET",
+            HOST,
+            Listener.STRANGER,
+            Listener.STRANGER,
+        ),  # both listen: who answers is the kernel's choice
         ("socket.AF_INET", "127.0.0.2", Listener.NOBODY, Listener.OWN),
         ("socket.AF_INET6", "::1", Listener.NOBODY, Listener.OWN),
-        ("socket.AF_INET6", "::", Listener.STRANGER, Listener.OWN),  # the tables do not say whether it takes IPv4 too
+        (
+            "socket.AF_INET6",
+            "::",
+            Listener.STRANGER,
+            Listener.OWN,
+        ),  # the tables do not say whether it takes IPv4 too
     ],
 )
-def test_who_listens_beside_a_stranger_with_the_same_number(family: str, address: str, alone: Listener, who: Listener) -> None:
+def test_who_listens_beside_a_stranger_with_the_same_number(
+    family: str, address: str, alone: Listener, who: Listener
+) -> None:
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         own.bind((HOST, 0))
         port = own.getsockname()[1]
         code = STRANGER.format(family=family, address=address, port=port)
-        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as stranger:
             assert stranger.stdout is not None
             assert stranger.stdin is not None
             stranger.stdout.readline()
@@ -104,9 +124,12 @@ def test_who_listens_beside_a_stranger_with_the_same_number(family: str, address
 
 
 def test_a_connection_that_waits_for_its_end_is_nobodys_listener() -> None:
-    """The kernel keeps it for a minute with the server's address and no inode: the next engine on that port would be a stranger's."""
+    """The kernel keeps it for a minute with the server's address and no inode: the next
+    engine on that port would be a stranger's.
+    """
     with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server does
+        # as every server does
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HOST, 0))
         server.listen(1)
         port = server.getsockname()[1]
@@ -136,8 +159,13 @@ def test_an_address_mapped_into_the_other_family_is_the_same_address() -> None:
 
 def test_every_thread_of_the_front_processes_is_bound() -> None:
     cpu = min(os.sched_getaffinity(0))
-    code = "import threading, sys; threading.Thread(target=sys.stdin.read).start(); print(1, flush=True)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    code = (
+        "import threading, sys; threading.Thread(target=sys.stdin.read).start(); print(1,"
+        " flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert pin_servers(process.pid, [process.pid], ()) == ()

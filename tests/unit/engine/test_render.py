@@ -23,7 +23,9 @@ def test_native_file_has_vllm_spelling_and_every_argument(repository):
 
 
 def test_false_and_nested_values_survive():
-    data = yaml.safe_load(native_config({"enable_prefix_caching": False, "compilation_config": {"mode": 0}}, "m"))
+    data = yaml.safe_load(
+        native_config({"enable_prefix_caching": False, "compilation_config": {"mode": 0}}, "m")
+    )
     assert data["enable-prefix-caching"] is False
     assert data["compilation-config"] == {"mode": 0}
 
@@ -31,7 +33,12 @@ def test_false_and_nested_values_survive():
 def test_measured_engine_runs_the_deployed_file(repository):
     target, arguments = cell(repository, "cpu-hybrid", "fp8_kv")
     launch = measured_launch(
-        target, arguments, model="m", engine_python=Path("/opt/engine/bin/python"), python_path="/probe", cache_directory=Path("/cache")
+        target,
+        arguments,
+        model="m",
+        engine_python=Path("/opt/engine/bin/python"),
+        python_path="/probe",
+        cache_directory=Path("/cache"),
     )
     assert launch.config_file_text == deployment(target, arguments, "m").config_file_text
     assert yaml.safe_load(launch.config_file_text)["load-format"] == "dummy"
@@ -58,5 +65,7 @@ def test_dev_mode_never_reaches_a_deployment(repository):
 
 def test_remote_code_only_where_a_target_says_so(repository):
     target, arguments = cell(repository, "cpu-hybrid", "default")
-    trusting = target.model_copy(update={"model": target.model.model_copy(update={"trust_remote_code": True})})
+    trusting = target.model_copy(
+        update={"model": target.model.model_copy(update={"trust_remote_code": True})}
+    )
     assert "--trust-remote-code" in deployment(trusting, arguments, "m").command

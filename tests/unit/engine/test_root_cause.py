@@ -1,4 +1,6 @@
-"""Every crash text of the corpus: the cause, who failed first, in whatever form the log is written."""
+"""Every crash text of the corpus: the cause, who failed first, in whatever form the log
+is written.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_the_cause_of_a_crash(entry: dict[str, Any]) -> None:
         assert "no prefix" in entry["process"] or entry["process"] == "none"
 
 
-@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if "repeat" in entry], ids=lambda entry: entry["id"])
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if "repeat" in entry], ids=lambda entry: entry["id"]
+)
 def test_a_line_that_stands_many_times_in_the_file(entry: dict[str, Any], tmp_path: Path) -> None:
     """More lines than the reader keeps: the cause is searched in the file."""
     path = tmp_path / "engine.log"
@@ -66,23 +70,42 @@ def test_vllms_forms(entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_form_of_the_log_changes_nothing(form: str) -> None:
     plain = {entry["id"]: find_root_cause(lines_of(entry, repeated=False)) for entry in ENTRIES}
-    other = {entry["id"]: find_root_cause(FORMS[form](lines_of(entry, repeated=False))) for entry in ENTRIES}
+    other = {
+        entry["id"]: find_root_cause(FORMS[form](lines_of(entry, repeated=False)))
+        for entry in ENTRIES
+    }
     said = {name: found and found.text for name, found in plain.items()}
     assert {name: found and found.text for name, found in other.items()} == said
     # JSON has no place for the rank behind a process's name
     who = {name: found and found.process.partition(" rank")[0] for name, found in plain.items()}
-    assert {name: found and found.process.partition(" rank")[0] for name, found in other.items()} == who
+    assert {
+        name: found and found.process.partition(" rank")[0] for name, found in other.items()
+    } == who
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([line for entry in ENTRIES for line in lines_of(entry, repeated=False)]) | st.text(), max_size=40))
+@given(
+    st.lists(
+        st.sampled_from([line for entry in ENTRIES for line in lines_of(entry, repeated=False)])
+        | st.text(),
+        max_size=40,
+    )
+)
 def test_whatever_the_lines_are_there_is_an_answer_of_bounded_length(lines: list[str]) -> None:
     assert len(log_lines.root_cause(lines)) <= LONGEST_CAUSE
 
 
 def test_a_long_message_keeps_its_beginning_and_its_reason() -> None:
-    noise = [f"[{step}/90] /usr/local/cuda/bin/nvcc -gencode=arch=compute_90a -c /x/kernel_{step}.cu" for step in range(90)]
-    lines = ["Traceback (most recent call last):", '  File "x.py", line 1', "RuntimeError: Error building extension 'k3':", *noise]
+    noise = [
+        f"[{step}/90] /usr/local/cuda/bin/nvcc -gencode=arch=compute_90a -c /x/kernel_{step}.cu"
+        for step in range(90)
+    ]
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1',
+        "RuntimeError: Error building extension 'k3':",
+        *noise,
+    ]
     lines[40:40] = ['/x/kernel_36.cu(12): error: identifier "__nv_fp4" is undefined']
     text = log_lines.root_cause(lines)
     assert text.startswith("RuntimeError: Error building extension 'k3':")
@@ -91,7 +114,11 @@ def test_a_long_message_keeps_its_beginning_and_its_reason() -> None:
 
 def test_a_message_without_an_end_is_cut_in_its_middle() -> None:
     text = log_lines.root_cause(
-        ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: " + "x" * 5000 + " of layer 7"]
+        [
+            "Traceback (most recent call last):",
+            '  File "x.py", line 1',
+            "ValueError: " + "x" * 5000 + " of layer 7",
+        ]
     )
     assert len(text) == LONGEST_CAUSE
     assert text.startswith("ValueError: x")
@@ -114,14 +141,19 @@ def test_an_end_in_words(exit_code: int, words: str) -> None:
 
 def test_who_died_in_words() -> None:
     assert RootCause("x", "Worker_TP0", 3).died == "Worker_TP0 (pid 3) failed first"
-    assert RootCause("x", "VllmWorker-0", None, -9).died.startswith("VllmWorker-0 ended first: killed by SIGKILL")
+    assert RootCause("x", "VllmWorker-0", None, -9).died.startswith(
+        "VllmWorker-0 ended first: killed by SIGKILL"
+    )
     assert RootCause("x").died == ""
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "INFO 11-02 10:15:00 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m', error_limit=3",
+        (
+            "INFO 11-02 10:15:00 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config:"
+            " model='m', error_limit=3"
+        ),
         "Loading safetensors checkpoint shards:  50% Completed | 4/8",
         "(Worker_TP0 pid=3) WARNING 11-02 10:15:00 [x.py:1] RuntimeError: caught, going on",
         "",

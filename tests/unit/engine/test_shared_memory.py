@@ -16,7 +16,8 @@ from tests.processes import WAIT_S
 
 from k3perf.engine.shared_memory import SharedMemoryRecord, files_present, inodes_used_by
 
-# a spawn-context semaphore and a shared-memory block, as vLLM's processes make them; their names are printed
+# a spawn-context semaphore and a shared-memory block, as vLLM's processes make them;
+# their names are printed
 MAKER = """
 import multiprocessing, sys
 from multiprocessing import shared_memory
@@ -31,7 +32,9 @@ class Maker:
     """``start`` hears the pid before anything is made."""
 
     def __init__(self, start: list[int] | None = None) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         if start is not None:
             start.append(self.process.pid)
         assert self.process.stdout is not None
@@ -59,7 +62,9 @@ def record() -> Iterator[SharedMemoryRecord]:
 
 @pytest.fixture
 def stranger() -> Iterator[Path]:
-    """A semaphore's place in the file system, with a name as multiprocessing gives it; not made yet."""
+    """A semaphore's place in the file system, with a name as multiprocessing gives it;
+    not made yet.
+    """
     path = Path(f"/dev/shm/sem.mp-test{os.getpid()}")
     yield path
     path.unlink(missing_ok=True)
@@ -91,7 +96,9 @@ def test_a_file_that_is_open_and_not_mapped_is_seen() -> None:
 
 
 def test_a_file_elsewhere_is_nobodys_shared_memory(tmp_path: Path) -> None:
-    """Another file system counts its inodes on its own: the same number would be another file."""
+    """Another file system counts its inodes on its own: the same number would be
+    another file.
+    """
     shared, elsewhere = Path(f"/dev/shm/k3perf-test-{os.getpid()}"), tmp_path / "model"
     try:
         with ExitStack() as mapped:
@@ -106,7 +113,9 @@ def test_a_file_elsewhere_is_nobodys_shared_memory(tmp_path: Path) -> None:
         shared.unlink()
 
 
-def test_what_was_seen_is_removed_when_its_maker_is_gone(record: SharedMemoryRecord, maker: Maker) -> None:
+def test_what_was_seen_is_removed_when_its_maker_is_gone(
+    record: SharedMemoryRecord, maker: Maker
+) -> None:
     record.look(maker.children())
     assert record.remove() == ()  # still in use
     assert all(path.exists() for path in maker.files)
@@ -115,8 +124,12 @@ def test_what_was_seen_is_removed_when_its_maker_is_gone(record: SharedMemoryRec
     assert not any(path.exists() for path in maker.files)
 
 
-def test_a_file_of_another_program_that_nobody_uses_yet_stays(record: SharedMemoryRecord, maker: Maker, stranger: Path) -> None:
-    """A parent passes a semaphore's name to a child that is still starting: for seconds no process uses it."""
+def test_a_file_of_another_program_that_nobody_uses_yet_stays(
+    record: SharedMemoryRecord, maker: Maker, stranger: Path
+) -> None:
+    """A parent passes a semaphore's name to a child that is still starting: for seconds
+    no process uses it.
+    """
     record.look(maker.children())
     maker.kill()
     stranger.touch()
@@ -140,7 +153,9 @@ def test_what_nobody_saw_stays(record: SharedMemoryRecord, maker: Maker) -> None
 
 
 def test_a_maker_that_dies_soon_is_seen_with_its_files(record: SharedMemoryRecord) -> None:
-    """Nothing but the watch looks: the maker is ended as soon as the watch has seen both files."""
+    """Nothing but the watch looks: the maker is ended as soon as the watch has seen
+    both files.
+    """
     ended, both_seen = threading.Event(), threading.Event()
     inodes: set[int] = set()
 

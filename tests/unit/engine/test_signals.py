@@ -20,7 +20,9 @@ def same_handlers_after() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", signals.ENDING_SIGNALS)
-def test_the_first_raises_the_second_is_told_the_third_raises(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_raises_the_second_is_told_the_third_raises(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
     restore = signals.install()
     try:
         with pytest.raises(KeyboardInterrupt, match=number.name):

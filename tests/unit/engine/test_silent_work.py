@@ -16,7 +16,10 @@ from k3perf.engine.silent_work import SilentWork, cache_folders
 
 BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"
-CHILD_BUSY = "import subprocess, sys\nwhile True: subprocess.run([sys.executable, '-S', '-c', 'sum(range(3_000_000))'])"
+CHILD_BUSY = (
+    "import subprocess, sys\nwhile True: subprocess.run([sys.executable, '-S', '-c',"
+    " 'sum(range(3_000_000))'])"
+)
 
 Start = Callable[[str, str], int]
 
@@ -49,7 +52,9 @@ def seen_within(work: SilentWork, limit_s: float) -> str:
     return seen
 
 
-@pytest.mark.parametrize("name", ["ptxas", "cicc", "nvcc", "cc1plus", "ninja", "clang++", "x86_64-linux-gnu-g++"])
+@pytest.mark.parametrize(
+    "name", ["ptxas", "cicc", "nvcc", "cc1plus", "ninja", "clang++", "x86_64-linux-gnu-g++"]
+)
 def test_a_compiler_that_computes_is_progress(name: str, start: Start) -> None:
     pid = start(name, BUSY)
     work = SilentWork(lambda: (os.getpid(), pid), ())
@@ -111,7 +116,9 @@ def test_a_cache_that_grows_is_progress(tmp_path: Path) -> None:
     assert work.seen() == ""
 
 
-def test_a_folder_that_takes_too_long_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_takes_too_long_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = SilentWork(tuple, (tmp_path,))
     work.seen()
     monkeypatch.setattr(silent_work, "_LONGEST_WALK_S", -1.0)
@@ -121,7 +128,12 @@ def test_a_folder_that_takes_too_long_is_left_out(tmp_path: Path, monkeypatch: p
 
 def test_folders_follow_the_engines_environment() -> None:
     folders = cache_folders(
-        {"HOME": "/home/k3", "VLLM_CACHE_ROOT": "/c/vllm", "FLASHINFER_WORKSPACE_BASE": "/c/fi", "TRITON_CACHE_DIR": "/c/t"}
+        {
+            "HOME": "/home/k3",
+            "VLLM_CACHE_ROOT": "/c/vllm",
+            "FLASHINFER_WORKSPACE_BASE": "/c/fi",
+            "TRITON_CACHE_DIR": "/c/t",
+        }
     )
     assert Path("/c/vllm") in folders
     assert Path("/c/fi/.cache/flashinfer") in folders

@@ -1,4 +1,6 @@
-"""One commit under several texts: what counts as the same one, and what the commands make of it."""
+"""One commit under several texts: what counts as the same one, and what the commands
+make of it.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,13 @@ def test_a_short_hash_names_the_commit_it_begins(first: str, second: str, same: 
 
 
 def test_each_commit_counts_once_by_its_longest_text_in_the_order_given() -> None:
-    assert distinct_commits(["beef", FULL[:7], FULL, FULL[:9], f"{FULL[:7]}-dirty", ""]) == ("beef", FULL, f"{FULL[:7]}-dirty", "unknown")
-    assert distinct_commits([FULL, OTHER, FULL[:7]]) == (FULL, OTHER), "a hash too short to tell two apart joins them to one no more"
+    assert distinct_commits(["beef", FULL[:7], FULL, FULL[:9], f"{FULL[:7]}-dirty", ""]) == (
+        "beef",
+        FULL,
+        f"{FULL[:7]}-dirty",
+        "unknown",
+    )
+    assert distinct_commits([FULL, OTHER, FULL[:7]]) == (FULL, OTHER), (
+        "a hash too short to tell two apart joins them to one no more"
+    )
     assert distinct_commits([]) == ()

@@ -1,4 +1,6 @@
-"""A baseline of one class of processors on another: ratios and the KV cache are compared, what the instruction set decides is not."""
+"""A baseline of one class of processors on another: ratios and the KV cache are
+compared, what the instruction set decides is not.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import pytest
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
+from k3perf.records.measurement import MetricValue
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict
-from k3perf.records.measurement import MetricValue
 from tests.unit.gate.conftest import RATE, Build
 
 TOLERANCES = {
@@ -20,17 +22,32 @@ TOLERANCES = {
     "kv_cache_bytes": Tolerance(loss_absolute=0),
     "kv_capacity_tokens": Tolerance(loss_absolute=0),
 }
-HELD = {"weights_bytes": 100.0, "engine_peak_rss_bytes": 500.0, "kv_cache_bytes": 1000.0, "kv_capacity_tokens": 4096.0}
+HELD = {
+    "weights_bytes": 100.0,
+    "engine_peak_rss_bytes": 500.0,
+    "kv_cache_bytes": 1000.0,
+    "kv_capacity_tokens": 4096.0,
+}
 
 
-def judged(build: Build, recorded: str, measured: str, mode: str = "reference", **changes: float) -> CellVerdict:
+def judged(
+    build: Build, recorded: str, measured: str, mode: str = "reference", **changes: float
+) -> CellVerdict:
     """Cells whose candidate holds ``changes`` of what was recorded."""
     policy = build.policy(tolerances=TOLERANCES, plan=MeasurementPlan(mode="reference"))
 
     def cell(hardware_class: str, held: dict[str, float], count: int) -> object:
-        sessions = build.pairs(1000.0, 1000.0, count) if mode == "reference" else build.sessions(1000.0, count)
+        sessions = (
+            build.pairs(1000.0, 1000.0, count)
+            if mode == "reference"
+            else build.sessions(1000.0, count)
+        )
         values = {name: MetricValue(value, 1) for name, value in held.items()}
-        return build.cell([replace(session, values=values) for session in sessions], mode, hardware_class=hardware_class)
+        return build.cell(
+            [replace(session, values=values) for session in sessions],
+            mode,
+            hardware_class=hardware_class,
+        )
 
     baseline = build.baseline(cell(recorded, HELD, 6), policy)  # type: ignore[arg-type]
     return compare(baseline, cell(measured, {**HELD, **changes}, 2), policy)  # type: ignore[arg-type]
@@ -41,12 +58,18 @@ def outcomes(verdict: CellVerdict) -> dict[str, Outcome]:
 
 
 def test_an_engine_of_the_same_class_is_compared_in_everything(build: Build) -> None:
-    assert outcomes(judged(build, "cpu-avx512", "cpu-avx512")) == dict.fromkeys(TOLERANCES, Outcome.PASS)
+    assert outcomes(judged(build, "cpu-avx512", "cpu-avx512")) == dict.fromkeys(
+        TOLERANCES, Outcome.PASS
+    )
 
 
 def test_an_older_processor_is_compared_in_what_it_does_not_decide(build: Build) -> None:
-    verdict = judged(build, "cpu-avx512", "cpu-avx2", weights_bytes=90.0, engine_peak_rss_bytes=900.0)
-    assert outcomes(verdict) == dict.fromkeys((RATE, "kv_cache_bytes", "kv_capacity_tokens"), Outcome.PASS)
+    verdict = judged(
+        build, "cpu-avx512", "cpu-avx2", weights_bytes=90.0, engine_peak_rss_bytes=900.0
+    )
+    assert outcomes(verdict) == dict.fromkeys(
+        (RATE, "kv_cache_bytes", "kv_capacity_tokens"), Outcome.PASS
+    )
     assert {note for note in verdict.notes if "recorded on other hardware" in note} == {
         "weights_bytes: not judged, recorded on other hardware",
         "engine_peak_rss_bytes: not judged, recorded on other hardware",
@@ -59,7 +82,9 @@ def test_a_lost_token_of_capacity_is_seen_on_every_processor(build: Build) -> No
 
 
 @pytest.mark.parametrize("classes", [("h200", "cpu-avx2"), ("h200", "h100"), ("cpu-avx2", "h200")])
-def test_the_cache_of_another_kind_of_hardware_is_not_compared(build: Build, classes: tuple[str, str]) -> None:
+def test_the_cache_of_another_kind_of_hardware_is_not_compared(
+    build: Build, classes: tuple[str, str]
+) -> None:
     assert set(outcomes(judged(build, *classes))) == {RATE}
 
 

@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 
 from k3perf.config.models import MeasurementPlan
-from tests.calibration.lab.location_trial import choices
 from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, pool_noise
 from k3perf.gate.reference import USUAL_SPREAD, cell_reference, with_level
-from tests.calibration.lab.simulation import Noise, session_rounds
 from k3perf.stats.location import sample_variance
 from k3perf.stats.order_statistics import Location, locate
 from k3perf.stats.pooling import NO_PRIOR, pool_groups
+from tests.calibration.lab.location_trial import choices
+from tests.calibration.lab.simulation import Noise, session_rounds
 from tests.unit.gate.conftest import RATE, Build
 
 SIGMA = 0.012
 
 
-def cells(shape: str, count: int = 20, sessions: int = 6, rounds: int = 12, sigma: float = SIGMA) -> tuple[Sessions, ...]:
+def cells(
+    shape: str, count: int = 20, sessions: int = 6, rounds: int = 12, sigma: float = SIGMA
+) -> tuple[Sessions, ...]:
     rng = np.random.default_rng(7)
     made = [session_rounds(Noise(shape, sigma, sigma), sessions, rounds, rng) for _ in range(count)]
     return tuple(tuple(tuple(session) for session in cell.tolist()) for cell in made)
@@ -26,7 +28,9 @@ def cells(shape: str, count: int = 20, sessions: int = 6, rounds: int = 12, sigm
 
 def chosen(shape: str) -> list[tuple[str, int]]:
     """What is chosen from each of twenty recordings of a suite."""
-    return list(choices(Noise(shape, SIGMA, SIGMA), MeasurementPlan(mode="baseline"), drawn=20).elements())
+    return list(
+        choices(Noise(shape, SIGMA, SIGMA), MeasurementPlan(mode="baseline"), drawn=20).elements()
+    )
 
 
 def test_quiet_rounds_are_taken_by_the_median_of_the_fewest() -> None:
@@ -47,13 +51,18 @@ def test_sessions_that_slide_are_measured_nearly_to_their_end() -> None:
 
 def test_noisy_rounds_are_worth_more_of_them() -> None:
     rng = np.random.default_rng(1)
-    made = [session_rounds(Noise("normal", SIGMA, 4 * SIGMA), 6, 12, rng).tolist() for _ in range(20)]
+    made = [
+        session_rounds(Noise("normal", SIGMA, 4 * SIGMA), 6, 12, rng).tolist() for _ in range(20)
+    ]
     taken = MetricNoise(tuple(tuple(map(tuple, cell)) for cell in made), 12).taken(4, 12)
     assert taken.rounds > 7
 
 
 def test_few_recorded_sessions_cannot_choose_and_keep_the_median() -> None:
-    assert MetricNoise(cells("outlier_contaminated", count=1), 12).taken(4, 12).location is Location.MEDIAN
+    assert (
+        MetricNoise(cells("outlier_contaminated", count=1), 12).taken(4, 12).location
+        is Location.MEDIAN
+    )
     assert NO_NOISE.taken(4, 12) == Taken(Location.MEDIAN, 4)
     assert MetricNoise((((1.0, 2.0, 1.5),),), 3).taken(4, 12) == Taken(Location.MEDIAN, 4)
 
@@ -80,7 +89,10 @@ def test_the_pooled_variance_is_that_of_sessions_of_so_many_rounds() -> None:
 
 
 def test_sessions_of_unequal_length_are_taken_as_far_as_they_go() -> None:
-    ragged = ((1.0, 2.0, 3.0), (1.0, 2.0), (5.0, 6.0, 7.0)), ((2.0, 2.5, 2.0), (3.0, 3.5), (2.0, 2.0, 4.0))
+    ragged = (
+        ((1.0, 2.0, 3.0), (1.0, 2.0), (5.0, 6.0, 7.0)),
+        ((2.0, 2.5, 2.0), (3.0, 3.5), (2.0, 2.0, 4.0)),
+    )
     noise = MetricNoise(ragged, 2)
     expected = pool_groups([[2.0, 1.5, 6.0], [2.0, 3.25, 2.0]])
     found = noise.session(Taken(Location.MEDIAN, 3))
@@ -90,7 +102,9 @@ def test_sessions_of_unequal_length_are_taken_as_far_as_they_go() -> None:
 def test_the_noise_of_a_pair_is_twice_that_of_single_sessions() -> None:
     noise = MetricNoise(cells("normal"), 12)
     taken = Taken(Location.MEDIAN, 4)
-    assert noise.doubled().session(taken).variance == pytest.approx(2 * noise.session(taken).variance)
+    assert noise.doubled().session(taken).variance == pytest.approx(
+        2 * noise.session(taken).variance
+    )
     assert noise.doubled().round_variance == pytest.approx(2 * (noise.round_variance or 0))
     assert noise.known
     assert not NO_NOISE.known
@@ -110,35 +124,59 @@ def test_rounds_compared_with_one_value_of_the_reference_bring_twice_the_noise_t
     recorded = cells("drifting")
     noise = MetricNoise(recorded, 12)
     both = cell_reference(recorded[0], noise, 12, (4, 12), spread_over_noise_ratio=USUAL_SPREAD)
-    hidden = cell_reference(recorded[0], noise, 12, (4, 12), one_armed=True, spread_over_noise_ratio=USUAL_SPREAD)
+    hidden = cell_reference(
+        recorded[0], noise, 12, (4, 12), one_armed=True, spread_over_noise_ratio=USUAL_SPREAD
+    )
     assert hidden.at(12) == both.at(12)
     extra = both.at(4).variance - both.at(12).variance
     assert extra > 0
     assert hidden.at(4).variance == pytest.approx(both.at(4).variance + extra)
     moved = with_level(both, 3, lambda level: level._replace(mean=1.0))
-    assert (moved.session_count, moved.at(4).mean, moved.at(4).variance) == (3, 1.0, both.at(4).variance)
+    assert (moved.session_count, moved.at(4).mean, moved.at(4).variance) == (
+        3,
+        1.0,
+        both.at(4).variance,
+    )
     assert moved.round_sigma == pytest.approx(both.round_sigma)
 
 
 def test_a_cell_that_cannot_be_read_has_no_level() -> None:
-    level = cell_reference(((math.nan, 1.0),), NO_NOISE, 2, (1, 2), spread_over_noise_ratio=USUAL_SPREAD).at(2)
+    level = cell_reference(
+        ((math.nan, 1.0),), NO_NOISE, 2, (1, 2), spread_over_noise_ratio=USUAL_SPREAD
+    ).at(2)
     assert math.isnan(level.mean)
     assert level.df == 0
 
 
-def test_baselines_are_pooled_by_metric_and_basis_without_constant_or_broken_ones(build: Build) -> None:
+def test_baselines_are_pooled_by_metric_and_basis_without_constant_or_broken_ones(
+    build: Build,
+) -> None:
     policy = build.policy()
     first, second = build.baseline(), build.baseline(build.cell(build.sessions(900.0, 6)))
     entry = first.workloads[0].metrics[0]
     frozen = entry.model_copy(
-        update={"sessions": tuple(s.model_copy(update={"value": 5.0, "round_values": (5.0,) * 12}) for s in entry.sessions)}
+        update={
+            "sessions": tuple(
+                s.model_copy(update={"value": 5.0, "round_values": (5.0,) * 12})
+                for s in entry.sessions
+            )
+        }
     )
     broken = entry.model_copy(
-        update={"sessions": (entry.sessions[0].model_copy(update={"round_values": (0.0,) * 12}), *entry.sessions[1:])}
+        update={
+            "sessions": (
+                entry.sessions[0].model_copy(update={"round_values": (0.0,) * 12}),
+                *entry.sessions[1:],
+            )
+        }
     )
     spoiled = first.model_copy(
         update={
-            "workloads": (first.workloads[0].model_copy(update={"metrics": (frozen, broken, entry.model_copy(update={"metric": "x"}))}),)
+            "workloads": (
+                first.workloads[0].model_copy(
+                    update={"metrics": (frozen, broken, entry.model_copy(update={"metric": "x"}))}
+                ),
+            )
         }
     )
     noise = pool_noise([first, second, spoiled], policy.tolerances)
@@ -151,5 +189,7 @@ def test_the_plan_decides_how_many_rounds_are_looked_at(build: Build) -> None:
     from k3perf.gate.compare import compare
 
     plan = MeasurementPlan(mode="baseline", minimum_rounds=6, maximum_rounds=8)
-    verdict = compare(build.baseline(), build.cell(build.sessions(1000.0, 1, rounds=5)), build.policy(plan=plan))
+    verdict = compare(
+        build.baseline(), build.cell(build.sessions(1000.0, 1, rounds=5)), build.policy(plan=plan)
+    )
     assert verdict.buy_until_rounds == 6

@@ -1,4 +1,6 @@
-"""A config with a tolerance of its own: its noise stays out of its siblings' intervals, and theirs out of its own."""
+"""A config with a tolerance of its own: its noise stays out of its siblings' intervals,
+and theirs out of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from k3perf.baselines.testable import testable
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.suite import load_suite
-from k3perf.records.baseline import Baseline
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import NO_NOISE, Taken, pool_noise, pool_own_noise
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import Level, Subject, recorded_reference
 from k3perf.gate.scale import scale_for
-from k3perf.baselines.testable import testable
-from k3perf.records.metric_definitions import METRICS
+from k3perf.records.baseline import Baseline
 from k3perf.records.measurement import CellMeasurement
+from k3perf.records.metric_definitions import METRICS
 from k3perf.stats.location import median, sample_variance
 from k3perf.stats.order_statistics import Location
 from k3perf.store.measurements import read_measurement_file
@@ -39,17 +41,23 @@ def plan() -> MeasurementPlan:
 
 @pytest.fixture(scope="module")
 def recorded(plan: MeasurementPlan) -> dict[str, Baseline]:
-    """The configs of h200-k3 as they were recorded: five within 1 to 3 % between sessions, batched_tokens_down at 15 and 11 %."""
+    """The configs of h200-k3 as they were recorded: five within 1 to 3 % between
+    sessions, batched_tokens_down at 15 and 11 %.
+    """
     build = Build()
     cells: dict[str, list[CellMeasurement]] = {}
     for number in (1, 2, 3):
-        for cell in read_measurement_file(RECORDINGS / f"h200-k3-{number}-2026-11-29.json").measurements():
+        for cell in read_measurement_file(
+            RECORDINGS / f"h200-k3-{number}-2026-11-29.json"
+        ).measurements():
             cells.setdefault(cell.config, []).append(cell)
     from k3perf.baselines.propose import propose
 
     policy = build.policy(tolerances=TOLERANCES, plan=plan)
     return {
-        config: propose(members, versions={}, policy=policy, previous=None, acceptance=build.acceptance())
+        config: propose(
+            members, versions={}, policy=policy, previous=None, acceptance=build.acceptance()
+        )
         for config, members in cells.items()
     }
 
@@ -63,12 +71,19 @@ def level(baseline: Baseline, metric: str, policy: Policy) -> Level:
     workload = baseline.workloads[0]
     entry = next(entry for entry in workload.metrics if entry.metric == metric)
     cell = policy.for_cell(baseline.config, workload.workload)
-    subject = Subject(METRICS[metric], cell.tolerances[metric], scale_for(METRICS[metric], cell.tolerances[metric]), entry.basis)
+    subject = Subject(
+        METRICS[metric],
+        cell.tolerances[metric],
+        scale_for(METRICS[metric], cell.tolerances[metric]),
+        entry.basis,
+    )
     reference = recorded_reference(subject, entry.model_copy(), cell, alternating=True)
     return reference.at(reference.taken.rounds)
 
 
-def test_one_loud_config_would_take_its_siblings_power_and_does_not(plan: MeasurementPlan, recorded: dict[str, Baseline]) -> None:
+def test_one_loud_config_would_take_its_siblings_power_and_does_not(
+    plan: MeasurementPlan, recorded: dict[str, Baseline]
+) -> None:
     siblings = [baseline for config, baseline in recorded.items() if config != LOUD]
     everybody = [*siblings, recorded[LOUD]]
     alone = policy_of(plan).with_noise_of(siblings)
@@ -91,7 +106,12 @@ def test_quiet_siblings_do_not_make_a_loud_config_look_quieter(
     apart = policy_of(plan, config_tolerances={LOUD: WIDE}).with_noise_of(everybody)
     entry = next(entry for entry in recorded[LOUD].workloads[0].metrics if entry.metric == metric)
     scale = scale_for(METRICS[metric], WIDE[metric])
-    own = sample_variance([median([scale.loss(value) for value in session.round_values[:4]]) for session in entry.sessions])
+    own = sample_variance(
+        [
+            median([scale.loss(value) for value in session.round_values[:4]])
+            for session in entry.sessions
+        ]
+    )
     found = level(recorded[LOUD], metric, apart)
     assert found.variance == pytest.approx(own)
     assert found.variance**0.5 == pytest.approx(sigma, abs=0.01)
@@ -100,52 +120,84 @@ def test_quiet_siblings_do_not_make_a_loud_config_look_quieter(
     assert metric in [problem.metric for problem in testable(recorded[LOUD], apart)], (
         "three sessions alone test nothing, whatever siblings say"
     )
-    assert together.variance < 0.8 * own, "moderated towards its siblings, it would pass for quieter than it is"
+    assert together.variance < 0.8 * own, (
+        "moderated towards its siblings, it would pass for quieter than it is"
+    )
 
 
 def of_config(build: Build, config: str, factor: float = 1.0, workload: str = "chat") -> Baseline:
-    sessions = [build.session(f"s{n}", build.rounds(1000.0 * (1 + factor * LEVELS[n]))) for n in range(6)]
+    sessions = [
+        build.session(f"s{n}", build.rounds(1000.0 * (1 + factor * LEVELS[n]))) for n in range(6)
+    ]
     return build.baseline(build.cell(sessions, config=config, workload=workload))
 
 
 def test_configs_with_the_same_tolerance_share_their_noise_and_others_do_not(build: Build) -> None:
     wide, wider = Tolerance(loss_ratio=0.4), Tolerance(loss_ratio=0.5)
-    own = {"a": {RATE: wide}, "b": {RATE: wide}, "c": {RATE: wider}, "d": {RATE: None}, "e": {TPOT: wide}}
-    baselines = [of_config(build, config) for config in ("a", "b", "c", "d", "e", "default", "other")]
+    own = {
+        "a": {RATE: wide},
+        "b": {RATE: wide},
+        "c": {RATE: wider},
+        "d": {RATE: None},
+        "e": {TPOT: wide},
+    }
+    baselines = [
+        of_config(build, config) for config in ("a", "b", "c", "d", "e", "default", "other")
+    ]
     found = pool_own_noise(baselines, own)
     key = (RATE, "absolute")
-    assert {config: len(noise[key].cells) for config, noise in found.items()} == {"a": 2, "b": 2, "c": 1}
+    assert {config: len(noise[key].cells) for config, noise in found.items()} == {
+        "a": 2,
+        "b": 2,
+        "c": 1,
+    }
     assert found["a"][key] is found["b"][key]
     siblings = pool_noise(baselines, {RATE: Tolerance(loss_ratio=0.05)}, own)
-    assert len(siblings[key].cells) == 3, "e has its own word on another metric alone; d is gated nowhere, so its noise says nothing"
+    assert len(siblings[key].cells) == 3, (
+        "e has its own word on another metric alone; d is gated nowhere, so its noise says nothing"
+    )
 
 
-def test_what_a_config_has_its_own_word_on_is_never_judged_by_its_siblings_noise(build: Build) -> None:
+def test_what_a_config_has_its_own_word_on_is_never_judged_by_its_siblings_noise(
+    build: Build,
+) -> None:
     own = {"loud": {RATE: Tolerance(loss_ratio=0.4)}}
-    policy = build.policy(config_tolerances=own).with_noise_of([of_config(build, "default"), of_config(build, "other")])
+    policy = build.policy(config_tolerances=own).with_noise_of(
+        [of_config(build, "default"), of_config(build, "other")]
+    )
     assert policy.for_cell("loud", "chat").noise_of(RATE, "absolute") is NO_NOISE
     assert len(policy.for_cell("default", "chat").noise_of(RATE, "absolute").cells) == 2
 
 
 def test_all_ratios_are_on_one_scale_whatever_their_size() -> None:
     metric = METRICS[RATE]
-    assert scale_for(metric, Tolerance(loss_ratio=0.05)) == scale_for(metric, Tolerance(loss_ratio=0.6))
+    assert scale_for(metric, Tolerance(loss_ratio=0.05)) == scale_for(
+        metric, Tolerance(loss_ratio=0.6)
+    )
 
 
 def test_a_loss_inside_the_own_tolerance_passes_beside_a_sibling_that_fails(build: Build) -> None:
     own = {"loud": {RATE: Tolerance(loss_ratio=0.3)}}
-    baselines = [of_config(build, config, factor) for config, factor in (("default", 1.0), ("loud", 6.0))]
+    baselines = [
+        of_config(build, config, factor) for config, factor in (("default", 1.0), ("loud", 6.0))
+    ]
     policy = build.policy(config_tolerances=own).with_noise_of(baselines)
     outcomes = {}
     for baseline in baselines:
         lost = build.cell(build.sessions(880.0, 4), config=baseline.config)
-        outcomes[baseline.config] = str(compare(baseline, lost, replace(policy, plan=MeasurementPlan(mode="baseline"))).outcome)
+        outcomes[baseline.config] = str(
+            compare(baseline, lost, replace(policy, plan=MeasurementPlan(mode="baseline"))).outcome
+        )
     assert outcomes == {"default": "REGRESSED", "loud": "PASS"}
 
 
-def test_the_noise_of_a_config_apart_is_taken_by_the_median_of_the_plans_fewest_rounds(build: Build) -> None:
+def test_the_noise_of_a_config_apart_is_taken_by_the_median_of_the_plans_fewest_rounds(
+    build: Build,
+) -> None:
     own = {"loud": {RATE: Tolerance(loss_ratio=0.4)}}
-    policy = build.policy(config_tolerances=own).with_noise_of([of_config(build, "loud"), of_config(build, "default")])
+    policy = build.policy(config_tolerances=own).with_noise_of(
+        [of_config(build, "loud"), of_config(build, "default")]
+    )
     noise = policy.for_cell("loud", "chat").noise_of(RATE, "absolute")
     assert noise.taken(4, 12) == Taken(Location.MEDIAN, 4)
 
@@ -155,11 +207,16 @@ def test_what_would_do_is_told_for_the_target_and_for_the_config_alone(build: Bu
     everybody = [loud, *(of_config(build, f"quiet{n}") for n in range(5))]
     (shared,) = testable(loud, build.policy().with_noise_of(everybody))
     assert shared.own_tolerance_that_does is not None
-    assert f"one of {shared.own_tolerance_that_does:.3g} for this config alone (configs in tolerances.yaml)" in shared.text()
+    assert (
+        f"one of {shared.own_tolerance_that_does:.3g} for this config alone (configs in"
+        " tolerances.yaml)" in shared.text()
+    )
     assert shared.tolerance_that_does is None or "for the target" in shared.text()
 
     def apart(loss_ratio: float) -> Policy:
-        return build.policy(config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}).with_noise_of(everybody)
+        return build.policy(
+            config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}
+        ).with_noise_of(everybody)
 
     assert testable(loud, apart(1.001 * shared.own_tolerance_that_does)) == ()
     (narrow,) = testable(loud, apart(0.98 * shared.own_tolerance_that_does))
@@ -168,8 +225,13 @@ def test_what_would_do_is_told_for_the_target_and_for_the_config_alone(build: Bu
     assert "in every cell of the same tolerance" in narrow.text()
 
 
-def test_what_would_do_for_a_config_of_several_workloads_is_what_the_gate_asks_of_it(build: Build) -> None:
-    parts = [of_config(build, "loud", factor, workload) for factor, workload in ((9.0, "a"), (10.0, "b"), (8.0, "c"))]
+def test_what_would_do_for_a_config_of_several_workloads_is_what_the_gate_asks_of_it(
+    build: Build,
+) -> None:
+    parts = [
+        of_config(build, "loud", factor, workload)
+        for factor, workload in ((9.0, "a"), (10.0, "b"), (8.0, "c"))
+    ]
     loud = parts[0].model_copy(update={"workloads": tuple(part.workloads[0] for part in parts)})
     everybody = [loud, *(of_config(build, f"quiet{n}") for n in range(2))]
     found = testable(loud, build.policy().with_noise_of(everybody))
@@ -180,7 +242,9 @@ def test_what_would_do_for_a_config_of_several_workloads_is_what_the_gate_asks_o
     assert ratio is not None
 
     def apart(loss_ratio: float) -> Policy:
-        return build.policy(config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}).with_noise_of(everybody)
+        return build.policy(
+            config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}
+        ).with_noise_of(everybody)
 
     assert testable(loud, apart(1.001 * ratio)) == ()
     assert testable(loud, apart(0.98 * ratio)) != ()
@@ -190,18 +254,25 @@ def test_a_workload_that_does_not_vary_and_one_that_tests_nothing(build: Build) 
     """The first has no say in what would do; with the second nothing does."""
 
     def told(*parts: Baseline) -> set[float | None]:
-        whole = parts[0].model_copy(update={"workloads": tuple(part.workloads[0] for part in parts)})
+        whole = parts[0].model_copy(
+            update={"workloads": tuple(part.workloads[0] for part in parts)}
+        )
         policy = build.policy().with_noise_of([whole])
         return {problem.own_tolerance_that_does for problem in testable(whole, policy)}
 
     loud = of_config(build, "loud", 9.0, "a")
-    constant = [build.session(f"s{n}", [build.round(index, {RATE: 5.0}) for index in range(12)]) for n in range(6)]
+    constant = [
+        build.session(f"s{n}", [build.round(index, {RATE: 5.0}) for index in range(12)])
+        for n in range(6)
+    ]
     still = build.baseline(build.cell(constant, config="loud", workload="b"))
     assert told(loud, still) == told(loud)
     assert told(loud) != {None}
     siblings = [of_config(build, f"sibling{n}", 9.0) for n in range(3)]
     problems = testable(still, build.policy().with_noise_of([still, *siblings]))
-    assert [problem.own_tolerance_that_does for problem in problems] == [0.05], "beside loud siblings alone is it loud itself"
+    assert [problem.own_tolerance_that_does for problem in problems] == [0.05], (
+        "beside loud siblings alone is it loud itself"
+    )
     assert told(loud, of_config(build, "loud", 190.0, "b")) == {None}
 
 
@@ -211,7 +282,9 @@ def test_the_tolerance_that_does_is_one_that_can_be_declared(build: Build) -> No
     def needed(factor: float, given: float) -> float | None:
         own = {"loud": {RATE: Tolerance(loss_ratio=given)}}
         loud = of_config(build, "loud", factor)
-        return testable(loud, build.policy(config_tolerances=own).with_noise_of([loud]))[0].tolerance_that_does
+        return testable(loud, build.policy(config_tolerances=own).with_noise_of([loud]))[
+            0
+        ].tolerance_that_does
 
     found = needed(55.0, 0.05)
     assert found is not None

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.errors import UnknownNameError, UsageError
-from k3perf.records.baseline import digest_of
-from k3perf.gate.noise import pool_noise
 from k3perf.baselines.propose import beyond_cap, changes
 from k3perf.baselines.testable import testable
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.errors import UnknownNameError, UsageError
+from k3perf.gate.noise import pool_noise
+from k3perf.records.baseline import digest_of
 from k3perf.records.measurement import CellMeasurement, MetricValue
 from tests.unit.gate.conftest import LEVELS, RATE, Build
 
@@ -28,10 +28,21 @@ def test_sessions_rounds_provenance_and_digest_are_kept(build: Build) -> None:
 
 def test_several_runs_add_their_sessions_up(build: Build) -> None:
     one = build.cell(build.sessions(1000.0, 3))
-    other = build.cell([replace(session, session_id=f"d{n}") for n, session in enumerate(build.sessions(1000.0, 3))])
+    other = build.cell(
+        [
+            replace(session, session_id=f"d{n}")
+            for n, session in enumerate(build.sessions(1000.0, 3))
+        ]
+    )
     from k3perf.baselines.propose import propose
 
-    baseline = propose([one, other], versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
+    baseline = propose(
+        [one, other],
+        versions={},
+        policy=build.policy(),
+        previous=None,
+        acceptance=build.acceptance(),
+    )
     assert len(baseline.workloads[0].metrics[0].sessions) == 6
 
 
@@ -39,18 +50,25 @@ def test_sessions_are_taken_in_order_of_time_whatever_the_order_of_the_files(bui
     from k3perf.baselines.propose import propose
 
     def order(*cells: CellMeasurement) -> list[str]:
-        baseline = propose(cells, versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
+        baseline = propose(
+            cells, versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance()
+        )
         return [session.session_id for session in baseline.workloads[0].metrics[0].sessions]
 
     def recorded(name: str, hour: int) -> CellMeasurement:
         sessions = build.sessions(1000.0, 3)
         return build.cell(
-            [replace(s, session_id=f"{name}{n}", started_at_utc=f"2026-11-30T{hour:02}:0{n}:00Z") for n, s in enumerate(sessions)]
+            [
+                replace(s, session_id=f"{name}{n}", started_at_utc=f"2026-11-30T{hour:02}:0{n}:00Z")
+                for n, s in enumerate(sessions)
+            ]
         )
 
     early, late = recorded("e", 3), recorded("l", 4)
     assert order(late, early) == order(early, late) == ["e0", "e1", "e2", "l0", "l1", "l2"]
-    untold = replace(early, sessions=(replace(early.sessions[0], started_at_utc=""), *early.sessions[1:]))
+    untold = replace(
+        early, sessions=(replace(early.sessions[0], started_at_utc=""), *early.sessions[1:])
+    )
     assert order(late, untold) == ["l0", "l1", "l2", "e0", "e1", "e2"]
 
 
@@ -58,7 +76,9 @@ def test_only_sound_measurements_that_belong_together_are_recorded(build: Build)
     from k3perf.baselines.propose import propose
 
     good = build.cell(build.sessions(1000.0, 6))
-    bad_value = replace(good.sessions[0], session_id="bad", rounds=(build.round(0, {RATE: math.nan}),))
+    bad_value = replace(
+        good.sessions[0], session_id="bad", rounds=(build.round(0, {RATE: math.nan}),)
+    )
     drifted = replace(good.sessions[0], resolved_config={"block_size": 32})
     invalid = replace(good.sessions[0], invalid_reasons=(build.reason,))
     cases = [
@@ -76,7 +96,13 @@ def test_only_sound_measurements_that_belong_together_are_recorded(build: Build)
     ]
     for measurements, said in cases:
         with pytest.raises(UsageError, match=said):
-            propose(measurements, versions={}, policy=build.policy(), previous=None, acceptance=build.acceptance())
+            propose(
+                measurements,
+                versions={},
+                policy=build.policy(),
+                previous=None,
+                acceptance=build.acceptance(),
+            )
 
 
 def test_the_anchor_stays_on_a_loss_and_is_lifted_by_a_gain(build: Build) -> None:
@@ -88,7 +114,9 @@ def test_the_anchor_stays_on_a_loss_and_is_lifted_by_a_gain(build: Build) -> Non
     assert slower.anchor_acceptance.accepted_by == "ann"
     faster = build.baseline(build.cell(build.sessions(1100.0, 6)), previous=first)
     assert faster.workloads[0].metrics[0].anchor_value > value * 1.05
-    fresh = build.baseline(build.cell(build.sessions(950.0, 6)), previous=first, new_anchor=True, acceptance=later)
+    fresh = build.baseline(
+        build.cell(build.sessions(950.0, 6)), previous=first, new_anchor=True, acceptance=later
+    )
     assert fresh.workloads[0].metrics[0].anchor_value < value
     assert fresh.anchor_acceptance.accepted_by == "bob"
 
@@ -111,57 +139,104 @@ def test_a_loss_from_nothing_has_no_ratio(build: Build) -> None:
     policy = build.policy(tolerances={"prefix_hit_ratio": Tolerance(loss_absolute=0.05)})
 
     def cell(level: float):
-        return build.cell([build.session(f"s{n}", [build.round(i, {"prefix_hit_ratio": level}) for i in range(4)]) for n in range(6)])
+        return build.cell(
+            [
+                build.session(
+                    f"s{n}", [build.round(i, {"prefix_hit_ratio": level}) for i in range(4)]
+                )
+                for n in range(6)
+            ]
+        )
 
     nothing = build.baseline(cell(0.0), policy)
-    row = changes(build.baseline(cell(0.5), policy, previous=nothing), nothing, policy.tolerances)[0]
+    row = changes(build.baseline(cell(0.5), policy, previous=nothing), nothing, policy.tolerances)[
+        0
+    ]
     assert (row.old_value, row.new_value, row.loss_ratio) == (0.0, 0.5, None)
 
 
 def test_only_gated_statistical_metrics_must_be_testable(build: Build) -> None:
     policy = build.policy(
-        tolerances={RATE: Tolerance(loss_ratio=0.0001), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)},
+        tolerances={
+            RATE: Tolerance(loss_ratio=0.0001),
+            "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1),
+        },
         plan=MeasurementPlan(mode="baseline", baseline_sessions=2),
     )
-    sessions = [replace(s, values={"engine_peak_rss_bytes": MetricValue(50.0 + n, 1)}) for n, s in enumerate(build.sessions(1000.0, 6))]
+    sessions = [
+        replace(s, values={"engine_peak_rss_bytes": MetricValue(50.0 + n, 1)})
+        for n, s in enumerate(build.sessions(1000.0, 6))
+    ]
     baseline = build.baseline(build.cell(sessions), policy)
-    assert {entry.metric for entry in baseline.workloads[0].metrics} == {RATE, "engine_peak_rss_bytes"}
+    assert {entry.metric for entry in baseline.workloads[0].metrics} == {
+        RATE,
+        "engine_peak_rss_bytes",
+    }
     assert [problem.metric for problem in testable(baseline, policy)] == [RATE]
     assert testable(baseline, replace(policy, tolerances={})) == ()
 
 
 def test_a_proposal_keeps_how_many_ranks_were_read_and_refuses_a_mixture(build: Build) -> None:
-    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)})
+    policy = build.policy(
+        tolerances={
+            "weights_bytes": Tolerance(loss_absolute=0),
+            "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1),
+        }
+    )
 
     def cell(*counts: int):
-        values = [{"weights_bytes": MetricValue(9.0, count), "engine_peak_rss_bytes": MetricValue(5.0, 1)} for count in counts]
-        return build.cell([replace(build.session(f"s{n}"), values=own) for n, own in enumerate(values)])
+        values = [
+            {"weights_bytes": MetricValue(9.0, count), "engine_peak_rss_bytes": MetricValue(5.0, 1)}
+            for count in counts
+        ]
+        return build.cell(
+            [replace(build.session(f"s{n}"), values=own) for n, own in enumerate(values)]
+        )
 
     kept = build.baseline(cell(2, 2, 2, 2, 2, 2), policy)
     assert kept.exact[0].rank_counts == {2}
-    assert kept.workloads[0].metrics[0].rank_counts == frozenset()  # resident memory is that of the whole tree
-    assert [row.of_sessions for row in changes(kept, None, policy.tolerances)] == ["equal in 6; of 2 ranks", "equal in 6"]
-    with pytest.raises(UsageError, match="weights_bytes was read of 1 and of 2 ranks in different sessions"):
+    assert (
+        kept.workloads[0].metrics[0].rank_counts == frozenset()
+    )  # resident memory is that of the whole tree
+    assert [row.of_sessions for row in changes(kept, None, policy.tolerances)] == [
+        "equal in 6; of 2 ranks",
+        "equal in 6",
+    ]
+    with pytest.raises(
+        UsageError, match="weights_bytes was read of 1 and of 2 ranks in different sessions"
+    ):
         build.baseline(cell(2, 2, 1, 2, 2, 2), policy)
     unread = build.baseline(cell(0, 0, 0, 0, 0, 0), policy)
-    assert changes(unread, None, policy.tolerances)[0].of_sessions == "equal in 6; ranks not recorded"
+    assert (
+        changes(unread, None, policy.tolerances)[0].of_sessions == "equal in 6; ranks not recorded"
+    )
 
 
 def test_exact_metrics_of_the_start_are_shared_and_those_of_serving_are_not(build: Build) -> None:
     policy = build.policy(
-        tolerances={"weights_bytes": Tolerance(loss_absolute=0), "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1)},
+        tolerances={
+            "weights_bytes": Tolerance(loss_absolute=0),
+            "engine_peak_rss_bytes": Tolerance(loss_ratio=0.1),
+        },
         plan=MeasurementPlan(mode="baseline", baseline_sessions=2),
     )
 
     def cell(workload: str, weights: float):
-        sessions = [build.session(f"{workload}{n}", weights_bytes=weights, engine_peak_rss_bytes=50.0 + n) for n in range(2)]
+        sessions = [
+            build.session(f"{workload}{n}", weights_bytes=weights, engine_peak_rss_bytes=50.0 + n)
+            for n in range(2)
+        ]
         return build.cell(sessions, workload=workload)
 
     from k3perf.baselines.propose import propose
 
     both = [cell("chat", 10.0), cell("burst", 11.0)]
-    baseline = propose(both, versions={}, policy=policy, previous=None, acceptance=build.acceptance())
-    assert [(entry.metric, entry.anchor_value, len(entry.sessions)) for entry in baseline.exact] == [("weights_bytes", 11.0, 4)]
+    baseline = propose(
+        both, versions={}, policy=policy, previous=None, acceptance=build.acceptance()
+    )
+    assert [
+        (entry.metric, entry.anchor_value, len(entry.sessions)) for entry in baseline.exact
+    ] == [("weights_bytes", 11.0, 4)]
     assert [entry.metric for entry in baseline.workloads[0].metrics] == ["engine_peak_rss_bytes"]
     rows = changes(baseline, baseline, policy.tolerances)
     assert [(row.workload, row.metric) for row in rows] == [
@@ -169,27 +244,45 @@ def test_exact_metrics_of_the_start_are_shared_and_those_of_serving_are_not(buil
         ("burst", "engine_peak_rss_bytes"),
         ("chat", "engine_peak_rss_bytes"),
     ]
-    again = propose([cell("chat", 10.0)], versions={}, policy=policy, previous=baseline, acceptance=build.acceptance())
+    again = propose(
+        [cell("chat", 10.0)],
+        versions={},
+        policy=policy,
+        previous=baseline,
+        acceptance=build.acceptance(),
+    )
     assert [entry.workload for entry in again.workloads] == ["burst", "chat"]
     elsewhere = replace(cell("chat", 10.0), hardware_class="b200")
-    moved = propose([elsewhere], versions={}, policy=policy, previous=baseline, acceptance=build.acceptance())
+    moved = propose(
+        [elsewhere], versions={}, policy=policy, previous=baseline, acceptance=build.acceptance()
+    )
     assert [entry.workload for entry in moved.workloads] == ["chat"]
 
 
 def noisy(build: Build, factor: float):
     return build.cell(
-        [build.session(f"s{n}", build.rounds(1000.0 * (1 + factor * LEVELS[n])), weights_bytes=1.0) for n in range(6)],
+        [
+            build.session(
+                f"s{n}", build.rounds(1000.0 * (1 + factor * LEVELS[n])), weights_bytes=1.0
+            )
+            for n in range(6)
+        ],
     )
 
 
 def test_a_tolerance_that_the_noise_cannot_test_is_refused_with_what_would_do(build: Build) -> None:
-    policy = build.policy(tolerances={RATE: Tolerance(loss_ratio=0.05), "weights_bytes": Tolerance(loss_absolute=0)})
+    policy = build.policy(
+        tolerances={RATE: Tolerance(loss_ratio=0.05), "weights_bytes": Tolerance(loss_absolute=0)}
+    )
     assert testable(build.baseline(noisy(build, 1), policy), policy) == ()
     loud = build.baseline(noisy(build, 4.5), policy)
     alone = testable(loud, policy)[0]
     assert alone.tolerance_that_does > 0.05
     assert alone.detectable_ratio > alone.needed_ratio > 0.07
-    assert f"too little to test a tolerance of 5.0%, for which {alone.needed_ratio:.1%} must be seen" in alone.text()
+    assert (
+        f"too little to test a tolerance of 5.0%, for which {alone.needed_ratio:.1%} must be seen"
+        in alone.text()
+    )
     pooled = replace(policy, noise=pool_noise([loud] * 10, policy.tolerances))
     found = testable(loud, pooled)
     assert len(found) == 1
@@ -209,7 +302,9 @@ def test_hopeless_noise_says_to_measure_more_quietly(build: Build) -> None:
     found = testable(hopeless, build.policy(gated_metric_count=1000))[0]
     assert (found.sessions_that_do, found.tolerance_that_does) == (None, None)
     assert "quieter" in found.text()
-    nothing = replace(found, needed_ratio=None)  # an amount of a metric whose level is 0 has no ratio
+    nothing = replace(
+        found, needed_ratio=None
+    )  # an amount of a metric whose level is 0 has no ratio
     assert "must be seen" in found.text()
     assert "must be seen" not in nothing.text()
 
@@ -218,7 +313,13 @@ def test_absolute_tolerances_and_constant_metrics_are_asked_too(build: Build) ->
     policy = build.policy(tolerances={"prefix_hit_ratio": Tolerance(loss_absolute=0.0001)})
 
     def cell(step: float):
-        rounds = [[build.round(i, {"prefix_hit_ratio": 0.5 + step * (LEVELS[n] + i * 1e-3)}) for i in range(12)] for n in range(6)]
+        rounds = [
+            [
+                build.round(i, {"prefix_hit_ratio": 0.5 + step * (LEVELS[n] + i * 1e-3)})
+                for i in range(12)
+            ]
+            for n in range(6)
+        ]
         return build.cell([build.session(f"s{n}", r) for n, r in enumerate(rounds)])
 
     found = testable(build.baseline(cell(1.0), policy), policy)[0]
@@ -243,7 +344,12 @@ def test_a_policy_names_what_nobody_declared(build: Build) -> None:
 
 
 def test_metrics_that_a_session_lacks_are_left_out(build: Build) -> None:
-    policy = build.policy(tolerances={"weights_bytes": Tolerance(loss_absolute=0), RATE: Tolerance(loss_ratio=0.1)})
-    sessions = [replace(s, values={"weights_bytes": MetricValue(None, 0)}) for s in build.sessions(1000.0, 6)]
+    policy = build.policy(
+        tolerances={"weights_bytes": Tolerance(loss_absolute=0), RATE: Tolerance(loss_ratio=0.1)}
+    )
+    sessions = [
+        replace(s, values={"weights_bytes": MetricValue(None, 0)})
+        for s in build.sessions(1000.0, 6)
+    ]
     baseline = build.baseline(build.cell(sessions), policy)
     assert baseline.exact == ()

@@ -1,4 +1,6 @@
-"""Reviewed files that could only be judged wrongly, or by nothing, are refused when they are read: baselines, waivers, tolerances."""
+"""Reviewed files that could only be judged wrongly, or by nothing, are refused when
+they are read: baselines, waivers, tolerances.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ COMMITTED = Path(__file__).resolve().parents[3] / "baselines" / "cpu-hybrid" / "
 
 
 def stamped(data: dict[str, Any]) -> str:
-    """The file's text with the digest of its content, as a hand that knows the rule would write it."""
+    """The file's text with the digest of its content, as a hand that knows the rule
+    would write it.
+    """
     content = {key: value for key, value in data.items() if key != "digest"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return json.dumps({**content, "digest": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"})
 
 
 def entry(data: dict[str, Any], name: str = "output_tokens_per_s") -> dict[str, Any]:
-    found: dict[str, Any] = next(metric for metric in data["workloads"][0]["metrics"] if metric["metric"] == name)
+    found: dict[str, Any] = next(
+        metric for metric in data["workloads"][0]["metrics"] if metric["metric"] == name
+    )
     return found
 
 
@@ -45,25 +51,49 @@ def first_session(data: dict[str, Any]) -> dict[str, Any]:
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a metric that does not exist": (
         lambda data: entry(data).update(metric="output_tokens_per_sec"),
-        r"workloads\.0\.metrics\.\d+\.metric.*no metric has this name; did you mean 'output_tokens_per_s'\?",
+        (
+            r"workloads\.0\.metrics\.\d+\.metric.*no metric has this name; did you mean"
+            r" 'output_tokens_per_s'\?"
+        ),
     ),
     "a metric twice": (
         lambda data: data["workloads"][0]["metrics"].append(entry(data)),
         "metric output_tokens_per_s of workload chat stands twice",
     ),
-    "a workload twice": (lambda data: data["workloads"].append(data["workloads"][0]), "workload chat stands twice"),
-    "an exact metric twice": (lambda data: data["exact"].append(data["exact"][0]), "exact metric .* stands twice"),
+    "a workload twice": (
+        lambda data: data["workloads"].append(data["workloads"][0]),
+        "workload chat stands twice",
+    ),
+    "an exact metric twice": (
+        lambda data: data["exact"].append(data["exact"][0]),
+        "exact metric .* stands twice",
+    ),
     "a session twice": (
         lambda data: entry(data)["sessions"].append(first_session(data)),
         "session '.*' of output_tokens_per_s stands twice",
     ),
     "no session": (lambda data: entry(data).update(sessions=[]), "at least 1 item"),
-    "a ratio of 0": (lambda data: first_session(data).update(value=0.0), "holds the value 0; its values are above 0"),
-    "a negative ratio": (lambda data: first_session(data).update(value=-1.0), "holds the value -1; its values are above 0"),
-    "a round below 0": (lambda data: first_session(data).update(round_values=[1.0, -1.0]), "holds the value -1"),
+    "a ratio of 0": (
+        lambda data: first_session(data).update(value=0.0),
+        "holds the value 0; its values are above 0",
+    ),
+    "a negative ratio": (
+        lambda data: first_session(data).update(value=-1.0),
+        "holds the value -1; its values are above 0",
+    ),
+    "a round below 0": (
+        lambda data: first_session(data).update(round_values=[1.0, -1.0]),
+        "holds the value -1",
+    ),
     "an anchor below 0": (lambda data: entry(data).update(anchor_value=-1.0), "holds the value -1"),
-    "negative bytes": (lambda data: data["exact"][0]["sessions"][0].update(value=-1.0), "holds the value -1; its values are 0 or more"),
-    "no ranks": (lambda data: data["exact"][0]["sessions"][0].update(rank_count=0), "greater than or equal to 1"),
+    "negative bytes": (
+        lambda data: data["exact"][0]["sessions"][0].update(value=-1.0),
+        "holds the value -1; its values are 0 or more",
+    ),
+    "no ranks": (
+        lambda data: data["exact"][0]["sessions"][0].update(rank_count=0),
+        "greater than or equal to 1",
+    ),
 }
 
 
@@ -74,7 +104,9 @@ def test_the_committed_file_is_taken_with_a_digest_made_here(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_baseline_with_a_fitting_digest_is_refused_for_what_it_holds(name: str, tmp_path: Path) -> None:
+def test_a_baseline_with_a_fitting_digest_is_refused_for_what_it_holds(
+    name: str, tmp_path: Path
+) -> None:
     change, message = CHANGES[name]
     data = copy.deepcopy(json.loads(COMMITTED.read_text()))
     change(data)
@@ -90,14 +122,36 @@ def test_a_recorded_0_has_no_ratio(tmp_path: Path) -> None:
     entry(data).update(basis="absolute", unit="tokens/s")
     first_session(data).update(value=0.0)
     baseline = parse_baseline(tmp_path / "x", stamped(data))
-    policy = Policy({"output_tokens_per_s": Tolerance(loss_ratio=0.1)}, MeasurementPlan(mode="baseline"), 1, date(2026, 1, 1))
-    with pytest.raises(UsageError, match="the baseline of cpu-hybrid/fp8_kv holds a output_tokens_per_s of 0 for workload chat"):
+    policy = Policy(
+        {"output_tokens_per_s": Tolerance(loss_ratio=0.1)},
+        MeasurementPlan(mode="baseline"),
+        1,
+        date(2026, 1, 1),
+    )
+    with pytest.raises(
+        UsageError,
+        match=(
+            "the baseline of cpu-hybrid/fp8_kv holds a output_tokens_per_s of 0 for workload chat"
+        ),
+    ):
         policy.with_noise_of([baseline])
-    absolute = Policy({"output_tokens_per_s": Tolerance(loss_absolute=5)}, MeasurementPlan(mode="baseline"), 1, date(2026, 1, 1))
+    absolute = Policy(
+        {"output_tokens_per_s": Tolerance(loss_absolute=5)},
+        MeasurementPlan(mode="baseline"),
+        1,
+        date(2026, 1, 1),
+    )
     absolute.with_noise_of([baseline])
 
 
-WAIVER = {"target": "cpu-hybrid", "config": "fp8_kv", "workload": "chat", "metric": "output_tokens_per_s", "owner": "ann", "build": "0.32"}
+WAIVER = {
+    "target": "cpu-hybrid",
+    "config": "fp8_kv",
+    "workload": "chat",
+    "metric": "output_tokens_per_s",
+    "owner": "ann",
+    "build": "0.32",
+}
 WAIVER |= {"reason": "known and looked into", "expires_on": "2999-01-01"}
 
 
@@ -109,24 +163,42 @@ def suite() -> Suite:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target": "cpu-hybird"}, "at '1.target': no target has this name.*Did you mean 'cpu-hybrid'?"),
+        (
+            {"target": "cpu-hybird"},
+            "at '1.target': no target has this name.*Did you mean 'cpu-hybrid'?",
+        ),
         ({"config": "fp8-kv"}, "at '1.config': no config has this name.*Did you mean 'fp8_kv'?"),
         ({"workload": "chats"}, "at '1.workload': no workload has this name.*Did you mean 'chat'?"),
-        ({"metric": "output_token_per_s"}, "at '1.metric': no metric has this name.*Did you mean 'output_tokens_per_s'?"),
-        ({"metric": "zzz"}, "at '1.metric': no metric has this name.*Use one of: output_tokens_per_s"),
+        (
+            {"metric": "output_token_per_s"},
+            "at '1.metric': no metric has this name.*Did you mean 'output_tokens_per_s'?",
+        ),
+        (
+            {"metric": "zzz"},
+            "at '1.metric': no metric has this name.*Use one of: output_tokens_per_s",
+        ),
         ({"config": "block_size_64"}, "at '1.config': cpu-hybrid does not measure this config"),
         ({"workload": "serve_1k"}, "at '1.workload': cpu-hybrid does not measure this workload"),
-        ({"metric": "itl_p90_ms"}, "at '1.metric': this metric has no tolerance in cpu-hybrid-fp8_kv-chat"),
-        ({"build": "v0.32.0"}, "at '1.build': no release is called so.*Write 0.32.0, without the v"),
+        (
+            {"metric": "itl_p90_ms"},
+            "at '1.metric': this metric has no tolerance in cpu-hybrid-fp8_kv-chat",
+        ),
+        (
+            {"build": "v0.32.0"},
+            "at '1.build': no release is called so.*Write 0.32.0, without the v",
+        ),
     ],
 )
-def test_a_waiver_that_can_never_hold_is_refused(change: dict[str, str], message: str, suite: Suite, tmp_path: Path) -> None:
+def test_a_waiver_that_can_never_hold_is_refused(
+    change: dict[str, str], message: str, suite: Suite, tmp_path: Path
+) -> None:
     path = tmp_path / "waivers.yaml"
     path.write_text(yaml.safe_dump([WAIVER, {**WAIVER, **change}]))
     with pytest.raises(ConfigFileError, match=message.replace("?", r"\?")):
         check_waivers(read_waivers(path), suite, path)
     path.write_text(yaml.safe_dump([WAIVER, {**WAIVER, "workload": "poisson"}]))
-    check_waivers(read_waivers(path), suite, path)  # a workload on request is measured too
+    # a workload on request is measured too
+    check_waivers(read_waivers(path), suite, path)
 
 
 @pytest.mark.parametrize("kind", ["loss_ratio", "loss_absolute"])
@@ -137,7 +209,11 @@ def test_a_tolerance_of_0_is_for_exact_metrics(kind: str, suite_copy: Path) -> N
     declared = {"schema_version": 1, "defaults": declared["defaults"]}
     path.write_text(yaml.safe_dump(declared))
     with pytest.raises(
-        ConfigFileError, match=r"'defaults\.tpot_mean_ms': a tolerance of 0 for a metric that varies.*loss_ratio: 0\.05 is 5 %"
+        ConfigFileError,
+        match=(
+            r"'defaults\.tpot_mean_ms': a tolerance of 0 for a metric that varies.*loss_ratio:"
+            r" 0\.05 is 5 %"
+        ),
     ):
         check_metric_names(load_suite(suite_copy))
     declared["defaults"]["tpot_mean_ms"] = {"loss_ratio": 0.05}

@@ -13,8 +13,12 @@ import pytest
 from k3perf.cli import gate as command
 from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
 from k3perf.errors import ConfigFileError, UsageError
-from tests.calibration.lab.location_trial import location_table
+from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
+from k3perf.records.samples import Arm, InvalidReason
+from k3perf.stats.order_statistics import Location
+from k3perf.store.measurements import write_measurement_file
+from tests.calibration.lab.location_trial import location_table
 from tests.calibration.lab.recordings import (
     Recording,
     recorded_metrics,
@@ -49,10 +53,6 @@ from tests.calibration.lab.simulation import (
     session_sigma_for,
     value_of,
 )
-from k3perf.records.measurement import CellMeasurement
-from k3perf.records.samples import Arm, InvalidReason
-from k3perf.stats.order_statistics import Location
-from k3perf.store.measurements import write_measurement_file
 
 RATE = "output_tokens_per_s"
 FLAT = (0.0, 0.001, -0.001, 0.0005)
@@ -86,12 +86,22 @@ def test_pairs_share_the_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "paired"), [(shape, paired) for shape in DRAWS for paired in (False, True) if not paired or shape != "outlier_contaminated"]
+    ("shape", "paired"),
+    [
+        (shape, paired)
+        for shape in DRAWS
+        for paired in (False, True)
+        if not paired or shape != "outlier_contaminated"
+    ],
 )
-def test_noise_is_scaled_until_session_values_really_have_the_stated_deviation(shape: str, paired: bool) -> None:
+def test_noise_is_scaled_until_session_values_really_have_the_stated_deviation(
+    shape: str, paired: bool
+) -> None:
     location = Location.LOWER_QUARTILE if shape == "outlier_contaminated" else Location.MEDIAN
     sigma = session_sigma_for(shape, 0.0122, location, 12, paired=paired)
-    assert realised_sigma(Noise(shape, sigma, sigma), location, 12, 12, paired=paired) == pytest.approx(0.0122, rel=0.005)
+    assert realised_sigma(
+        Noise(shape, sigma, sigma), location, 12, 12, paired=paired
+    ) == pytest.approx(0.0122, rel=0.005)
     assert sigma < 0.0122
 
 
@@ -99,13 +109,18 @@ def test_slow_rounds_that_alone_exceed_the_deviation_are_told_and_come_on_top() 
     with pytest.raises(ValueError, match="alone exceeds"):
         session_sigma_for("outlier_contaminated", 0.001, Location.MEDIAN, 4)
     plan = MeasurementPlan(mode="reference")
-    assert simulated_noise("outlier_contaminated", 0.0122, plan).session_sigma == simulated_noise("normal", 0.0122, plan).session_sigma
+    assert (
+        simulated_noise("outlier_contaminated", 0.0122, plan).session_sigma
+        == simulated_noise("normal", 0.0122, plan).session_sigma
+    )
 
 
 @pytest.mark.parametrize("mode", ["baseline", "reference"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_quick_replay_gives_what_the_real_path_gives(shape: str, mode: str) -> None:
-    """Documents, logarithms, pairing, pooling, compare and buying against bare series: every outcome and every round bought."""
+    """Documents, logarithms, pairing, pooling, compare and buying against bare series:
+    every outcome and every round bought.
+    """
     plan = MeasurementPlan.model_validate({"mode": mode, "maximum_sessions": 4})
     whole = simulated_setting(shape, plan=plan)
     setting = replace(whole, sources=whole.sources[:4])
@@ -175,16 +190,22 @@ def test_welch_equals_scipy_and_needs_rounds_that_differ() -> None:
     assert not rule(seen(RATE, [(0.0, 0.0)], (1.0, 1.0)))
 
 
-def recorded_cell(config: str, sessions: int = 12, mode: str = "baseline", rounds: int = 12) -> CellMeasurement:
+def recorded_cell(
+    config: str, sessions: int = 12, mode: str = "baseline", rounds: int = 12
+) -> CellMeasurement:
     """Synthetic: stands for a recorded cell in tests of the replay alone."""
     rng = np.random.default_rng(sum(config.encode()))
-    own, beside = (arm.tolist() for arm in paired_rounds(Noise("normal", 0.004, 0.01), sessions, rounds, rng))
+    own, beside = (
+        arm.tolist() for arm in paired_rounds(Noise("normal", 0.004, 0.01), sessions, rounds, rng)
+    )
     made = []
     for number in range(sessions):
         pair = f"p{number}" if mode == "reference" else None
         made.append(session_of(f"c{number}", {RATE: own[number]}, pair_id=pair))
         if pair:
-            made.append(session_of(f"r{number}", {RATE: beside[number]}, arm=Arm.REFERENCE, pair_id=pair))
+            made.append(
+                session_of(f"r{number}", {RATE: beside[number]}, arm=Arm.REFERENCE, pair_id=pair)
+            )
     return cell_of(config, made, mode=mode)
 
 
@@ -200,7 +221,9 @@ def recording(*cells: CellMeasurement) -> Recording:
 @pytest.mark.parametrize("mode", ["baseline", "reference"])
 def test_recorded_sessions_are_replayed_unchanged(mode: str) -> None:
     cell = recorded_cell("a", mode=mode)
-    cell = replace(cell, sessions=(replace(cell.sessions[0], invalid_reasons=SPOILED), *cell.sessions[1:]))
+    cell = replace(
+        cell, sessions=(replace(cell.sessions[0], invalid_reasons=SPOILED), *cell.sessions[1:])
+    )
     drawn = recorded_source(cell, (RATE,))(np.random.default_rng(1), 11)
     first = {own[RATE][0] for own, _ in drawn}
     assert len(first) == 11
@@ -213,13 +236,24 @@ def test_recorded_sessions_are_replayed_unchanged(mode: str) -> None:
     )
 
 
-def test_an_invalid_round_takes_its_neighbour_with_it_and_an_invalid_reference_its_session() -> None:
+def test_an_invalid_round_takes_its_neighbour_with_it_and_an_invalid_reference_its_session() -> (
+    None
+):
     cell = recorded_cell("a", mode="reference")
     own = cell.sessions[0]
-    broken = replace(own, rounds=(*own.rounds[:3], replace(own.rounds[3], invalid_reasons=SPOILED), *own.rounds[4:]))
+    broken = replace(
+        own,
+        rounds=(*own.rounds[:3], replace(own.rounds[3], invalid_reasons=SPOILED), *own.rounds[4:]),
+    )
     lost = replace(cell.sessions[3], invalid_reasons=SPOILED)
-    source = recorded_source(replace(cell, sessions=(broken, *cell.sessions[1:3], lost, *cell.sessions[4:])), (RATE,))
-    lengths = sorted((len(mine[RATE]), len(beside[RATE])) for mine, beside in source(np.random.default_rng(1), 12) if beside)
+    source = recorded_source(
+        replace(cell, sessions=(broken, *cell.sessions[1:3], lost, *cell.sessions[4:])), (RATE,)
+    )
+    lengths = sorted(
+        (len(mine[RATE]), len(beside[RATE]))
+        for mine, beside in source(np.random.default_rng(1), 12)
+        if beside
+    )
     assert lengths == [(11, 11), *[(12, 12)] * 10]
 
 
@@ -229,7 +263,11 @@ def test_recorded_trials_reach_sixty_metrics_with_the_noise_of_the_cells_there_a
     result = tally(setting, 0.0, 2, 1)
     assert (result.metrics, result.runs, result.red_runs) == (120, 2, 0)
     assert tally(setting, 1.5, 1, 1).red_runs == 1
-    said = in_order_of_time(recorded_setting(both, {RATE: Tolerance(loss_ratio=0.1)}, suite_metrics=SUITE_METRICS, in_order=True))
+    said = in_order_of_time(
+        recorded_setting(
+            both, {RATE: Tolerance(loss_ratio=0.1)}, suite_metrics=SUITE_METRICS, in_order=True
+        )
+    )
     assert "first 8 sessions" in said
     assert "2 PASS without a change" in said
     assert "2 REGRESSED at 1.5 x tolerance" in said
@@ -251,7 +289,10 @@ def test_metrics_that_are_not_gated_stand_in_where_no_gated_one_was_recorded() -
     renamed = replace(
         cell,
         sessions=tuple(
-            replace(s, rounds=tuple(replace(r, values={"itl_p50_ms": r.values[RATE]}) for r in s.rounds)) for s in cell.sessions
+            replace(
+                s, rounds=tuple(replace(r, values={"itl_p50_ms": r.values[RATE]}) for r in s.rounds)
+            )
+            for s in cell.sessions
         ),
     )
     assert recorded_metrics([cell], GATED) == (RATE,)
@@ -265,20 +306,39 @@ def test_metrics_that_are_not_gated_stand_in_where_no_gated_one_was_recorded() -
         (recorded_cell("a", sessions=8), "8 usable sessions, a replay needs 9"),
         (recorded_cell("a", rounds=3), "3 usable rounds, a replay needs 4"),
         (replace(recorded_cell("a"), mode="ab"), "an ab run"),
-        (replace(recorded_cell("a"), sessions=tuple(replace(s, rounds=()) for s in recorded_cell("a").sessions)), "0 usable rounds"),
         (
             replace(
                 recorded_cell("a"),
-                sessions=tuple(replace(s, rounds=tuple(replace(r, values={}) for r in s.rounds)) for s in recorded_cell("a").sessions),
+                sessions=tuple(replace(s, rounds=()) for s in recorded_cell("a").sessions),
+            ),
+            "0 usable rounds",
+        ),
+        (
+            replace(
+                recorded_cell("a"),
+                sessions=tuple(
+                    replace(s, rounds=tuple(replace(r, values={}) for r in s.rounds))
+                    for s in recorded_cell("a").sessions
+                ),
             ),
             "no statistical metric",
         ),
-        (replace(recorded_cell("a", mode="reference"), sessions=recorded_cell("a", mode="reference").sessions[::2]), "0 usable sessions"),
+        (
+            replace(
+                recorded_cell("a", mode="reference"),
+                sessions=recorded_cell("a", mode="reference").sessions[::2],
+            ),
+            "0 usable sessions",
+        ),
     ],
 )
-def test_a_recording_that_is_too_short_is_left_out_and_the_others_are_replayed(cell: CellMeasurement, said: str) -> None:
+def test_a_recording_that_is_too_short_is_left_out_and_the_others_are_replayed(
+    cell: CellMeasurement, said: str
+) -> None:
     found, left_out = recordings_of("file", [cell, recorded_cell("b")])
-    assert [(one.target, one.sessions, one.rounds, len(one.cells)) for one in found] == [("simulated", 12, 12, 1)]
+    assert [(one.target, one.sessions, one.rounds, len(one.cells)) for one in found] == [
+        ("simulated", 12, 12, 1)
+    ]
     assert len(left_out) == 1
     assert said in left_out[0]
     assert (found[0].plan().maximum_sessions, found[0].plan().baseline_sessions) == (4, 8)
@@ -286,17 +346,32 @@ def test_a_recording_that_is_too_short_is_left_out_and_the_others_are_replayed(c
 
 def in_run(cell: CellMeasurement, run: str, **changes: object) -> CellMeasurement:
     """The cell as another run measured it: session ids of its own."""
-    return replace(cell, sessions=tuple(replace(session, session_id=f"{run}-{session.session_id}") for session in cell.sessions), **changes)
+    return replace(
+        cell,
+        sessions=tuple(
+            replace(session, session_id=f"{run}-{session.session_id}") for session in cell.sessions
+        ),
+        **changes,
+    )
 
 
 def test_sessions_of_several_files_are_replayed_together_where_each_has_too_few() -> None:
     files = {
-        "one": [recorded_cell("a"), in_run(recorded_cell("b", sessions=5), "1"), in_run(recorded_cell("c", sessions=5), "1")],
-        "two": [in_run(recorded_cell("b", sessions=4), "2"), in_run(recorded_cell("c", sessions=4), "2")],
+        "one": [
+            recorded_cell("a"),
+            in_run(recorded_cell("b", sessions=5), "1"),
+            in_run(recorded_cell("c", sessions=5), "1"),
+        ],
+        "two": [
+            in_run(recorded_cell("b", sessions=4), "2"),
+            in_run(recorded_cell("c", sessions=4), "2"),
+        ],
         "three": [in_run(recorded_cell("b", sessions=9), "3", target="other")],
     }
     found, left_out = recordings_of_files(files)
-    assert [(one.name, [cell.config for cell in one.cells], one.sessions, one.rounds) for one in found] == [
+    assert [
+        (one.name, [cell.config for cell in one.cells], one.sessions, one.rounds) for one in found
+    ] == [
         ("one", ["a"], 12, 12),
         ("three", ["b"], 9, 12),
         ("one, two", ["b", "c"], 9, 12),
@@ -304,7 +379,9 @@ def test_sessions_of_several_files_are_replayed_together_where_each_has_too_few(
     assert left_out == []
 
 
-def test_configs_with_tolerances_of_their_own_are_replayed_apart(tmp_path: Path, run: Callable[..., int], capsys) -> None:
+def test_configs_with_tolerances_of_their_own_are_replayed_apart(
+    tmp_path: Path, run: Callable[..., int], capsys
+) -> None:
     cells = [recorded_cell(config) for config in ("a", "b", "c", "d")]
     wide = {RATE: {"loss_ratio": 0.4}}
     declared = {
@@ -315,26 +392,47 @@ def test_configs_with_tolerances_of_their_own_are_replayed_apart(tmp_path: Path,
     found, _ = recordings_of_files({"one": cells}, ToleranceFile.model_validate(declared))
     assert [[cell.config for cell in one.cells] for one in found] == [["a"], ["c"], ["b", "d"]]
     assert [one.name for one in found] == ["one", "one (c apart)", "one (b, d apart)"]
-    assert [[cell.config for cell in one.cells] for one in recordings_of_files({"one": cells})[0]] == [["a", "b", "c", "d"]]
+    assert [
+        [cell.config for cell in one.cells] for one in recordings_of_files({"one": cells})[0]
+    ] == [["a", "b", "c", "d"]]
     folder = tmp_path / "recordings"
     folder.mkdir()
     record(folder, *cells)
     (tmp_path / "tolerances.yaml").write_text(json.dumps(declared))
     assert run("--runs", "1", "--recorded-only", "--recorded", str(folder)) == 0
     said = capsys.readouterr().out
-    assert [f"({cells})" in said for cells in ("a/simulated", "c/simulated", "b/simulated, d/simulated")] == [True] * 3
+    assert [
+        f"({cells})" in said for cells in ("a/simulated", "c/simulated", "b/simulated, d/simulated")
+    ] == [True] * 3
 
 
 def test_configs_are_replayed_apart_only_for_what_is_replayed() -> None:
-    """A tolerance of memory, or of a metric that others stand in for, leaves throughput pooled as the gate pools it."""
-    own = {"b": {"weights_bytes": {"loss_absolute": 4096}}, "c": {"itl_p50_ms": {"loss_ratio": 0.3}}}
-    declared = ToleranceFile.model_validate({"schema_version": 1, "defaults": {RATE: {"loss_ratio": 0.05}}, "configs": {"simulated": own}})
+    """A tolerance of memory, or of a metric that others stand in for, leaves throughput
+    pooled as the gate pools it.
+    """
+    own = {
+        "b": {"weights_bytes": {"loss_absolute": 4096}},
+        "c": {"itl_p50_ms": {"loss_ratio": 0.3}},
+    }
+    declared = ToleranceFile.model_validate(
+        {
+            "schema_version": 1,
+            "defaults": {RATE: {"loss_ratio": 0.05}},
+            "configs": {"simulated": own},
+        }
+    )
     cells = [recorded_cell(config) for config in ("a", "b")]
     both = recorded_cell("c")
     both = replace(
         both,
         sessions=tuple(
-            replace(s, rounds=tuple(replace(r, values={**r.values, "itl_p50_ms": r.values[RATE]}) for r in s.rounds)) for s in both.sessions
+            replace(
+                s,
+                rounds=tuple(
+                    replace(r, values={**r.values, "itl_p50_ms": r.values[RATE]}) for r in s.rounds
+                ),
+            )
+            for s in both.sessions
         ),
     )
     (one,), _ = recordings_of_files({"one": [*cells, both]}, declared, GATED)
@@ -346,39 +444,75 @@ def test_what_is_left_out_is_told_with_the_part_it_belongs_to() -> None:
         {
             "schema_version": 1,
             "defaults": {RATE: {"loss_ratio": 0.05}},
-            "configs": {"simulated": {config: {RATE: {"loss_ratio": 0.4}} for config in ("b", "d")}},
+            "configs": {
+                "simulated": {config: {RATE: {"loss_ratio": 0.4}} for config in ("b", "d")}
+            },
         }
     )
-    cells = [recorded_cell("a"), recorded_cell("b"), recorded_cell("c", rounds=3), recorded_cell("d", rounds=3)]
+    cells = [
+        recorded_cell("a"),
+        recorded_cell("b"),
+        recorded_cell("c", rounds=3),
+        recorded_cell("d", rounds=3),
+    ]
     found, left_out = recordings_of_files({"one": cells}, declared)
     assert [(one.name, len(one.left_out)) for one in found] == [("one", 1), ("one (b apart)", 1)]
-    assert ["/c/" in found[0].left_out[0], "/d/" in found[1].left_out[0], len(left_out)] == [True, True, 2]
+    assert ["/c/" in found[0].left_out[0], "/d/" in found[1].left_out[0], len(left_out)] == [
+        True,
+        True,
+        2,
+    ]
 
 
 def cut(cell: CellMeasurement, rounds: int) -> CellMeasurement:
-    return replace(cell, sessions=tuple(replace(session, rounds=session.rounds[:rounds]) for session in cell.sessions))
+    return replace(
+        cell,
+        sessions=tuple(
+            replace(session, rounds=session.rounds[:rounds]) for session in cell.sessions
+        ),
+    )
 
 
 @pytest.mark.parametrize(
     ("sessions", "shorter_sessions", "shorter_rounds", "kept"),
-    [(9, 3, 9, (9, 12)), (6, 4, 11, (10, 11)), (6, 3, 8, (9, 8)), (6, 4, 7, None), (2, 8, 6, (10, 6))],
+    [
+        (9, 3, 9, (9, 12)),
+        (6, 4, 11, (10, 11)),
+        (6, 3, 8, (9, 8)),
+        (6, 4, 7, None),
+        (2, 8, 6, (10, 6)),
+    ],
 )
 def test_shorter_sessions_are_joined_only_where_they_are_needed_and_not_cut_short(
     sessions: int, shorter_sessions: int, shorter_rounds: int, kept: tuple[int, int] | None
 ) -> None:
-    long, short = recorded_cell("b", sessions=sessions), cut(recorded_cell("b", sessions=shorter_sessions), shorter_rounds)
+    long, short = (
+        recorded_cell("b", sessions=sessions),
+        cut(recorded_cell("b", sessions=shorter_sessions), shorter_rounds),
+    )
     halves = [replace(long, sessions=long.sessions[:3]), replace(long, sessions=long.sessions[3:])]
-    files = {"one": [in_run(halves[0], "1")], "two": [in_run(halves[1], "2")], "three": [in_run(short, "3")]}
+    files = {
+        "one": [in_run(halves[0], "1")],
+        "two": [in_run(halves[1], "2")],
+        "three": [in_run(short, "3")],
+    }
     found, left_out = recordings_of_files(files)
     assert [(one.sessions, one.rounds) for one in found] == ([] if kept is None else [kept])
-    assert [f"(b/simulated {sessions})" in text for text in left_out] == ([True] if kept is None else [])
+    assert [f"(b/simulated {sessions})" in text for text in left_out] == (
+        [True] if kept is None else []
+    )
 
 
 def test_invalid_sessions_have_no_say_in_what_is_usual() -> None:
     good, spoiled = cut(recorded_cell("b", sessions=8), 6), recorded_cell("b", sessions=12)
-    spoiled = replace(spoiled, sessions=tuple(replace(session, invalid_reasons=SPOILED) for session in spoiled.sessions))
+    spoiled = replace(
+        spoiled,
+        sessions=tuple(replace(session, invalid_reasons=SPOILED) for session in spoiled.sessions),
+    )
     more = in_run(cut(recorded_cell("b", sessions=2), 6), "2")
-    found, _ = recordings_of_files({"one": [in_run(good, "1")], "two": [in_run(spoiled, "3"), more]})
+    found, _ = recordings_of_files(
+        {"one": [in_run(good, "1")], "two": [in_run(spoiled, "3"), more]}
+    )
     assert [(one.sessions, one.rounds) for one in found] == [(10, 6)]
 
 
@@ -388,29 +522,47 @@ def test_a_session_counts_once_however_often_its_file_is_there() -> None:
     assert found == []
     assert "(b/simulated 5)" in left_out[0]
     halves = [in_run(cell, "1"), in_run(cell, "2")]
-    assert recordings_of_files({"one": halves})[0][0].sessions == 10  # one file may hold a cell twice
+    assert (
+        recordings_of_files({"one": halves})[0][0].sessions == 10
+    )  # one file may hold a cell twice
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (replace(recorded_cell("b", sessions=6), plan_digest="other requests"), ["(b/simulated 6, b/simulated 6)"]),
-        (replace(recorded_cell("b", sessions=6), hardware_class="other"), ["(b/simulated 6)", "(b/simulated 6)"]),
+        (
+            replace(recorded_cell("b", sessions=6), plan_digest="other requests"),
+            ["(b/simulated 6, b/simulated 6)"],
+        ),
+        (
+            replace(recorded_cell("b", sessions=6), hardware_class="other"),
+            ["(b/simulated 6)", "(b/simulated 6)"],
+        ),
         (recorded_cell("c", sessions=6), ["(b/simulated 6, c/simulated 6)"]),
         (recorded_cell("b", sessions=2), ["(b/simulated 8)"]),
-        (recorded_cell("b", sessions=6, mode="reference"), ["6 usable sessions", "(b/simulated 6)"]),
+        (
+            recorded_cell("b", sessions=6, mode="reference"),
+            ["6 usable sessions", "(b/simulated 6)"],
+        ),
         (replace(recorded_cell("b", sessions=2), sessions=()), ["(b/simulated 6)"]),
         (
             replace(
                 recorded_cell("b", sessions=6),
-                sessions=tuple(replace(s, resolved_config={"version.vllm": "0.1"}) for s in recorded_cell("b", sessions=6).sessions),
+                sessions=tuple(
+                    replace(s, resolved_config={"version.vllm": "0.1"})
+                    for s in recorded_cell("b", sessions=6).sessions
+                ),
             ),
             ["(b/simulated 6, b/simulated 6)"],
         ),
     ],
 )
-def test_sessions_that_do_not_belong_together_or_are_too_few_are_left_out(other: CellMeasurement, said: list[str]) -> None:
-    found, left_out = recordings_of_files({"one": [in_run(recorded_cell("b", sessions=6), "1")], "two": [other]})
+def test_sessions_that_do_not_belong_together_or_are_too_few_are_left_out(
+    other: CellMeasurement, said: list[str]
+) -> None:
+    found, left_out = recordings_of_files(
+        {"one": [in_run(recorded_cell("b", sessions=6), "1")], "two": [other]}
+    )
     assert found == []
     assert len(left_out) == len(said)
     for text, part in zip(left_out, said, strict=True):
@@ -426,7 +578,13 @@ def test_a_session_that_was_cut_short_does_not_shorten_the_others() -> None:
 
 
 def test_the_table_holds_every_rule_with_its_interval() -> None:
-    trial = run_trial("name", "note", simulated_setting("normal", plan=MeasurementPlan(mode="baseline")), runs=2, seed=1)
+    trial = run_trial(
+        "name",
+        "note",
+        simulated_setting("normal", plan=MeasurementPlan(mode="baseline")),
+        runs=2,
+        seed=1,
+    )
     text = render([trial])
     assert all(rule in text for rule in (THE_GATE, *RIVALS))
     assert "| k3perf gate | 0.0% (0.0%-84.2%)" in text
@@ -442,7 +600,9 @@ def test_losses_are_shares_of_the_metric_whichever_way_it_points() -> None:
     assert setting.loss_of(RATE, 1.5) == pytest.approx(-math.log(0.925))
 
 
-def test_the_table_of_locations_says_what_differs_and_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_locations_says_what_differs_and_what_was_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("tests.calibration.lab.simulation.SIGMA_SESSIONS", 2000)
     monkeypatch.setattr("tests.calibration.lab.location_trial.DRAWN", 3)
     noises = {shape: Noise(shape, 0.01, 0.01) for shape in DRAWS}
@@ -468,7 +628,9 @@ def run() -> Callable[..., int]:
     return call
 
 
-def record(folder: Path, *cells: CellMeasurement, name: str = "synthetic", injected: str = "") -> None:
+def record(
+    folder: Path, *cells: CellMeasurement, name: str = "synthetic", injected: str = ""
+) -> None:
     about = {"run_id": "r", "commit": "c", "created_at_utc": "2026-01-01T00:00:00Z", "identity": {}}
     write_measurement_file(folder / f"{name}.json", **about, cells=cells, injected=injected)
 
@@ -479,7 +641,10 @@ def test_the_command_writes_between_the_markers_and_nowhere_else(
     record(tmp_path, recorded_cell("a"), recorded_cell("b", mode="reference"))
     page = tmp_path / "gate.md"
     page.write_text(f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n")
-    assert run("--runs", "1", "--recorded", str(tmp_path), "--recorded-only", "--write", str(page)) == 0
+    assert (
+        run("--runs", "1", "--recorded", str(tmp_path), "--recorded-only", "--write", str(page))
+        == 0
+    )
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
@@ -489,7 +654,10 @@ def test_the_command_writes_between_the_markers_and_nowhere_else(
 
 
 def test_recordings_of_the_repository_are_found_from_any_folder_inside(
-    tmp_path: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    run: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "perf_tests" / "recordings"
     folder.mkdir(parents=True)
@@ -504,21 +672,35 @@ def test_recordings_of_the_repository_are_found_from_any_folder_inside(
     said = capsys.readouterr().out
     assert "recorded long, simulated, baseline mode" in said
     assert f"tolerances (as given): {RATE} 20%" in said
-    assert "* simulated on simulated in baseline mode: too few usable sessions (a/simulated 4), a replay needs 9" in said
+    assert (
+        "* simulated on simulated in baseline mode: too few usable sessions (a/simulated 4), a"
+        " replay needs 9" in said
+    )
     assert "* torn.json: is not valid JSON, or was cut short" in said
-    assert "* faulty.json: a fault was put into its candidate on purpose (slow_step_percent=5.0)" in said
+    assert (
+        "* faulty.json: a fault was put into its candidate on purpose (slow_step_percent=5.0)"
+        in said
+    )
 
 
-def test_noise_that_no_tolerance_can_test_is_left_out(tmp_path: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_noise_that_no_tolerance_can_test_is_left_out(
+    tmp_path: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(1)
-    wild = [session_of(f"c{n}", {RATE: rng.standard_normal(6) + 4 * rng.standard_normal()}) for n in range(12)]
+    wild = [
+        session_of(f"c{n}", {RATE: rng.standard_normal(6) + 4 * rng.standard_normal()})
+        for n in range(12)
+    ]
     record(tmp_path, cell_of("wild", wild))
     assert run("--runs", "1", "--recorded-only", "--recorded", str(tmp_path)) == 0
     assert "no tolerance up to 66% could be tested" in capsys.readouterr().out
 
 
 def test_the_command_simulates_the_shapes_asked_for(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("--runs", "1", "--shape", "two_level") == 0

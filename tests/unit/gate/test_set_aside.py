@@ -1,4 +1,6 @@
-"""A session whose rounds spread out of line is set aside: what may be, what may not, and what the verdict says of it."""
+"""A session whose rounds spread out of line is set aside: what may be, what may not,
+and what the verdict says of it.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,20 @@ from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, judge
 from k3perf.gate.looks import schedule
 from k3perf.gate.noise import MetricNoise, Taken
-from k3perf.records.outcome import Outcome
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
 from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, Subject, base_arm_reference
-from tests.calibration.lab.replay import Session, quick_runs, suite_run
 from k3perf.gate.scale import scale_for
-from tests.calibration.lab.selftest import simulated_setting
 from k3perf.gate.session_values import Cause, Limits
+from k3perf.records.measurement import CellMeasurement, SessionMetrics
+from k3perf.records.metric_definitions import METRICS
+from k3perf.records.outcome import Outcome
+from k3perf.records.samples import Arm
 from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.records.verdict_file import CellEntry
-from k3perf.records.metric_definitions import METRICS
-from k3perf.records.measurement import CellMeasurement, SessionMetrics
-from k3perf.records.samples import Arm
 from k3perf.stats.order_statistics import Location
+from tests.calibration.lab.replay import Session, quick_runs, suite_run
+from tests.calibration.lab.selftest import simulated_setting
 from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
 LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=6)
@@ -42,7 +44,14 @@ EARLY = STEADY[:4]
 def reference(sessions: int = 6, variance: float = 0.0004) -> Reference:
     level = Level(0.0, variance, 100)
     taken = Taken(Location.MEDIAN, 4)
-    return Reference(sessions, lambda _: level, taken, round_count=6, round_variance=0.0001, spread_over_noise_ratio=USUAL_SPREAD)
+    return Reference(
+        sessions,
+        lambda _: level,
+        taken,
+        round_count=6,
+        round_variance=0.0001,
+        spread_over_noise_ratio=USUAL_SPREAD,
+    )
 
 
 def decide(sessions: Sequence[Sequence[float]], most: int, **changes: float) -> Decision:
@@ -59,14 +68,24 @@ def test_the_sessions_after_one_out_of_line_decide_and_each_is_bought_on_its_own
         assert (waiting.outcome, waiting.cause) == (Outcome.INVALID, Cause.SPREAD)
         assert (waiting.need_sessions, waiting.need_rounds) == (needed, 4)
     found = decide([WILD, EARLY, EARLY], 3)
-    assert (found.outcome, found.sessions, found.rounds, found.need_sessions) == (Outcome.PASS, 2, 8, None)
+    assert (found.outcome, found.sessions, found.rounds, found.need_sessions) == (
+        Outcome.PASS,
+        2,
+        8,
+        None,
+    )
     assert [(aside.place, aside.loss) for aside in found.set_aside] == [(0, pytest.approx(0.405))]
     assert found.set_aside[0].spread > USUAL_SPREAD
 
 
 def test_a_session_out_of_line_gets_its_rounds_before_it_is_set_aside() -> None:
     early = decide([WILD[:4]], 3)
-    assert (early.outcome, early.set_aside, early.need_sessions, early.need_rounds) == (Outcome.INCONCLUSIVE, (), 1, 6)
+    assert (early.outcome, early.set_aside, early.need_sessions, early.need_rounds) == (
+        Outcome.INCONCLUSIVE,
+        (),
+        1,
+        6,
+    )
     second = decide([WILD, WILD[:4]], 5)
     assert (second.outcome, len(second.set_aside), second.need_rounds) == (Outcome.INVALID, 1, 6)
 
@@ -83,21 +102,34 @@ def test_a_session_out_of_line_gets_its_rounds_before_it_is_set_aside() -> None:
         ([WILD] * 5, 5),
     ],
 )
-def test_half_of_the_sessions_out_of_line_is_invalid_and_buys_nothing_more(measured: list[Sequence[float]], most: int) -> None:
+def test_half_of_the_sessions_out_of_line_is_invalid_and_buys_nothing_more(
+    measured: list[Sequence[float]], most: int
+) -> None:
     found = decide(measured, most)
-    assert (found.outcome, found.cause, found.need_sessions) == (Outcome.INVALID, Cause.SPREAD, None)
-    beyond = decide([*measured, *[EARLY] * 9], most)  # what lies beyond the plan never counts
+    assert (found.outcome, found.cause, found.need_sessions) == (
+        Outcome.INVALID,
+        Cause.SPREAD,
+        None,
+    )
+    # what lies beyond the plan never counts
+    beyond = decide([*measured, *[EARLY] * 9], most)
     assert (beyond.outcome, beyond.set_aside) == (found.outcome, found.set_aside)
 
 
-def test_a_session_that_was_followed_by_another_gets_no_more_rounds_and_is_judged_by_those_it_has() -> None:
+def test_a_session_that_was_followed_by_another_gets_no_more_rounds_and_is_judged_by_those_it_has() -> (
+    None
+):
     wild = (0.0, 0.8, 0.01, 0.8, 0.4)  # of six at most
     assert decide([wild], 3).need_rounds == 6
     found = decide([wild, EARLY], 3)
     assert (found.outcome, len(found.set_aside), found.need_sessions) == (Outcome.INVALID, 1, 3)
     assert decide([wild, EARLY, EARLY], 3).outcome is Outcome.PASS
     standing_out = decide([(1.5, 1.5, 1.5, 9.0, 1.5), lost(1.5)], 3)
-    assert (standing_out.cause, standing_out.rounds, standing_out.outcome) == (Cause.DECIDED, 9, Outcome.REGRESSED)
+    assert (standing_out.cause, standing_out.rounds, standing_out.outcome) == (
+        Cause.DECIDED,
+        9,
+        Outcome.REGRESSED,
+    )
 
 
 def test_a_session_of_too_few_rounds_takes_its_place_in_the_plan() -> None:
@@ -126,13 +158,19 @@ def test_a_loss_is_found_among_the_sessions_that_are_left() -> None:
 def test_without_room_for_another_session_the_last_look_decides_or_nothing_does() -> None:
     """Three sessions at most: with one set aside, the look at two is the last."""
     undecided = decide([lost(0.9), WILD, lost(0.9)], 3, variance=0.04)
-    assert (undecided.outcome, undecided.need_sessions, undecided.sessions) == (Outcome.INVALID, None, 2)
+    assert (undecided.outcome, undecided.need_sessions, undecided.sessions) == (
+        Outcome.INVALID,
+        None,
+        2,
+    )
     assert undecided.estimate == pytest.approx(0.9, abs=0.01)
     longer = decide([lost(0.9), WILD, lost(0.9)], 4, variance=0.04)
     assert (longer.outcome, longer.need_sessions) == (Outcome.INVALID, 4)
 
 
-sessions_of_either_kind = st.lists(st.sampled_from([STEADY, WILD, lost(0.9), lost(2.0)]), min_size=5, max_size=5)
+sessions_of_either_kind = st.lists(
+    st.sampled_from([STEADY, WILD, lost(0.9), lost(2.0)]), min_size=5, max_size=5
+)
 
 
 @given(sessions_of_either_kind, st.integers(1, 5), st.booleans())
@@ -153,28 +191,50 @@ def test_fewer_than_half_are_ever_set_aside_and_the_plan_is_never_exceeded(
 
 
 def wild(build: Build, name: str, level: float = 1000.0, swing: float = 0.2) -> SessionMetrics:
-    return build.session(name, [build.round(index, {RATE: level * (1 - swing * (index % 2)) + index / 10}) for index in range(12)])
+    return build.session(
+        name,
+        [
+            build.round(index, {RATE: level * (1 - swing * (index % 2)) + index / 10})
+            for index in range(12)
+        ],
+    )
 
 
 def measured(build: Build, mode: str, level: float, swing: float) -> CellMeasurement:
-    """One session out of line, then four in line; with a steady reference session beside each where the mode has one."""
+    """One session out of line, then four in line; with a steady reference session
+    beside each where the mode has one.
+    """
     candidates = [wild(build, "bad", level, swing), *build.sessions(level, 4)]
     if mode == "baseline":
         return build.cell(candidates)
     pairs = []
     for place, session in enumerate(candidates):
-        own = tuple(replace(measured, pair_index=number) for number, measured in enumerate(session.rounds))
+        own = tuple(
+            replace(measured, pair_index=number) for number, measured in enumerate(session.rounds)
+        )
         beside = tuple(build.round(number, {RATE: 1000.0}, pair=number) for number in range(12))
         pairs.append(replace(session, rounds=own, pair_id=f"p{place}"))
-        pairs.append(replace(build.session(f"r{place}", beside), arm=Arm.REFERENCE, pair_id=f"p{place}"))
+        pairs.append(
+            replace(build.session(f"r{place}", beside), arm=Arm.REFERENCE, pair_id=f"p{place}")
+        )
     return build.cell(pairs, mode)
 
 
 def judged(
-    build: Build, mode: str, level: float = 1000.0, swing: float = 0.2, *, count: int = 5, other: CellMeasurement | None = None
+    build: Build,
+    mode: str,
+    level: float = 1000.0,
+    swing: float = 0.2,
+    *,
+    count: int = 5,
+    other: CellMeasurement | None = None,
 ) -> CellVerdict:
-    """``other``: a recorded cell beside the one that is judged, to pool noise with; a like one if not given."""
-    plan = MeasurementPlan(mode="baseline" if mode == "baseline" else "reference", maximum_sessions=5)
+    """``other``: a recorded cell beside the one that is judged, to pool noise with; a
+    like one if not given.
+    """
+    plan = MeasurementPlan(
+        mode="baseline" if mode == "baseline" else "reference", maximum_sessions=5
+    )
     policy = build.policy(plan=plan, tolerances={RATE: Tolerance(loss_ratio=0.08)})
     pairs = build.cell(build.pairs(1000.0, 1000.0, 6), "reference")
     recorded = build.cell(build.sessions(1000.0, 6)) if mode == "baseline" else pairs
@@ -182,13 +242,21 @@ def judged(
     baselines = [build.baseline(item, policy) for item in (recorded, beside)]
     cell = measured(build, mode, level, swing)
     given = tuple(cell.sessions[: count * (1 if mode == "baseline" else 2)])
-    return compare(None if mode == "ab" else baselines[0], replace(cell, sessions=given), policy.with_noise_of(baselines))
+    return compare(
+        None if mode == "ab" else baselines[0],
+        replace(cell, sessions=given),
+        policy.with_noise_of(baselines),
+    )
 
 
 @pytest.mark.parametrize("mode", ["baseline", "reference", "ab"])
 def test_every_mode_buys_in_place_of_it_and_names_it(build: Build, mode: str) -> None:
     first = judged(build, mode, count=1)
-    assert (first.outcome, first.buy, first.buy_until_sessions) == (Outcome.INVALID, Buy.SESSIONS, 2)
+    assert (first.outcome, first.buy, first.buy_until_sessions) == (
+        Outcome.INVALID,
+        Buy.SESSIONS,
+        2,
+    )
     verdict = judged(build, mode)
     assert (verdict.outcome, verdict.buy) == (Outcome.PASS, Buy.NOTHING)
     (metric,) = verdict.metrics
@@ -207,7 +275,9 @@ def test_every_mode_still_finds_a_loss(build: Build, mode: str) -> None:
 
 
 def test_a_pass_that_the_session_would_have_contradicted_says_so(build: Build) -> None:
-    """Half of the rounds at half the rate: its value lies far beyond the tolerance, and a reader must see it beside the word PASS."""
+    """Half of the rounds at half the rate: its value lies far beyond the tolerance, and
+    a reader must see it beside the word PASS.
+    """
     verdict = judged(build, "baseline", swing=0.5)
     assert verdict.outcome is Outcome.PASS
     assert "worse, beyond the tolerance" in verdict.metrics[0].reason
@@ -226,7 +296,9 @@ def test_an_invalid_metric_says_whether_another_session_would_help(build: Build)
 
 
 def test_a_merged_verdict_still_names_it(build: Build) -> None:
-    """Shards' verdicts are read from their files; one that waits for another session is INVALID there, so that it is measured again."""
+    """Shards' verdicts are read from their files; one that waits for another session is
+    INVALID there, so that it is measured again.
+    """
     for count, outcome in ((1, Outcome.INVALID), (5, Outcome.PASS)):
         verdict = judged(build, "baseline", count=count)
         read = CellEntry.model_validate(json.loads(json.dumps(asdict(verdict))))
@@ -236,7 +308,9 @@ def test_a_merged_verdict_still_names_it(build: Build) -> None:
 
 
 def test_in_ab_a_pair_out_of_line_has_no_part_in_the_noise(build: Build) -> None:
-    """Two recorded cells whose noise differs are not pooled, so the candidate's own pairs count; this swing would drown theirs."""
+    """Two recorded cells whose noise differs are not pooled, so the candidate's own
+    pairs count; this swing would drown theirs.
+    """
     loud = [
         replace(session, session_id=f"{session.session_id}-{n}", pair_id=f"p{n}")
         for n in range(6)
@@ -247,12 +321,23 @@ def test_in_ab_a_pair_out_of_line_has_no_part_in_the_noise(build: Build) -> None
 
 
 def test_in_ab_a_pair_that_more_rounds_bring_back_in_line_has_its_part_in_the_noise() -> None:
-    """Its first four rounds spread, all twelve do not: it is judged, so how it differs from the others counts."""
+    """Its first four rounds spread, all twelve do not: it is judged, so how it differs
+    from the others counts.
+    """
     metric, tolerance = METRICS[RATE], Tolerance(loss_ratio=0.08)
-    recorded = tuple(tuple(0.01 * swing * (level + value) for value in SPREAD) for swing, level in ((1, 0.0), (1, 1.0), (9, 0.0), (9, 9.0)))
+    recorded = tuple(
+        tuple(0.01 * swing * (level + value) for value in SPREAD)
+        for swing, level in ((1, 0.0), (1, 1.0), (9, 0.0), (9, 9.0))
+    )
     noise = MetricNoise((recorded[:2], recorded[2:]), 12)
     plan = MeasurementPlan(mode="reference")
-    policy = Policy(tolerances={RATE: tolerance}, plan=plan, gated_metric_count=1, today=date(2026, 6, 1), noise={(RATE, "ratio"): noise})
+    policy = Policy(
+        tolerances={RATE: tolerance},
+        plan=plan,
+        gated_metric_count=1,
+        today=date(2026, 6, 1),
+        noise={(RATE, "ratio"): noise},
+    )
     subject = Subject(metric, tolerance, scale_for(metric, tolerance), "ratio")
     sigma = noise.round_variance**0.5
 
@@ -271,14 +356,24 @@ def test_in_ab_a_pair_that_more_rounds_bring_back_in_line_has_its_part_in_the_no
 
 @pytest.mark.parametrize("mode", ["baseline", "reference"])
 def test_the_quick_replay_buys_in_place_of_a_session_as_the_real_path_does(mode: str) -> None:
-    plan = MeasurementPlan.model_validate({"mode": mode, "maximum_sessions": 5, "maximum_rounds": 6})
+    plan = MeasurementPlan.model_validate(
+        {"mode": mode, "maximum_sessions": 5, "maximum_rounds": 6}
+    )
     whole = simulated_setting("normal", plan=plan)
 
     def stalling(rng: np.random.Generator, count: int) -> list[Session]:
         made = []
         for place, (own, beside) in enumerate(whole.sources[0](rng, count)):
             swing = 0.7 if place >= plan.baseline_sessions and rng.random() < 0.4 else 0.0
-            made.append(({metric: tuple(v + swing * (i % 2) for i, v in enumerate(rounds)) for metric, rounds in own.items()}, beside))
+            made.append(
+                (
+                    {
+                        metric: tuple(v + swing * (i % 2) for i, v in enumerate(rounds))
+                        for metric, rounds in own.items()
+                    },
+                    beside,
+                )
+            )
         return made
 
     setting = replace(whole, sources=(stalling,) * 5)

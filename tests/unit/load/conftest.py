@@ -1,4 +1,6 @@
-"""One mock server process for all tests of the client; each test tells it how to behave."""
+"""One mock server process for all tests of the client; each test tells it how to
+behave.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bytes of a response to one sample: counts, times and statuses, whatever the bytes are."""
+"""Bytes of a response to one sample: counts, times and statuses, whatever the bytes
+are.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,19 @@ from k3perf.load.decode import Expected, decode_exchange, reply_token_ids
 from k3perf.load.exchange import Exchange
 from k3perf.records.samples import RequestStatus
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding:"
+    b" chunked\r\n\r\n"
+)
 LAST = b"0\r\n\r\n"
 
 
 def event(payload) -> bytes:
-    data = b"data: " + (payload if isinstance(payload, bytes) else json.dumps(payload).encode()) + b"\n\n"
+    data = (
+        b"data: "
+        + (payload if isinstance(payload, bytes) else json.dumps(payload).encode())
+        + b"\n\n"
+    )
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
@@ -27,7 +36,9 @@ DONE = event(b"[DONE]")
 
 def chunk(ids=(), *, text="x", usage=None, index=0, **choice):
     entry = {"index": index, "text": text, "token_ids": list(ids) or None} | choice
-    return {"choices": [entry]} | ({"usage": {"prompt_tokens": 9, "completion_tokens": usage}} if usage is not None else {})
+    return {"choices": [entry]} | (
+        {"usage": {"prompt_tokens": 9, "completion_tokens": usage}} if usage is not None else {}
+    )
 
 
 def decode(*reads: bytes, tokens=3, sequences=1, head=HEAD, failure=None):
@@ -36,7 +47,9 @@ def decode(*reads: bytes, tokens=3, sequences=1, head=HEAD, failure=None):
     exchange.end_ns = 10_000
     exchange.failure = failure
     exchange.reads = [(1000 + position, data) for position, data in enumerate((head, *reads))]
-    return decode_exchange(exchange, Expected(9, tokens, sequences), request_index=4, round_end_ns=20_000)
+    return decode_exchange(
+        exchange, Expected(9, tokens, sequences), request_index=4, round_end_ns=20_000
+    )
 
 
 def seen(sample):
@@ -44,27 +57,39 @@ def seen(sample):
 
 
 def test_tokens_are_counted_by_ids_and_timed_by_their_read():
-    sample = decode(event(chunk([7], usage=1)), event(chunk([8, 9], usage=3)), event({"choices": [], "usage": None}), DONE + LAST)
+    sample = decode(
+        event(chunk([7], usage=1)),
+        event(chunk([8, 9], usage=3)),
+        event({"choices": [], "usage": None}),
+        DONE + LAST,
+    )
     assert (sample.status, sample.detail) == (RequestStatus.OK, "")
     assert seen(sample) == [(1, 1), (2, 2)]
     assert (sample.output_token_count, sample.prompt_token_count, sample.request_index) == (3, 9, 4)
 
 
 def test_tokens_are_counted_by_rising_usage_without_ids():
-    sample = decode(event(chunk(usage=0, text="")), event(chunk(usage=2)), event(chunk(usage=3)), DONE + LAST)
+    sample = decode(
+        event(chunk(usage=0, text="")), event(chunk(usage=2)), event(chunk(usage=3)), DONE + LAST
+    )
     assert sample.status is RequestStatus.OK
     assert seen(sample) == [(2, 2), (3, 1)]
 
 
 def test_empty_and_role_chunks_carry_no_token():
-    role = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "usage": {"completion_tokens": 0}}
+    role = {
+        "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}],
+        "usage": {"completion_tokens": 0},
+    }
     text = {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": {"completion_tokens": 3}}
     sample = decode(event(role), event(chunk(text="")), event(text), DONE + LAST)
     assert sample.first_token_ns == 1003
     assert sample.status is RequestStatus.OK
 
 
-@pytest.mark.parametrize("channel", ["reasoning_content", "reasoning", "content", "refusal", "tool_calls"])
+@pytest.mark.parametrize(
+    "channel", ["reasoning_content", "reasoning", "content", "refusal", "tool_calls"]
+)
 def test_any_channel_is_the_first_token(channel):
     said = [{"index": 0}] if channel == "tool_calls" else "a"
     sample = decode(
@@ -81,18 +106,33 @@ def test_any_channel_is_the_first_token(channel):
 def test_parallel_sequences_are_counted_together():
     chunks = [event(chunk([token], index=index)) for token in (5, 6) for index in (0, 1)]
     sample = decode(*chunks, DONE + LAST, tokens=2, sequences=2)
-    assert (sample.status, sample.output_token_count, sample.sequence_count) == (RequestStatus.OK, 4, 2)
+    assert (sample.status, sample.output_token_count, sample.sequence_count) == (
+        RequestStatus.OK,
+        4,
+        2,
+    )
     assert sample.requested_output_token_count == 4
 
 
 def test_cached_tokens_are_reported():
-    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 6}}
-    assert decode(event(chunk([1, 2, 3])), event({"choices": [], "usage": usage}), DONE + LAST).cached_prompt_token_count == 6
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 6},
+    }
+    assert (
+        decode(
+            event(chunk([1, 2, 3])), event({"choices": [], "usage": usage}), DONE + LAST
+        ).cached_prompt_token_count
+        == 6
+    )
     assert decode(event(chunk([1, 2, 3], usage=3)), DONE + LAST).cached_prompt_token_count is None
 
 
 def test_a_character_split_over_reads_counts_when_it_is_complete():
-    whole = event(json.dumps(chunk([1, 2, 3], text="\N{GRINNING FACE}", usage=3), ensure_ascii=False).encode())
+    whole = event(
+        json.dumps(chunk([1, 2, 3], text="\N{GRINNING FACE}", usage=3), ensure_ascii=False).encode()
+    )
     cut = whole.index("\N{GRINNING FACE}".encode()) + 2
     sample = decode(whole[:cut], whole[cut:], DONE + LAST)
     assert (sample.status, seen(sample)) == (RequestStatus.OK, [(2, 3)])
@@ -120,15 +160,42 @@ def test_where_reads_are_cut_changes_nothing_but_the_time(cuts):
         ((event(b"[1]"), DONE + LAST), RequestStatus.BAD_PAYLOAD, "not an object"),
         ((event({"choices": [7]}), DONE + LAST), RequestStatus.BAD_PAYLOAD, "unexpected form"),
         ((event({"choices": 7}), DONE + LAST), RequestStatus.BAD_PAYLOAD, "unexpected form"),
-        ((event(chunk([1, 2, 3]) | {"usage": {"completion_tokens": "many"}}), DONE + LAST), RequestStatus.BAD_PAYLOAD, "form of usage"),
-        ((event({"error": {"message": "EngineCore died"}}), DONE + LAST), RequestStatus.ENGINE_ERROR, "EngineCore died"),
-        ((event(chunk()), DONE + LAST), RequestStatus.NO_USAGE, "neither"),
-        ((event(chunk([1, 2, 3], usage=2)), DONE + LAST), RequestStatus.BAD_PAYLOAD, "ids are 3 tokens, its usage says 2"),
-        ((GOOD, GOOD, DONE + LAST), RequestStatus.BAD_PAYLOAD, "ids are 6 tokens, its usage says 3"),
-        ((event(b'{"choices":[{"index":0,"token_ids":"abc"}]}'), DONE + LAST), RequestStatus.BAD_PAYLOAD, "token_ids is no list"),
-        ((event(chunk([1, 2], finish_reason="length")), DONE + LAST), RequestStatus.SHORT, "2 of 3"),
         (
-            (event(chunk([1, 2, 3]) | {"usage": {"prompt_tokens": 8, "completion_tokens": 3}}), DONE + LAST),
+            (event(chunk([1, 2, 3]) | {"usage": {"completion_tokens": "many"}}), DONE + LAST),
+            RequestStatus.BAD_PAYLOAD,
+            "form of usage",
+        ),
+        (
+            (event({"error": {"message": "EngineCore died"}}), DONE + LAST),
+            RequestStatus.ENGINE_ERROR,
+            "EngineCore died",
+        ),
+        ((event(chunk()), DONE + LAST), RequestStatus.NO_USAGE, "neither"),
+        (
+            (event(chunk([1, 2, 3], usage=2)), DONE + LAST),
+            RequestStatus.BAD_PAYLOAD,
+            "ids are 3 tokens, its usage says 2",
+        ),
+        (
+            (GOOD, GOOD, DONE + LAST),
+            RequestStatus.BAD_PAYLOAD,
+            "ids are 6 tokens, its usage says 3",
+        ),
+        (
+            (event(b'{"choices":[{"index":0,"token_ids":"abc"}]}'), DONE + LAST),
+            RequestStatus.BAD_PAYLOAD,
+            "token_ids is no list",
+        ),
+        (
+            (event(chunk([1, 2], finish_reason="length")), DONE + LAST),
+            RequestStatus.SHORT,
+            "2 of 3",
+        ),
+        (
+            (
+                event(chunk([1, 2, 3]) | {"usage": {"prompt_tokens": 8, "completion_tokens": 3}}),
+                DONE + LAST,
+            ),
             RequestStatus.WRONG_PROMPT,
             "read 8 prompt tokens, 9 were sent",
         ),
@@ -143,9 +210,24 @@ def test_broken_streams_are_named(reads, status, detail):
 @pytest.mark.parametrize(
     ("head", "reads", "status", "detail"),
     [
-        (b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 4\r\n\r\n", (b"slow",), RequestStatus.HTTP_STATUS, "429 slow"),
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n", (b"<p/>",), RequestStatus.BAD_PAYLOAD, "text/html"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", (b"<p/>",), RequestStatus.BAD_PAYLOAD, "content type missing"),
+        (
+            b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 4\r\n\r\n",
+            (b"slow",),
+            RequestStatus.HTTP_STATUS,
+            "429 slow",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n",
+            (b"<p/>",),
+            RequestStatus.BAD_PAYLOAD,
+            "text/html",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n",
+            (b"<p/>",),
+            RequestStatus.BAD_PAYLOAD,
+            "content type missing",
+        ),
         (
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n",
             (b'{"error":"no memory"}',),
@@ -185,7 +267,20 @@ def test_no_bytes_make_it_raise(noise):
         st.none() | st.booleans() | st.integers() | st.text(max_size=3),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(("choices", "usage", "error", "token_ids", "index", "completion_tokens", "delta")), inner)
+            | st.dictionaries(
+                st.sampled_from(
+                    (
+                        "choices",
+                        "usage",
+                        "error",
+                        "token_ids",
+                        "index",
+                        "completion_tokens",
+                        "delta",
+                    )
+                ),
+                inner,
+            )
         ),
     )
 )
@@ -195,12 +290,19 @@ def test_no_json_makes_it_raise(payload):
 
 def test_a_stream_without_usage_is_counted_by_its_ids():
     sample = decode(event(chunk([1, 2])), event(chunk([3])), DONE + LAST)
-    assert (sample.status, sample.output_token_count, sample.prompt_token_count) == (RequestStatus.OK, 3, 9)
+    assert (sample.status, sample.output_token_count, sample.prompt_token_count) == (
+        RequestStatus.OK,
+        3,
+        9,
+    )
 
 
 def test_replies_are_given_as_ids_of_the_first_sequence():
     exchange = Exchange(0, 1, 0)
-    exchange.reads = [(1, HEAD), (2, event(chunk([4, 5])) + event(chunk([9], index=1)) + event(chunk([6], usage=4)))]
+    exchange.reads = [
+        (1, HEAD),
+        (2, event(chunk([4, 5])) + event(chunk([9], index=1)) + event(chunk([6], usage=4))),
+    ]
     assert reply_token_ids(exchange) == (4, 5, 6)
     exchange.reads = [(1, b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")]
     assert reply_token_ids(exchange) == ()

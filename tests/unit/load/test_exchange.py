@@ -36,7 +36,9 @@ def line():
     finished = []
     lost = []
     gatherer = Gatherer(None, lambda: 0, lambda: 0)  # a few reads never make it busy
-    connection = Connection(0, lambda: next(ticks), gatherer, lambda _, exchange: finished.append(exchange), lost.append)
+    connection = Connection(
+        0, lambda: next(ticks), gatherer, lambda _, exchange: finished.append(exchange), lost.append
+    )
     connection.connection_made(Wire())
     connection.send(Exchange(0, 0, 0), b"POST / HTTP/1.1\r\n\r\n")
     return connection, finished, lost
@@ -58,12 +60,16 @@ def assert_ended_by_its_last_byte(line, reply, size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 1000])
 def test_a_chunked_reply_ends_with_its_last_chunk(line, size):
-    assert_ended_by_its_last_byte(line, HEAD + b"5\r\nhello\r\n" + b"a;x=y\r\n0123456789\r\n" + b"0\r\n\r\n", size)
+    assert_ended_by_its_last_byte(
+        line, HEAD + b"5\r\nhello\r\n" + b"a;x=y\r\n0123456789\r\n" + b"0\r\n\r\n", size
+    )
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 1000])
 def test_the_streams_end_marker_and_the_last_chunk_end_a_reply(line, size):
-    assert_ended_by_its_last_byte(line, HEAD + b"6\r\nhello!\r\n" + b"e\r\ndata: [DONE]\n\n\r\n" + b"0\r\n\r\n", size)
+    assert_ended_by_its_last_byte(
+        line, HEAD + b"6\r\nhello!\r\n" + b"e\r\ndata: [DONE]\n\n\r\n" + b"0\r\n\r\n", size
+    )
 
 
 def test_the_end_marker_without_a_last_chunk_ends_nothing(line):

@@ -1,4 +1,6 @@
-"""The search for the highest rate, on servers with a known limit, and the commands around it."""
+"""The search for the highest rate, on servers with a known limit, and the commands
+around it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def limited_to(limit_per_s, tried):
         assert trial_index == len(tried)
         tried.append(rate_per_s)
         passed = rate_per_s <= limit_per_s
-        return RateTrial(rate_per_s, 20, 20 if passed else 3, 1.0 if passed else 0.15, 1.0, 1.0, passed)
+        return RateTrial(
+            rate_per_s, 20, 20 if passed else 3, 1.0 if passed else 0.15, 1.0, 1.0, passed
+        )
 
     return run_trial
 
@@ -69,13 +73,39 @@ output_tokens: {kind: fixed, tokens: 4}
 @pytest.fixture
 def arguments(tmp_path, mock_server):
     (tmp_path / "small.yaml").write_text(WORKLOAD)
-    base = ["load", "find-rate", "--base-url", mock_server.base_url, "--model-name", "mock", "--vocabulary-size", "64"]
-    return [*base, "--workload", str(tmp_path / "small.yaml"), "--duration", "0.2", "--least-requests", "4"]
+    base = [
+        "load",
+        "find-rate",
+        "--base-url",
+        mock_server.base_url,
+        "--model-name",
+        "mock",
+        "--vocabulary-size",
+        "64",
+    ]
+    return [
+        *base,
+        "--workload",
+        str(tmp_path / "small.yaml"),
+        "--duration",
+        "0.2",
+        "--least-requests",
+        "4",
+    ]
 
 
 def test_the_command_finds_the_ceiling_of_a_fast_server(arguments, mock_server, tmp_path, capsys):
     mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1)))
-    limits = ["--ttft-ms", "2000", "--tpot-ms", "2000", "--lowest-rate", "20", "--highest-rate", "40"]
+    limits = [
+        "--ttft-ms",
+        "2000",
+        "--tpot-ms",
+        "2000",
+        "--lowest-rate",
+        "20",
+        "--highest-rate",
+        "40",
+    ]
     assert main([*arguments, *limits, "--output", str(tmp_path / "found.json")]) == 0
     shown = capsys.readouterr()
     assert shown.out == "40\n"
@@ -86,7 +116,10 @@ def test_the_command_finds_the_ceiling_of_a_fast_server(arguments, mock_server, 
 
 def test_the_command_says_when_nothing_meets_the_level(arguments, mock_server, capsys):
     mock_server.behave(Behaviour(ttft=Delay(mean_ms=30), itl=Delay(mean_ms=1)))
-    assert main([*arguments, "--ttft-ms", "5", "--tpot-ms", "2000", "--lowest-rate", "20"]) == ExitStatus.INVALID
+    assert (
+        main([*arguments, "--ttft-ms", "5", "--tpot-ms", "2000", "--lowest-rate", "20"])
+        == ExitStatus.INVALID
+    )
     assert "0 of 4 requests met it" in capsys.readouterr().err
 
 
@@ -110,22 +143,62 @@ def test_the_command_refuses_what_it_cannot_use(arguments, tmp_path, capsys, wor
 def for_a_target(tmp_path, repository, mock_server):
     """The command for a declared target's workload, on a server that runs already."""
     mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1)))
-    base = ["load", "find-rate", "--suite", str(repository / "perf_tests"), "--baselines", str(tmp_path / "baselines")]
-    base += ["--target", "cpu-gqa", "--workload", "poisson", "--base-url", mock_server.base_url, "--model-name", "mock"]
-    return [*base, "--duration", "0.2", "--least-requests", "4", "--lowest-rate", "20", "--highest-rate", "40", "--by", "ann"]
+    base = [
+        "load",
+        "find-rate",
+        "--suite",
+        str(repository / "perf_tests"),
+        "--baselines",
+        str(tmp_path / "baselines"),
+    ]
+    base += [
+        "--target",
+        "cpu-gqa",
+        "--workload",
+        "poisson",
+        "--base-url",
+        mock_server.base_url,
+        "--model-name",
+        "mock",
+    ]
+    return [
+        *base,
+        "--duration",
+        "0.2",
+        "--least-requests",
+        "4",
+        "--lowest-rate",
+        "20",
+        "--highest-rate",
+        "40",
+        "--by",
+        "ann",
+    ]
 
 
-def test_a_targets_rate_is_stored_and_its_workload_resolves(for_a_target, tmp_path, repository, capsys):
+def test_a_targets_rate_is_stored_and_its_workload_resolves(
+    for_a_target, tmp_path, repository, capsys
+):
     assert main(for_a_target) == 0
     assert capsys.readouterr().out == "40\n"
     suite = load_suite(repository / "perf_tests")
-    assert found_rate_per_s(tmp_path / "baselines", suite.target("cpu-gqa"), suite.workload("poisson")) == 40
+    assert (
+        found_rate_per_s(tmp_path / "baselines", suite.target("cpu-gqa"), suite.workload("poisson"))
+        == 40
+    )
     (stored,) = read_found_rates(tmp_path / "baselines", "cpu-gqa").rates
-    assert (stored.found_by, stored.config, stored.vllm_version, stored.failed_rate_per_s) == ("ann", None, "unknown", None)
+    assert (stored.found_by, stored.config, stored.vllm_version, stored.failed_rate_per_s) == (
+        "ann",
+        None,
+        "unknown",
+        None,
+    )
     assert stored.trial_count == 2
 
 
-def test_a_file_of_rates_that_cannot_be_used_is_told_before_the_search(for_a_target, tmp_path, mock_server, capsys):
+def test_a_file_of_rates_that_cannot_be_used_is_told_before_the_search(
+    for_a_target, tmp_path, mock_server, capsys
+):
     (tmp_path / "baselines" / "cpu-gqa").mkdir(parents=True)
     (tmp_path / "baselines" / "cpu-gqa" / "found_rates.yaml").write_text("rates: []\n")
     assert main(for_a_target) == ExitStatus.USAGE
@@ -144,39 +217,74 @@ def test_a_file_of_rates_that_cannot_be_used_is_told_before_the_search(for_a_tar
         ((), ("--ttft-ms", "1"), "the workload's own service level"),
         ((), ("--output", "/no/such/folder/x.json"), "no such folder"),
         (("--target",), ("--target", "cpu-gpa"), "unknown target 'cpu-gpa'"),
-        (("--base-url", "--model-name", "--target"), ("--target", "mi355x-k3"), "--target mi355x-k3: "),
+        (
+            ("--base-url", "--model-name", "--target"),
+            ("--target", "mi355x-k3"),
+            "--target mi355x-k3: ",
+        ),
     ],
 )
-def test_the_command_says_what_is_missing_or_wrong(for_a_target, repository, capsys, left_out, added, needle):
+def test_the_command_says_what_is_missing_or_wrong(
+    for_a_target, repository, capsys, left_out, added, needle
+):
     arguments = list(for_a_target)
     for option in left_out:
         place = arguments.index(option)
         del arguments[place : place + 2]
     if "--target" not in arguments and "--target" not in added:
-        arguments[arguments.index("poisson")] = str(repository / "perf_tests" / "workloads" / "burst.yaml")
+        arguments[arguments.index("poisson")] = str(
+            repository / "perf_tests" / "workloads" / "burst.yaml"
+        )
         added = ("--ttft-ms", "9", "--tpot-ms", "9", "--vocabulary-size", "64")
     assert main([*arguments, *added]) == ExitStatus.USAGE
     assert needle in capsys.readouterr().err
 
 
 def test_a_log_becomes_a_trace(tmp_path, capsys):
-    line = json.dumps({"created": 1763000000, "usage": {"prompt_tokens": 700, "completion_tokens": 3}})
+    line = json.dumps(
+        {"created": 1763000000, "usage": {"prompt_tokens": 700, "completion_tokens": 3}}
+    )
     (tmp_path / "log.jsonl").write_text(f"{line}\nnothing\n")
-    assert main(["load", "import-log", str(tmp_path / "log.jsonl"), "--output", str(tmp_path / "t.jsonl")]) == 0
+    assert (
+        main(
+            [
+                "load",
+                "import-log",
+                str(tmp_path / "log.jsonl"),
+                "--output",
+                str(tmp_path / "t.jsonl"),
+            ]
+        )
+        == 0
+    )
     assert "left out: not JSON (1)" in capsys.readouterr().err
     assert read_trace(tmp_path / "t.jsonl").rows[0].input_length == 700
 
 
 def test_a_log_without_counts_is_refused(tmp_path, capsys):
     (tmp_path / "log.jsonl").write_text("{}\n")
-    assert main(["load", "import-log", str(tmp_path / "log.jsonl"), "--output", str(tmp_path / "t.jsonl")]) == ExitStatus.USAGE
+    assert (
+        main(
+            [
+                "load",
+                "import-log",
+                str(tmp_path / "log.jsonl"),
+                "--output",
+                str(tmp_path / "t.jsonl"),
+            ]
+        )
+        == ExitStatus.USAGE
+    )
     assert "no token counts (1)" in capsys.readouterr().err
     assert not (tmp_path / "t.jsonl").exists()
 
 
 def test_a_trace_can_be_made(tmp_path):
     path = tmp_path / "t.jsonl"
-    assert main(["load", "make-trace", "--requests", "30", "--duration", "9", "--output", str(path)]) == 0
+    assert (
+        main(["load", "make-trace", "--requests", "30", "--duration", "9", "--output", str(path)])
+        == 0
+    )
     assert len(read_trace(path).rows) == 30
 
 
@@ -202,7 +310,9 @@ def hanging_up():
                 except OSError:
                     return
                 connection.recv(1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close as a reset
+                connection.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )  # close as a reset
                 connection.close()
 
         thread = threading.Thread(target=serve)
@@ -212,7 +322,9 @@ def hanging_up():
         thread.join()
 
 
-@pytest.mark.parametrize(("port", "reason"), [("closed_port", "connection refused"), ("hanging_up", "connection lost")])
+@pytest.mark.parametrize(
+    ("port", "reason"), [("closed_port", "connection refused"), ("hanging_up", "connection lost")]
+)
 def test_no_server_is_told_before_any_trial(arguments, request, capsys, port, reason):
     url = f"http://127.0.0.1:{request.getfixturevalue(port)}"
     arguments[arguments.index("--base-url") + 1] = url
@@ -225,7 +337,12 @@ def test_no_server_is_told_before_any_trial(arguments, request, capsys, port, re
 def test_the_warm_up_finds_that_no_server_is_there(arguments, closed_port, tmp_path):
     url = f"http://127.0.0.1:{closed_port}"
     with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
-        warm_up(load_document(WorkloadSpec, tmp_path / "small.yaml"), base_url=url, model_name="mock", vocabulary_size=64)
+        warm_up(
+            load_document(WorkloadSpec, tmp_path / "small.yaml"),
+            base_url=url,
+            model_name="mock",
+            vocabulary_size=64,
+        )
 
 
 LOST = RequestSample(0, RequestStatus.RESET, 0, 0, 1, (), 8, 0, 0, detail="Connection lost")
@@ -235,10 +352,14 @@ SERVED = replace(BROKEN_OFF, status=RequestStatus.OK)
 
 @pytest.mark.parametrize("samples", [(LOST, SERVED), (LOST, BROKEN_OFF)])
 def test_a_server_that_answered_one_request_is_there(arguments, tmp_path, monkeypatch, samples):
-    monkeypatch.setattr(find_rate_module, "run_round", lambda *_, **__: SimpleNamespace(samples=samples))
+    monkeypatch.setattr(
+        find_rate_module, "run_round", lambda *_, **__: SimpleNamespace(samples=samples)
+    )
     spec = load_document(WorkloadSpec, tmp_path / "small.yaml")
     warm_up(spec, base_url="http://x", model_name="mock", vocabulary_size=64)
-    monkeypatch.setattr(find_rate_module, "run_round", lambda *_, **__: SimpleNamespace(samples=(LOST, LOST)))
+    monkeypatch.setattr(
+        find_rate_module, "run_round", lambda *_, **__: SimpleNamespace(samples=(LOST, LOST))
+    )
     with pytest.raises(MeasurementInvalid, match="no server answers at http://x: connection lost"):
         warm_up(spec, base_url="http://x", model_name="mock", vocabulary_size=64)
 
@@ -246,7 +367,15 @@ def test_a_server_that_answered_one_request_is_there(arguments, tmp_path, monkey
 def test_a_server_that_is_gone_at_the_first_trial_is_told(arguments, closed_port, tmp_path):
     url = f"http://127.0.0.1:{closed_port}"
     spec = load_document(WorkloadSpec, tmp_path / "small.yaml")
-    run_trial = live_trial(spec, RateSearch(LEVEL), base_url=url, model_name="mock", vocabulary_size=64, duration_s=0.1, least_requests=4)
+    run_trial = live_trial(
+        spec,
+        RateSearch(LEVEL),
+        base_url=url,
+        model_name="mock",
+        vocabulary_size=64,
+        duration_s=0.1,
+        least_requests=4,
+    )
     with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
         run_trial(50.0, 0)
     assert run_trial(50.0, 1).met_count == 0  # lost under load: a trial that failed

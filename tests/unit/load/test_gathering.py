@@ -1,4 +1,6 @@
-"""When the reading loop rests: only under load, never past the time at which something is due, and not for long."""
+"""When the reading loop rests: only under load, never past the time at which something
+is due, and not for long.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ FAR_OFF_NS = 1 << 62
 
 
 class Scene:
-    """A clock that stands still but for rests, and a loop whose callbacks run at the end of each turn."""
+    """A clock that stands still but for rests, and a loop whose callbacks run at the
+    end of each turn.
+    """
 
     def __init__(self, monkeypatch):
         self.now_ns = 5 * NS_PER_S
@@ -41,7 +45,9 @@ class Scene:
             callback()
 
     def load(self, reads_per_s, duration_ns=30 * NS_PER_MS):
-        """Evenly spread arrivals; those that come during a rest are read together after it."""
+        """Evenly spread arrivals; those that come during a rest are read together after
+        it.
+        """
         end_ns = self.now_ns + duration_ns
         gap_ns = NS_PER_S // reads_per_s
         gathered = 0
@@ -79,7 +85,9 @@ def test_rests_end_with_the_load(scene):
     assert scene.rests_ns == []
 
 
-@pytest.mark.parametrize(("due_in_ns", "rests"), [(220_000, [120_000]), (149_999, []), (0, []), (-1, [])])
+@pytest.mark.parametrize(
+    ("due_in_ns", "rests"), [(220_000, [120_000]), (149_999, []), (0, []), (-1, [])]
+)
 def test_a_rest_ends_before_the_next_send(scene, due_in_ns, rests):
     scene.load(2 * BUSY_READS_PER_S)
     scene.rests_ns.clear()

@@ -23,7 +23,9 @@ from tests.processes import WAIT_S
 
 def get(server, path, body=None):
     data = json.dumps(body).encode() if body is not None else None
-    with urllib.request.urlopen(urllib.request.Request(server.base_url + path, data=data), timeout=WAIT_S) as answer:  # noqa: S310
+    with urllib.request.urlopen(
+        urllib.request.Request(server.base_url + path, data=data), timeout=WAIT_S
+    ) as answer:  # noqa: S310
         return answer.read().decode()
 
 
@@ -62,18 +64,34 @@ def test_steps_put_every_chunk_on_a_common_grid(mock_server):
 
 
 def test_chat_streams_have_a_role_chunk_and_a_reasoning_channel(mock_server):
-    mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1), empty_chunks=1, reasoning_tokens=1))
+    mock_server.behave(
+        Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1), empty_chunks=1, reasoning_tokens=1)
+    )
     body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 2, "stream": True}
     body["stream_options"] = {"include_usage": True}
-    lines = [line[6:] for line in get(mock_server, "/v1/chat/completions", body).splitlines() if line.startswith("data: {")]
+    lines = [
+        line[6:]
+        for line in get(mock_server, "/v1/chat/completions", body).splitlines()
+        if line.startswith("data: {")
+    ]
     deltas = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
-    assert deltas == [{"role": "assistant", "content": ""}, {"reasoning_content": " t10"}, {"content": " t11"}]
-    assert json.loads(lines[-1])["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert deltas == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": " t10"},
+        {"content": " t11"},
+    ]
+    assert json.loads(lines[-1])["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+    }
 
 
 def test_replies_without_streaming_are_whole(mock_server):
     mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1)))
-    reply = json.loads(get(mock_server, "/v1/completions", {"prompt": "a b", "max_tokens": 3, "n": 2}))
+    reply = json.loads(
+        get(mock_server, "/v1/completions", {"prompt": "a b", "max_tokens": 3, "n": 2})
+    )
     assert [choice["text"] for choice in reply["choices"]] == [" t10 t11 t12"] * 2
     assert reply["usage"]["completion_tokens"] == 6
 
@@ -82,7 +100,9 @@ def test_the_other_routes_answer(mock_server):
     mock_server.behave(Behaviour(model_name="k"))
     assert get(mock_server, "/health") == ""
     assert json.loads(get(mock_server, "/v1/models"))["data"][0]["id"] == "k"
-    assert 'vllm:num_preemptions_total{engine="0",model_name="k"} 0.0' in get(mock_server, "/metrics")
+    assert 'vllm:num_preemptions_total{engine="0",model_name="k"} 0.0' in get(
+        mock_server, "/metrics"
+    )
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(mock_server, "/nothing")
     with pytest.raises(urllib.error.HTTPError, match="400"):
@@ -92,7 +112,9 @@ def test_the_other_routes_answer(mock_server):
 
 
 def test_histograms_are_cumulative_and_complete():
-    truth = Truth([RequestTruth(0, 1, 3, 0, 0, "", [3_000_000, 10_000_000, 200_000_000], [1, 2, 1])])
+    truth = Truth(
+        [RequestTruth(0, 1, 3, 0, 0, "", [3_000_000, 10_000_000, 200_000_000], [1, 2, 1])]
+    )
     text = truth.metrics_text("m")
     label = 'engine="0",model_name="m"'
     assert f'vllm:time_to_first_token_seconds_bucket{{{label},le="0.001"}} 0.0' in text
@@ -140,8 +162,19 @@ def test_a_taken_port_is_one_message(mock_server):
 
 
 def test_the_command_serves_and_ends_on_a_signal():
-    command = [sys.executable, "-m", "k3perf.cli.main", "mock-server", "--port", "0", "--fault", "http_429:2:1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "k3perf.cli.main",
+        "mock-server",
+        "--port",
+        "0",
+        "--fault",
+        "http_429:2:1",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(url + "/health", timeout=WAIT_S) as answer:  # noqa: S310
             assert answer.status == 200

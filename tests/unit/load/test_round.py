@@ -1,4 +1,6 @@
-"""Whole rounds against the mock server: every planned request comes back, at its time, with its status."""
+"""Whole rounds against the mock server: every planned request comes back, at its time,
+with its status.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def statuses(seen):
 
 
 def most_at_once(seen):
-    edges = sorted([(sample.sent_ns, 1) for sample in seen.samples] + [(sample.end_ns, -1) for sample in seen.samples])
+    edges = sorted(
+        [(sample.sent_ns, 1) for sample in seen.samples]
+        + [(sample.end_ns, -1) for sample in seen.samples]
+    )
     running, most = 0, 0
     for _, step in edges:
         running += step
@@ -55,8 +60,13 @@ def test_every_planned_request_comes_back_in_plan_order(mock_server, arrival):
     plan, seen = play(mock_server, arrival=arrival)
     assert statuses(seen) == {RequestStatus.OK: 12}
     assert [sample.request_index for sample in seen.samples] == list(range(12))
-    assert all(sample.output_token_count == 8 == sum(chunk.token_count for chunk in sample.chunks) for sample in seen.samples)
-    assert [sample.prompt_token_count for sample in seen.samples] == [request.prompt_token_count for request in plan.requests]
+    assert all(
+        sample.output_token_count == 8 == sum(chunk.token_count for chunk in sample.chunks)
+        for sample in seen.samples
+    )
+    assert [sample.prompt_token_count for sample in seen.samples] == [
+        request.prompt_token_count for request in plan.requests
+    ]
     assert seen.client_cpu_ns > 0
     for request, sample in zip(plan.requests, seen.samples, strict=True):
         if request.offset_ns is not None:
@@ -67,7 +77,9 @@ def test_every_planned_request_comes_back_in_plan_order(mock_server, arrival):
 def test_the_server_gets_the_planned_prompts(mock_server):
     mock_server.behave(FAST)
     plan, _ = play(mock_server, rounds=2)
-    assert {record["prompt_crc32"] for record in mock_server.truth()} == {prompt_crc32(r.prompt_token_ids) for r in plan.requests}
+    assert {record["prompt_crc32"] for record in mock_server.truth()} == {
+        prompt_crc32(r.prompt_token_ids) for r in plan.requests
+    }
 
 
 def test_a_closed_loop_keeps_its_concurrency(mock_server):
@@ -83,8 +95,12 @@ def test_a_trace_is_held_back_at_its_limit(mock_server, tmp_path):
     from k3perf.workload.trace import TraceRow, trace_text
     from tests.unit.workload.specs import trace_spec
 
-    (tmp_path / "t.jsonl").write_text(trace_text(TraceRow(0, 20, 8, (index,)) for index in range(6)))
-    plan = expand(trace_spec("t.jsonl", concurrency_limit=2), vocabulary_size=4096, trace_directory=tmp_path)
+    (tmp_path / "t.jsonl").write_text(
+        trace_text(TraceRow(0, 20, 8, (index,)) for index in range(6))
+    )
+    plan = expand(
+        trace_spec("t.jsonl", concurrency_limit=2), vocabulary_size=4096, trace_directory=tmp_path
+    )
     mock_server.behave(FAST)
     seen = run_round(plan, base_url=mock_server.base_url, model_name="mock")
     assert statuses(seen) == {RequestStatus.OK: 6}
@@ -93,7 +109,12 @@ def test_a_trace_is_held_back_at_its_limit(mock_server, tmp_path):
 
 def test_conversations_wait_and_quote_the_reply(mock_server):
     mock_server.behave(FAST)
-    plan, seen = play(mock_server, requests=4, arrival={"kind": "all_at_once"}, conversation={"turns": 2, "think_time_s": 0.05})
+    plan, seen = play(
+        mock_server,
+        requests=4,
+        arrival={"kind": "all_at_once"},
+        conversation={"turns": 2, "think_time_s": 0.05},
+    )
     assert statuses(seen) == {RequestStatus.OK: 4}
     for index in (1, 3):
         assert seen.samples[index].scheduled_ns == seen.samples[index - 1].end_ns + 50 * NS_PER_MS
@@ -104,8 +125,17 @@ def test_conversations_wait_and_quote_the_reply(mock_server):
 
 def test_a_failed_turn_does_not_end_its_conversation(mock_server):
     mock_server.behave(FAST.model_copy(update={"faults": (Fault(kind=FaultKind.CUT, every=100),)}))
-    _, seen = play(mock_server, requests=3, arrival={"kind": "closed_loop", "concurrency": 1}, conversation={"turns": 3})
-    assert [sample.status for sample in seen.samples] == [RequestStatus.CUT, RequestStatus.OK, RequestStatus.OK]
+    _, seen = play(
+        mock_server,
+        requests=3,
+        arrival={"kind": "closed_loop", "concurrency": 1},
+        conversation={"turns": 3},
+    )
+    assert [sample.status for sample in seen.samples] == [
+        RequestStatus.CUT,
+        RequestStatus.OK,
+        RequestStatus.OK,
+    ]
 
 
 def test_parallel_sampling_counts_all_sequences(mock_server):
@@ -142,14 +172,21 @@ def test_every_fault_is_tested():
 @pytest.mark.parametrize("kind", FaultKind)
 def test_faults_are_counted_by_kind_and_none_is_lost(mock_server, kind):
     mock_server.behave(FAST.model_copy(update={"faults": (Fault(kind=kind, every=3),)}))
-    # a busy machine delays any byte; only where a stall is to be seen may the limit be short
+    # a busy machine delays any byte; only where a stall is to be seen may the limit be
+    # short
     _, seen = play(mock_server, stall_timeout_s=0.4 if kind is FaultKind.STALL else 60)
     expected = Counter({RequestStatus.OK: 8})
     expected[FAULTS[kind]] += 4
     assert statuses(seen) == expected, [sample.detail for sample in seen.samples]
-    assert all(sample.output_token_count == 8 for sample in seen.samples if sample.status is RequestStatus.OK)
+    assert all(
+        sample.output_token_count == 8
+        for sample in seen.samples
+        if sample.status is RequestStatus.OK
+    )
     if FAULTS[kind] is not RequestStatus.OK:
-        assert all(sample.detail for sample in seen.samples if sample.status is not RequestStatus.OK)
+        assert all(
+            sample.detail for sample in seen.samples if sample.status is not RequestStatus.OK
+        )
 
 
 def test_a_request_that_takes_too_long_is_timed_out(mock_server):
@@ -187,7 +224,9 @@ def test_a_round_can_be_stopped(mock_server, process_count):
         plan,
         base_url=mock_server.base_url,
         model_name="mock",
-        stop=lambda: len(mock_server.truth()) == 4,  # asked until the server has what may be in flight
+        stop=lambda: (
+            len(mock_server.truth()) == 4
+        ),  # asked until the server has what may be in flight
         process_count=process_count,
     )
     assert seen.stopped
@@ -230,15 +269,23 @@ def test_several_endpoints_are_taken_in_turn(mock_server):
         _, seen = play(mock_server, urls=(mock_server.base_url, other.base_url))
         assert [len(mock_server.truth()), len(other.truth())] == [6, 6]
     assert statuses(seen) == {RequestStatus.OK: 12}
-    assert [(load.request_count, load.output_token_count) for load in seen.endpoints] == [(6, 48), (6, 48)]
+    assert [(load.request_count, load.output_token_count) for load in seen.endpoints] == [
+        (6, 48),
+        (6, 48),
+    ]
 
 
 def test_a_conversation_stays_on_its_endpoint(mock_server):
     mock_server.behave(FAST)
     with start_mock_server(FAST) as other:
-        _, seen = play(mock_server, urls=(mock_server.base_url, other.base_url), conversation={"turns": 2})
+        _, seen = play(
+            mock_server, urls=(mock_server.base_url, other.base_url), conversation={"turns": 2}
+        )
         assert [load.request_count for load in seen.endpoints] == [6, 6]
-        lengths = [sorted(record["prompt_token_count"] for record in server.truth()) for server in (mock_server, other)]
+        lengths = [
+            sorted(record["prompt_token_count"] for record in server.truth())
+            for server in (mock_server, other)
+        ]
     pairs = [sample.prompt_token_count for sample in seen.samples]
     assert lengths[0] == sorted(pairs[0:2] + pairs[4:6] + pairs[8:10])
 
@@ -251,26 +298,39 @@ def test_several_processes_lose_no_sample(mock_server):
     assert [sample.request_index for sample in seen.samples] == list(range(30))
     assert most_at_once(seen) <= 4
     assert seen.endpoints[0].request_count == 30
-    assert {record["prompt_crc32"] for record in mock_server.truth()} == {prompt_crc32(r.prompt_token_ids) for r in plan.requests}
+    assert {record["prompt_crc32"] for record in mock_server.truth()} == {
+        prompt_crc32(r.prompt_token_ids) for r in plan.requests
+    }
 
 
 def test_a_dead_client_process_is_an_error_not_a_short_round(mock_server, monkeypatch):
     monkeypatch.setattr("k3perf.load.processes.sys.executable", "/bin/false")
     with pytest.raises(MeasurementInvalid, match="client process"):
-        run_round(expand(small_spec(), vocabulary_size=4096), base_url=mock_server.base_url, model_name="mock", process_count=2)
+        run_round(
+            expand(small_spec(), vocabulary_size=4096),
+            base_url=mock_server.base_url,
+            model_name="mock",
+            process_count=2,
+        )
 
 
 def test_a_split_keeps_conversations_whole_and_shares_the_concurrency():
     plan = expand(small_spec(requests=10, conversation={"turns": 2}), vocabulary_size=4096)
     parts = split_plan(plan, 3)
     assert [part.concurrency for part in parts] == [2, 1, 1]
-    assert [[request.index for request in part.requests] for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5]]
+    assert [[request.index for request in part.requests] for part in parts] == [
+        [0, 1, 6, 7],
+        [2, 3, 8, 9],
+        [4, 5],
+    ]
     assert len(split_plan(plan, 9)) == 4
 
 
 def test_an_address_that_is_no_http_url_is_refused():
     with pytest.raises(UsageError, match="https://x"):
-        run_round(expand(small_spec(), vocabulary_size=4096), base_url="https://x", model_name="mock")
+        run_round(
+            expand(small_spec(), vocabulary_size=4096), base_url="https://x", model_name="mock"
+        )
 
 
 @pytest.fixture

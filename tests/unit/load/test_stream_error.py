@@ -1,4 +1,6 @@
-"""Errors inside a stream, in every form: status engine_error, the message word for word."""
+"""Errors inside a stream, in every form: status engine_error, the message word for
+word.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_every_form_keeps_its_message(data, message, after_tokens):
     assert message in sample.detail
 
 
-@pytest.mark.parametrize("data", [b"Internal Server Error", b'{"message":"gone"}', b'"gone"', b"[]", b'{"odd": 1}'])
+@pytest.mark.parametrize(
+    "data", [b"Internal Server Error", b'{"message":"gone"}', b'"gone"', b"[]", b'{"odd": 1}']
+)
 def test_an_event_of_the_type_error_is_one_whatever_its_data(data):
     whole = b"event: error\ndata: " + data + b"\n\n"
     sample = answer_then([b"%x\r\n%s\r\n" % (len(whole), whole)], after_tokens=1)
@@ -68,15 +72,26 @@ def test_an_event_of_the_type_error_is_one_whatever_its_data(data):
 def test_the_type_of_an_event_ends_with_it():
     named = b'event: message\ndata: {"choices":[]}\n\n'
     usual = event(chunk([1, 2, 3], usage=3))
-    assert decode(b"%x\r\n%s\r\n" % (len(named), named), usual, DONE + LAST).status is RequestStatus.OK
+    assert (
+        decode(b"%x\r\n%s\r\n" % (len(named), named), usual, DONE + LAST).status is RequestStatus.OK
+    )
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         {"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], "error": None},
-        {"choices": [], "usage": {"completion_tokens": 3}, "detail": None, "message": "not an error"},
-        {"choices": [{"index": 0, "finish_reason": "length"}], "type": "text_completion", "status": "ok"},
+        {
+            "choices": [],
+            "usage": {"completion_tokens": 3},
+            "detail": None,
+            "message": "not an error",
+        },
+        {
+            "choices": [{"index": 0, "finish_reason": "length"}],
+            "type": "text_completion",
+            "status": "ok",
+        },
         {"object": "text_completion", "choices": [{"text": "error: none"}]},
         {"id": "ping"},
     ],

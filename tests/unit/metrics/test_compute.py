@@ -27,7 +27,15 @@ from k3perf.records.samples import (
 MS = 1_000_000
 
 
-def sample(index=0, *, sent_ms=0, chunks=((20, 1), (30, 1), (40, 1)), status=RequestStatus.OK, prompt=10, sequences=1):
+def sample(
+    index=0,
+    *,
+    sent_ms=0,
+    chunks=((20, 1), (30, 1), (40, 1)),
+    status=RequestStatus.OK,
+    prompt=10,
+    sequences=1,
+):
     tokens = sum(count for _, count in chunks)
     return RequestSample(
         request_index=index,
@@ -84,9 +92,16 @@ def test_a_chunks_tokens_share_its_gap_equally():
 
 
 def test_failed_requests_are_excluded_by_status_and_never_dropped():
-    found = values(sample(), sample(1, status=RequestStatus.RESET), sample(2, status=RequestStatus.SHORT, chunks=((500, 1),)))
+    found = values(
+        sample(),
+        sample(1, status=RequestStatus.RESET),
+        sample(2, status=RequestStatus.SHORT, chunks=((500, 1),)),
+    )
     assert found["ttft_mean_ms"].value == 20
-    assert (found["ttft_mean_ms"].n, found["ttft_mean_ms"].excluded) == (1, {"reset": 1, "short": 1})
+    assert (found["ttft_mean_ms"].n, found["ttft_mean_ms"].excluded) == (
+        1,
+        {"reset": 1, "short": 1},
+    )
     assert found["requests_per_s"].value == pytest.approx(1 / 0.5)
     assert found["requests_per_s"].excluded == {"reset": 1, "short": 1}
     assert found["output_tokens_per_s"].value == pytest.approx(7 / 0.5)
@@ -94,7 +109,10 @@ def test_failed_requests_are_excluded_by_status_and_never_dropped():
 
 def test_a_single_token_has_no_time_per_token():
     found = values(sample(chunks=((20, 1),)))
-    assert (found["tpot_mean_ms"].value, found["tpot_mean_ms"].excluded) == (None, {"single_token": 1})
+    assert (found["tpot_mean_ms"].value, found["tpot_mean_ms"].excluded) == (
+        None,
+        {"single_token": 1},
+    )
     assert found["itl_p50_ms"].value is None
     assert found["e2e_mean_ms"].value == 20
 
@@ -121,14 +139,18 @@ def test_goodput_needs_both_bounds():
     assert found.value == pytest.approx(1 / 0.04)
     assert values(good)["goodput_requests_per_s"].value is None
     exactly = ServiceLevel(ttft_ms=20, tpot_ms=10)
-    assert values(good, service_level=exactly)["goodput_requests_per_s"].value == pytest.approx(1 / 0.04)
+    assert values(good, service_level=exactly)["goodput_requests_per_s"].value == pytest.approx(
+        1 / 0.04
+    )
 
 
 def test_the_prefix_hit_ratio_is_the_servers():
     hits, queries = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
     assert values(sample(), counters={hits: 30.0, queries: 40.0})["prefix_hit_ratio"].value == 0.75
     assert values(sample(), counters={hits: 0.0, queries: 40.0})["prefix_hit_ratio"].value == 0
-    assert values(sample(), counters={hits: 0.0, queries: 0.0})["prefix_hit_ratio"].excluded == {"nothing_asked": 1}
+    assert values(sample(), counters={hits: 0.0, queries: 0.0})["prefix_hit_ratio"].excluded == {
+        "nothing_asked": 1
+    }
     assert values(sample())["prefix_hit_ratio"].excluded == {"no_counter": 1}
 
 
@@ -136,8 +158,13 @@ def test_energy_is_summed_over_devices_and_unknown_with_one_of_them():
     def reading(value):
         return TelemetryReading("energy_j", value, "NVML")
 
-    assert values(sample(), telemetry=(reading(6.0), reading(3.0)))["energy_per_output_token_j"].value == 3
-    assert values(sample(), telemetry=(reading(6.0), reading(None)))["energy_per_output_token_j"].excluded == {"unreadable": 1}
+    assert (
+        values(sample(), telemetry=(reading(6.0), reading(3.0)))["energy_per_output_token_j"].value
+        == 3
+    )
+    assert values(sample(), telemetry=(reading(6.0), reading(None)))[
+        "energy_per_output_token_j"
+    ].excluded == {"unreadable": 1}
     assert values(sample())["energy_per_output_token_j"].value is None
 
 
@@ -154,7 +181,10 @@ def session(**fields):
         "identity": identity,
         "resolved_config": {"block_size": 16},
         "stages": (StageTiming("import", 2.0), StageTiming("load", 3.5)),
-        "memory": (RankMemory(0, weights_bytes=100, kv_cache_bytes=800), RankMemory(1, weights_bytes=120, kv_cache_bytes=640)),
+        "memory": (
+            RankMemory(0, weights_bytes=100, kv_cache_bytes=800),
+            RankMemory(1, weights_bytes=120, kv_cache_bytes=640),
+        ),
         "rounds": (),
         "kv_capacity_tokens": 200,
         "kv_max_concurrency_ratio": 4.5,
@@ -175,19 +205,29 @@ def test_session_values_are_those_of_the_worst_rank():
 def test_a_rank_that_cannot_tell_leaves_the_worst_unknown():
     blind = session(memory=(RankMemory(0, weights_bytes=100), RankMemory(1)))
     found = session_metrics(blind).values
-    assert (found["weights_bytes"].value, found["weights_bytes"].excluded) == (None, {"rank_without_it": 1})
+    assert (found["weights_bytes"].value, found["weights_bytes"].excluded) == (
+        None,
+        {"rank_without_it": 1},
+    )
     assert found["kv_bytes_per_token"].value is None
-    assert session_metrics(session(memory=())).values["weights_bytes"].excluded == {"no_rank_seen": 1}
+    assert session_metrics(session(memory=())).values["weights_bytes"].excluded == {
+        "no_rank_seen": 1
+    }
 
 
 START_UPS = ("startup_cold_s", "startup_warm_s", "startup_uncompiled_s")
 
 
-@pytest.mark.parametrize(("warm", "times_s"), [(False, (5.5, None, None)), (True, (None, 5.5, None)), (None, (None, None, 5.5))])
+@pytest.mark.parametrize(
+    ("warm", "times_s"),
+    [(False, (5.5, None, None)), (True, (None, 5.5, None)), (None, (None, None, 5.5))],
+)
 def test_start_up_goes_under_the_cache_state_it_had(warm, times_s):
     found = session_metrics(session(compile_cache_warm=warm)).values
     assert tuple(found[name].value for name in START_UPS) == times_s
-    assert [found[name].excluded for name in START_UPS if found[name].value is None] == [{"other_cache_state": 1}] * 2
+    assert [found[name].excluded for name in START_UPS if found[name].value is None] == [
+        {"other_cache_state": 1}
+    ] * 2
 
 
 @pytest.mark.parametrize("warm", [True, False, None])
@@ -201,13 +241,25 @@ def test_a_round_keeps_its_duration_and_what_was_read_meanwhile():
     clock = TelemetryReading("sm_clock_min_mhz", 1590.0, "NVML device 0")
     measured = replace(record(sample()), start_ns=100, end_ns=2_000_000_100, telemetry=(clock,))
     found = session_metrics(session(rounds=(measured,), started_at_utc="2026-11-30T03:49:29Z"))
-    assert (found.started_at_utc, found.rounds[0].duration_s, found.rounds[0].readings) == ("2026-11-30T03:49:29Z", 2.0, (clock,))
+    assert (found.started_at_utc, found.rounds[0].duration_s, found.rounds[0].readings) == (
+        "2026-11-30T03:49:29Z",
+        2.0,
+        (clock,),
+    )
     counted = replace(measured, counters={"process_cpu_seconds_total": 0.66})
-    assert round_metrics(counted).readings == (clock, TelemetryReading("server_cpu_s", 0.66, "process_cpu_seconds_total"))
+    assert round_metrics(counted).readings == (
+        clock,
+        TelemetryReading("server_cpu_s", 0.66, "process_cpu_seconds_total"),
+    )
 
 
 def test_peak_resident_memory_is_the_sessions_and_unknown_when_it_was_not_seen():
-    assert session_metrics(session(engine_peak_resident_bytes=700)).values["engine_peak_rss_bytes"].value == 700
+    assert (
+        session_metrics(session(engine_peak_resident_bytes=700))
+        .values["engine_peak_rss_bytes"]
+        .value
+        == 700
+    )
     blind = session_metrics(session()).values["engine_peak_rss_bytes"]
     assert (blind.value, blind.excluded) == (None, {"not_offered": 1})
 
@@ -215,7 +267,9 @@ def test_peak_resident_memory_is_the_sessions_and_unknown_when_it_was_not_seen()
 def test_only_measured_rounds_are_kept_in_order_with_their_reasons():
     reason = InvalidReason("clock", "slow")
     rounds = (
-        replace(record(sample()), round_index=2, start_ns=300, pair_index=1, invalid_reasons=(reason,)),
+        replace(
+            record(sample()), round_index=2, start_ns=300, pair_index=1, invalid_reasons=(reason,)
+        ),
         replace(record(sample()), round_index=1, start_ns=200),
         replace(record(sample()), round_index=0, start_ns=100, kind=RoundKind.WARM_UP),
     )
@@ -223,10 +277,18 @@ def test_only_measured_rounds_are_kept_in_order_with_their_reasons():
     assert [entry.round_index for entry in found.rounds] == [1, 2]
     assert found.rounds[1].invalid_reasons == (reason,)
     assert found.rounds[1].values["ttft_mean_ms"].value == 20
-    assert (found.rounds[1].pair_index, found.pair_id, found.resolved_config) == (1, "p", {"block_size": 16})
+    assert (found.rounds[1].pair_index, found.pair_id, found.resolved_config) == (
+        1,
+        "p",
+        {"block_size": 16},
+    )
 
 
 def test_every_declared_metric_is_computed_and_no_other():
     computed = session_metrics(session(rounds=(record(sample()),)))
-    assert set(computed.values) == {metric.name for metric in METRIC_TABLE if metric.scope is Scope.SESSION}
-    assert set(computed.rounds[0].values) == {metric.name for metric in METRIC_TABLE if metric.scope is Scope.ROUND}
+    assert set(computed.values) == {
+        metric.name for metric in METRIC_TABLE if metric.scope is Scope.SESSION
+    }
+    assert set(computed.rounds[0].values) == {
+        metric.name for metric in METRIC_TABLE if metric.scope is Scope.ROUND
+    }

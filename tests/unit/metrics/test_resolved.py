@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from k3perf.metrics.resolved import ABSENT, MissingSectionError, capacity_values, describe, difference, forced_by, resolved_config
+from k3perf.metrics.resolved import (
+    ABSENT,
+    MissingSectionError,
+    capacity_values,
+    describe,
+    difference,
+    forced_by,
+    resolved_config,
+)
 
-RECORDED = json.loads((Path(__file__).parent / "server_info_0_32_0_cpu.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(
+    (Path(__file__).parent / "server_info_0_32_0_cpu.json").read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture
@@ -98,7 +108,9 @@ def test_a_key_that_a_release_adds_or_drops_is_a_difference(info: dict[str, Any]
 
 
 def test_the_workers_own_versions_win(info: dict[str, Any]) -> None:
-    seen = resolved_config(info, {"vllm_version": "9.9", "flashinfer_version": "0.6", "torch_version": None})
+    seen = resolved_config(
+        info, {"vllm_version": "9.9", "flashinfer_version": "0.6", "torch_version": None}
+    )
     assert seen["version.vllm"] == "9.9"
     assert seen["version.flashinfer"] == "0.6"
     assert seen["version.torch"] == "2.13.0+cpu"
@@ -116,7 +128,9 @@ def test_capacity_is_the_engines_own_account(info: dict[str, Any]) -> None:
     assert capacity_values(info)["kv_capacity_tokens"] is None
 
 
-@pytest.mark.parametrize("broken", [{}, {"vllm_config": "text"}, {"vllm_config": {"cache_config": {}}}])
+@pytest.mark.parametrize(
+    "broken", [{}, {"vllm_config": "text"}, {"vllm_config": {"cache_config": {}}}]
+)
 def test_another_layout_is_an_error_and_no_empty_result(broken: dict[str, Any]) -> None:
     with pytest.raises(MissingSectionError):
         resolved_config(broken)

@@ -1,4 +1,6 @@
-"""Validity rules: each broken by one reading and kept by its neighbour; lost sight is a reason, absent hardware is none."""
+"""Validity rules: each broken by one reading and kept by its neighbour; lost sight is a
+reason, absent hardware is none.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ DEFAULT = ValidityRules()
 
 
 def broken(*samples, rules=DEFAULT, **fields):
-    return [reason.rule for reason in judge_round(record(*(samples or (sample(),)), **fields), rules)]
+    return [
+        reason.rule for reason in judge_round(record(*(samples or (sample(),)), **fields), rules)
+    ]
 
 
 def reading(name, value, source="nvml"):
@@ -77,7 +81,12 @@ def test_readings_that_must_be_seen(name, bad, good, rule):
 
 @pytest.mark.parametrize(
     ("name", "bad", "good"),
-    [("steal_ratio", 0.03, 0.02), ("foreign_cpu_ratio", 0.11, 0.1), ("swap_used_bytes", 1, 0), ("clock_jump_ms", 51, 50)],
+    [
+        ("steal_ratio", 0.03, 0.02),
+        ("foreign_cpu_ratio", 0.11, 0.1),
+        ("swap_used_bytes", 1, 0),
+        ("clock_jump_ms", 51, 50),
+    ],
 )
 def test_readings_that_may_be_missing(name, bad, good):
     assert broken(telemetry=(reading(name, bad),)) == [name]
@@ -89,18 +98,33 @@ def test_of_several_devices_the_worst_counts():
     throttled = (reading("throttle_reasons_bits", 0x4), reading("throttle_reasons_bits", 0x8))
     assert broken(telemetry=throttled) == ["harmful_throttle_bits"]
     rules = ValidityRules.for_target({"sm_clock_min_mhz": 1500})
-    assert broken(rules=rules, telemetry=(reading("sm_clock_min_mhz", 1900), reading("sm_clock_min_mhz", 1400))) == ["sm_clock_min_mhz"]
-    assert broken(rules=rules, telemetry=(reading("sm_clock_min_mhz", 1900), reading("sm_clock_min_mhz", 1500))) == []
+    assert broken(
+        rules=rules,
+        telemetry=(reading("sm_clock_min_mhz", 1900), reading("sm_clock_min_mhz", 1400)),
+    ) == ["sm_clock_min_mhz"]
+    assert (
+        broken(
+            rules=rules,
+            telemetry=(reading("sm_clock_min_mhz", 1900), reading("sm_clock_min_mhz", 1500)),
+        )
+        == []
+    )
 
 
 def test_limits_are_off_until_a_target_sets_them_and_only_known_rules_can_be_set():
     hungry = (reading("power_mean_w", 900), reading("psi_cpu_some_ratio", 0.9))
     assert broken(telemetry=hungry) == []
-    assert broken(rules=ValidityRules.for_target({"power_mean_w": 800, "psi_cpu_some_ratio": 0.5}), telemetry=hungry) == [
+    assert broken(
+        rules=ValidityRules.for_target({"power_mean_w": 800, "psi_cpu_some_ratio": 0.5}),
+        telemetry=hungry,
+    ) == [
         "power_mean_w",
         "psi_cpu_some_ratio",
     ]
-    assert ValidityRules.for_target({"valid_rounds_count": 4}).session_limits == {**SESSION_RULES, "valid_rounds_count": 4}
+    assert ValidityRules.for_target({"valid_rounds_count": 4}).session_limits == {
+        **SESSION_RULES,
+        "valid_rounds_count": 4,
+    }
     with pytest.raises(UnknownNameError, match="temprature"):
         ValidityRules.for_target({"temprature": 1})
 
@@ -113,17 +137,30 @@ def test_the_servers_counters_and_the_clients_lag():
 
 @pytest.mark.parametrize(
     ("server_s", "count", "expected"),
-    [(0.1, 1, ["ttft_disagreement_ratio"]), (0.015, 1, []), (0.0, 1, []), (0.1, 0, []), (0.032, 1, ["ttft_disagreement_ratio"])],
+    [
+        (0.1, 1, ["ttft_disagreement_ratio"]),
+        (0.015, 1, []),
+        (0.0, 1, []),
+        (0.1, 0, []),
+        (0.032, 1, ["ttft_disagreement_ratio"]),
+    ],
 )
 def test_client_and_server_must_agree_on_the_first_token(server_s, count, expected):
-    """The client saw 20 ms. A difference under 10 ms is none, and a server that counted nothing cannot disagree."""
-    counters = {"vllm:time_to_first_token_seconds_sum": server_s, "vllm:time_to_first_token_seconds_count": float(count)}
+    """The client saw 20 ms. A difference under 10 ms is none, and a server that counted
+    nothing cannot disagree.
+    """
+    counters = {
+        "vllm:time_to_first_token_seconds_sum": server_s,
+        "vllm:time_to_first_token_seconds_count": float(count),
+    }
     assert broken(counters=counters) == expected
     assert broken(sample(chunks=()), counters=counters) == []
 
 
 def test_the_reason_tells_reading_and_limit():
-    reason = judge_round(record(sample(), telemetry=(reading("temperature_max_c", 91),)), DEFAULT)[0]
+    reason = judge_round(record(sample(), telemetry=(reading("temperature_max_c", 91),)), DEFAULT)[
+        0
+    ]
     assert (reason.reading, reason.limit) == (91, 87.0)
     assert reason.text == "the device was too hot: 91 degrees C, at most 87 allowed (nvml)"
     assert len({rule.name for rule in ROUND_RULES}) == len(ROUND_RULES)
@@ -140,10 +177,13 @@ SPOILED = (InvalidReason("preemptions", "requests were preempted: 3"),)
 def test_counters_that_are_missing_tell_the_next_step_and_taking_it_ends_the_reason():
     missing = (reading(UNCOUNTED_READING, 1, "/metrics lacks vllm:num_preemptions_total"),)
     (reason,) = judge_round(record(sample(), telemetry=missing), DEFAULT)
-    assert reason.text == (
-        "the server does not count what the round is held against: 1 of the needed counters, at most 0 allowed (/metrics lacks "
-        "vllm:num_preemptions_total). This vLLM may name them differently: put its names in place of the old ones in "
-        "src/k3perf/metrics/validity.py (NEEDED_COUNTERS), or set `validity: {server_counters: 1}` in the target to measure without them"
+    assert (
+        reason.text
+        == "the server does not count what the round is held against: 1 of the needed counters, at"
+        " most 0 allowed (/metrics lacks vllm:num_preemptions_total). This vLLM may name them"
+        " differently: put its names in place of the old ones in src/k3perf/metrics/validity.py"
+        " (NEEDED_COUNTERS), or set `validity: {server_counters: 1}` in the target to measure"
+        " without them"
     )
     assert broken(rules=ValidityRules.for_target({"server_counters": 1}), telemetry=missing) == []
 
@@ -155,7 +195,9 @@ def test_a_session_needs_valid_measured_rounds():
     assert (reason.rule, reason.reading, reason.limit) == ("valid_rounds_count", 0.0, 1)
     assert "0 of 1 measured" in reason.text
     assert "broken: preemptions" in reason.text
-    assert reason.text.endswith("; last: requests were preempted: 3"), "the reading is told, not the rule alone"
+    assert reason.text.endswith("; last: requests were preempted: 3"), (
+        "the reading is told, not the rule alone"
+    )
     (empty,) = judge_session(session(rounds=()), DEFAULT)
     assert "broken" not in empty.text
     assert judge_session(session(rounds=measured(40)), DEFAULT) == ()

@@ -1,4 +1,6 @@
-"""Objects that look like torch tensors, modules and vLLM workers as far as the probe looks at them; no torch needed."""
+"""Objects that look like torch tensors, modules and vLLM workers as far as the probe
+looks at them; no torch needed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class FakeStorage:
 class FakeTensor:
     device = "cpu"
 
-    def __init__(self, size_bytes: int, *, storage: FakeStorage | None = None, width: int = 2) -> None:
+    def __init__(
+        self, size_bytes: int, *, storage: FakeStorage | None = None, width: int = 2
+    ) -> None:
         self.storage = storage or FakeStorage(size_bytes)
         self.size_bytes = size_bytes
         self.width = width
@@ -66,9 +70,13 @@ class FakeModule:
 
 
 class FakeModel:
-    def __init__(self, parameters: list[FakeTensor], buffers: list[FakeTensor] | None = None) -> None:
+    def __init__(
+        self, parameters: list[FakeTensor], buffers: list[FakeTensor] | None = None
+    ) -> None:
         self._parameters = parameters
-        self._buffers: dict[str, FakeTensor] = {str(number): tensor for number, tensor in enumerate(buffers or [])}
+        self._buffers: dict[str, FakeTensor] = {
+            str(number): tensor for number, tensor in enumerate(buffers or [])
+        }
         self.children: dict[str, FakeModule] = {}
 
     def parameters(self) -> list[FakeTensor]:
@@ -114,7 +122,10 @@ class FakeWorker(ProbeExtension):
         self.rank = 3
         self.device = FakeDevice()
         self.vllm_config = FakeConfig(async_scheduling=False)
-        self.model_runner = FakeRunner(model or FakeModel([FakeTensor(100)]), [FakeTensor(64)] if kv_caches is None else kv_caches)
+        self.model_runner = FakeRunner(
+            model or FakeModel([FakeTensor(100)]),
+            [FakeTensor(64)] if kv_caches is None else kv_caches,
+        )
         self.calls: list[str] = []
 
     def execute_model(self, scheduled: object) -> str:

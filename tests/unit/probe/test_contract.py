@@ -26,7 +26,9 @@ class Worker(Runner):
 
 
 def test_names_on_the_class_assigned_to_self_or_annotated_are_found() -> None:
-    assert list(broken((Relied(THIS, "Worker", ("get_model", "kv_caches", "declared"), "x"),))) == []
+    assert (
+        list(broken((Relied(THIS, "Worker", ("get_model", "kv_caches", "declared"), "x"),))) == []
+    )
 
 
 def test_a_moved_name_is_told_with_what_it_was_for() -> None:
@@ -55,7 +57,13 @@ def test_every_public_name_of_the_extension_is_prefixed() -> None:
 
 def test_every_engine_memory_part_is_in_the_contract() -> None:
     told = " ".join(relied.needed_for for relied in RELIED_ON)
-    for part in ("weights_bytes", "kv_cache_bytes", "peak_activation_bytes", "graph_pool_bytes", "graph_pool_estimate_bytes"):
+    for part in (
+        "weights_bytes",
+        "kv_cache_bytes",
+        "peak_activation_bytes",
+        "graph_pool_bytes",
+        "graph_pool_estimate_bytes",
+    ):
         assert part in told
 
 
@@ -63,12 +71,18 @@ def test_the_probe_loads_with_the_standard_library_alone() -> None:
     import subprocess
 
     code = (
-        "import sys; import k3perf_probe.worker_extension, k3perf_probe.contract; "
-        "print(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)"
-        " - {'k3perf_probe', '__main__', 'sitecustomize', '__editable___k3perf_0_1_0_finder'}))"
+        "import sys; import k3perf_probe.worker_extension, k3perf_probe.contract;"
+        " print(sorted({name.partition('.')[0] for name in sys.modules} -"
+        " set(sys.stdlib_module_names) - {'k3perf_probe', '__main__', 'sitecustomize',"
+        " '__editable___k3perf_0_1_0_finder'}))"
     )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", f"sys=__import__('sys'); sys.path.insert(0, {_source()!r}); {code}"],
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            f"sys=__import__('sys'); sys.path.insert(0, {_source()!r}); {code}",
+        ],
         capture_output=True,
         text=True,
         check=True,

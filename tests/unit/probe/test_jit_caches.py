@@ -1,5 +1,5 @@
-"""What compilers leave on disk: found below every folder that the worker's environment names,
-dated, and nothing else.
+"""What compilers leave on disk: found below every folder that the worker's environment
+names, dated, and nothing else.
 """
 
 from __future__ import annotations
@@ -86,7 +86,16 @@ def test_two_compiles_are_two(home: Path) -> None:
 
 @pytest.mark.parametrize(
     "default",
-    [".triton/cache", ".cache/vllm", ".deep_gemm", ".cache/flashinfer", ".tilelang/cache", ".cache/tvm-ffi", ".nv/ComputeCache", ".aiter"],
+    [
+        ".triton/cache",
+        ".cache/vllm",
+        ".deep_gemm",
+        ".cache/flashinfer",
+        ".tilelang/cache",
+        ".cache/tvm-ffi",
+        ".nv/ComputeCache",
+        ".aiter",
+    ],
 )
 def test_where_no_variable_says_otherwise_the_libraries_own_places_are_looked_at(
     home: Path, default: str, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +118,15 @@ def test_a_kernel_written_aside_and_renamed_counts(home: Path) -> None:
 
 def test_what_a_look_up_leaves_is_no_kernel(home: Path) -> None:
     since_ns = time.time_ns()
-    for name in ("a.lock", ".lock", "flashinfer_jit.log", "x.pyc", "locks/k", "__pycache__/k.so", "usage_stats.json"):
+    for name in (
+        "a.lock",
+        ".lock",
+        "flashinfer_jit.log",
+        "x.pyc",
+        "locks/k",
+        "__pycache__/k.so",
+        "usage_stats.json",
+    ):
         kernel(home / "triton" / name)
     assert new(since_ns)["new_count"] == 0
 
@@ -125,7 +142,9 @@ def test_a_folder_that_is_not_there_is_empty(home: Path, monkeypatch: pytest.Mon
     assert new(time.time_ns())["problem"] == ""
 
 
-def test_a_folder_that_cannot_be_read_is_a_problem(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_a_problem(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scan = os.scandir
 
     def refusing(place: str) -> object:
@@ -156,7 +175,9 @@ def test_the_clock_of_another_host_is_allowed_for(home: Path) -> None:
     assert answer["new_count"] == 1
 
 
-def test_a_folder_inside_another_is_walked_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_inside_another_is_walked_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DG_JIT_CACHE_DIR", str(home / "vllm" / "old"))
     assert str(home / "vllm" / "old") not in jit_caches.cache_folders()
     assert str(home / "vllm") in jit_caches.cache_folders()
@@ -170,6 +191,8 @@ def test_the_engine_s_own_cache_directory_is_looked_at(home: Path) -> None:
 
 
 def test_the_extension_leaves_its_answer_and_takes_numbers_as_text(home: Path) -> None:
-    answer = FakeWorker().k3perf_new_compiled_files(str(time.time_ns()), str(time.time_ns()), str(home))
+    answer = FakeWorker().k3perf_new_compiled_files(
+        str(time.time_ns()), str(time.time_ns()), str(home)
+    )
     assert json.loads((home / "3.json").read_text()) == answer
     assert answer["rank"] == 3

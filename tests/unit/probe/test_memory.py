@@ -7,18 +7,34 @@ import pytest
 
 from k3perf.telemetry.server import rank_memory
 from k3perf_probe.memory import MEMORY_FIELDS
-from tests.unit.probe.fakes import FakeHandler, FakeModel, FakeModule, FakeRunner, FakeStorage, FakeTensor, FakeWorker, packed
+from tests.unit.probe.fakes import (
+    FakeHandler,
+    FakeModel,
+    FakeModule,
+    FakeRunner,
+    FakeStorage,
+    FakeTensor,
+    FakeWorker,
+    packed,
+)
 
 
 def test_every_storage_counts_once() -> None:
     tied = FakeStorage(1000)
-    model = FakeModel([FakeTensor(1000, storage=tied), FakeTensor(1000, storage=tied), FakeTensor(50)], [FakeTensor(7)])
+    model = FakeModel(
+        [FakeTensor(1000, storage=tied), FakeTensor(1000, storage=tied), FakeTensor(50)],
+        [FakeTensor(7)],
+    )
     assert FakeWorker(model).k3perf_memory()["weights_bytes"] == 1057
 
 
 def test_hybrid_layers_share_cache_storage() -> None:
     pool = FakeStorage(4096)
-    caches = [FakeTensor(10, storage=pool), [FakeTensor(20, storage=pool), FakeTensor(30, storage=pool)], {"a": FakeTensor(8)}]
+    caches = [
+        FakeTensor(10, storage=pool),
+        [FakeTensor(20, storage=pool), FakeTensor(30, storage=pool)],
+        {"a": FakeTensor(8)},
+    ]
     assert FakeWorker(kv_caches=caches).k3perf_memory()["kv_cache_bytes"] == 4104
 
 
@@ -65,9 +81,13 @@ def test_an_empty_cache_is_absent_not_zero() -> None:
 
 def test_what_a_cpu_does_not_offer_is_absent() -> None:
     seen = FakeWorker().k3perf_memory()
-    assert {"peak_allocated_bytes", "graph_pool_bytes", "device_used_bytes", "non_torch_bytes", "peak_activation_bytes"} <= set(
-        seen["absent"]
-    )
+    assert {
+        "peak_allocated_bytes",
+        "graph_pool_bytes",
+        "device_used_bytes",
+        "non_torch_bytes",
+        "peak_activation_bytes",
+    } <= set(seen["absent"])
     assert all(seen[name] is None for name in seen["absent"])
 
 
@@ -95,7 +115,9 @@ def test_the_resident_peak_is_restarted() -> None:
 
 
 def test_held_weights_and_host_pages_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k3perf_probe.holding._tensor", lambda _, size_bytes: FakeTensor(size_bytes, width=1))
+    monkeypatch.setattr(
+        "k3perf_probe.holding._tensor", lambda _, size_bytes: FakeTensor(size_bytes, width=1)
+    )
     worker = FakeWorker()
     worker.k3perf_hold_bytes("weights", "1000")
     assert worker.k3perf_memory()["weights_bytes"] == 1100
@@ -117,7 +139,10 @@ def test_memory_can_be_held_on_one_rank_alone() -> None:
     assert worker.k3perf_hold_bytes("host", 0, 3)["held"]["host"] == 0
 
 
-@pytest.mark.parametrize(("kind", "size_bytes", "message"), [("gpu", 1, "kind 'gpu' is unknown"), ("host", -1, "size_bytes is -1")])
+@pytest.mark.parametrize(
+    ("kind", "size_bytes", "message"),
+    [("gpu", 1, "kind 'gpu' is unknown"), ("host", -1, "size_bytes is -1")],
+)
 def test_bad_holds_are_refused(kind: str, size_bytes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FakeWorker().k3perf_hold_bytes(kind, size_bytes)

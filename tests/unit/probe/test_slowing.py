@@ -8,7 +8,9 @@ from tests.unit.probe.fakes import FakeWorker
 
 
 class Clock:
-    """A clock that only sleeping moves; ``overshoot_ns`` is what every sleep takes too long."""
+    """A clock that only sleeping moves; ``overshoot_ns`` is what every sleep takes too
+    long.
+    """
 
     def __init__(self, overshoot_ns: int = 0) -> None:
         self.ns = 0
@@ -28,7 +30,9 @@ def delay(ratio: float, clock: Clock) -> HostDelay:
 
 
 @pytest.mark.parametrize("overshoot_ns", [0, 60_000, 500_000])
-@pytest.mark.parametrize("durations", [[10_000_000] * 50, [300_000] * 800, [1_000_000, 90_000_000, 20_000] * 40])
+@pytest.mark.parametrize(
+    "durations", [[10_000_000] * 50, [300_000] * 800, [1_000_000, 90_000_000, 20_000] * 40]
+)
 def test_the_share_is_exact_on_average(overshoot_ns: int, durations: list[int]) -> None:
     clock = Clock(overshoot_ns)
     host = delay(0.1, clock)
@@ -49,9 +53,13 @@ def test_what_is_too_short_to_sleep_is_carried_over() -> None:
     assert clock.sleeps == [pytest.approx(89_100e-9)]
 
 
-def test_both_parts_of_a_step_are_slowed_and_their_results_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_parts_of_a_step_are_slowed_and_their_results_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slowed: list[int] = []
-    monkeypatch.setattr(slowing.HostDelay, "after", lambda _, duration_ns: slowed.append(duration_ns))
+    monkeypatch.setattr(
+        slowing.HostDelay, "after", lambda _, duration_ns: slowed.append(duration_ns)
+    )
     worker = FakeWorker()
     assert worker.k3perf_slow_down("15") == {"rank": 3, "percent": 15.0, "how": "host"}
     assert worker.execute_model("batch") == "ran batch"
@@ -74,7 +82,9 @@ def test_setting_it_twice_does_not_add_up_and_zero_ends_it() -> None:
 
 
 def test_a_step_really_takes_longer() -> None:
-    """On the wall clock, with steps long enough that the machine's own noise is small beside them."""
+    """On the wall clock, with steps long enough that the machine's own noise is small
+    beside them.
+    """
     import time
 
     worker = FakeWorker()

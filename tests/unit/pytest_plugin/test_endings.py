@@ -6,25 +6,54 @@ import itertools
 
 import pytest
 
-from k3perf.errors import ConfigDrift, ExitStatus, K3PerfError, MeasurementInvalid, UsageError, explain
-from k3perf.records.outcome import Outcome
+from k3perf.errors import (
+    ConfigDrift,
+    ExitStatus,
+    K3PerfError,
+    MeasurementInvalid,
+    UsageError,
+    explain,
+)
 from k3perf.pytest_plugin.endings import ORDER, Endings
+from k3perf.records.outcome import Outcome
 
 OF_PYTEST = [*range(7), 77]
-FAILURES = [None, ExitStatus.USAGE, ExitStatus.INTERNAL_ERROR, ExitStatus.INVALID, ExitStatus.CONFIG_DRIFT]
+FAILURES = [
+    None,
+    ExitStatus.USAGE,
+    ExitStatus.INTERNAL_ERROR,
+    ExitStatus.INVALID,
+    ExitStatus.CONFIG_DRIFT,
+]
 
 
-def ending(outcome: Outcome | None, failure: ExitStatus | None, *, interrupted: bool, strict: bool) -> Endings:
+def ending(
+    outcome: Outcome | None, failure: ExitStatus | None, *, interrupted: bool, strict: bool
+) -> Endings:
     checked = [Outcome.PASS] if outcome is None else [outcome, Outcome.PASS]
-    return Endings(strict, checked, failures=[] if failure is None else [failure], interrupted=interrupted)
+    return Endings(
+        strict, checked, failures=[] if failure is None else [failure], interrupted=interrupted
+    )
 
 
 @pytest.mark.parametrize("of_pytest", OF_PYTEST)
-def test_status_1_is_a_proven_regression_and_a_proven_regression_is_status_1(of_pytest: int) -> None:
-    for outcome, failure, interrupted, strict in itertools.product([None, *Outcome], FAILURES, (False, True), (False, True)):
+def test_status_1_is_a_proven_regression_and_a_proven_regression_is_status_1(
+    of_pytest: int,
+) -> None:
+    for outcome, failure, interrupted, strict in itertools.product(
+        [None, *Outcome], FAILURES, (False, True), (False, True)
+    ):
         status = ending(outcome, failure, interrupted=interrupted, strict=strict).status(of_pytest)
-        assert (status == ExitStatus.REGRESSED) == (outcome is Outcome.REGRESSED), (outcome, failure, interrupted)
-        failed = failure is not None or interrupted or outcome not in (None, Outcome.PASS, Outcome.IMPROVED, Outcome.INCONCLUSIVE)
+        assert (status == ExitStatus.REGRESSED) == (outcome is Outcome.REGRESSED), (
+            outcome,
+            failure,
+            interrupted,
+        )
+        failed = (
+            failure is not None
+            or interrupted
+            or outcome not in (None, Outcome.PASS, Outcome.IMPROVED, Outcome.INCONCLUSIVE)
+        )
         assert status or not (failed or of_pytest), "a failure is never status 0"
 
 
@@ -38,19 +67,27 @@ def test_the_first_of_the_order_is_the_runs() -> None:
     }
     for first, second in itertools.combinations(ORDER, 2):
         checked = [outcomes[status] for status in (second, first) if status in outcomes]
-        failures = [status for status in (second, first) if status in (ExitStatus.USAGE, ExitStatus.INTERNAL_ERROR)]
+        failures = [
+            status
+            for status in (second, first)
+            if status in (ExitStatus.USAGE, ExitStatus.INTERNAL_ERROR)
+        ]
         interrupted = ExitStatus.INTERRUPTED in (first, second)
         # two verdicts are joined by the gate's own order
         if first in outcomes and second in outcomes and second is ExitStatus.INCONCLUSIVE:
             continue
-        assert Endings(True, checked, failures=failures, interrupted=interrupted).status(1) == first, (first, second)
+        assert (
+            Endings(True, checked, failures=failures, interrupted=interrupted).status(1) == first
+        ), (first, second)
 
 
 @pytest.mark.parametrize(
     ("of_pytest", "status"),
     [(0, 0), (1, 3), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (10, 10), (77, 77)],
 )
-def test_where_nothing_was_checked_pytests_own_word_holds_but_for_1(of_pytest: int, status: int) -> None:
+def test_where_nothing_was_checked_pytests_own_word_holds_but_for_1(
+    of_pytest: int, status: int
+) -> None:
     assert Endings().status(of_pytest) == status
 
 
@@ -72,7 +109,9 @@ class Own(K3PerfError):
         (BrokenPipeError(), 2),
     ],
 )
-def test_an_error_at_the_very_end(error: BaseException, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_at_the_very_end(
+    error: BaseException, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert Endings().escaped(error) == status
     assert Endings(checked=[Outcome.REGRESSED]).escaped(error) == ExitStatus.REGRESSED
     told = capsys.readouterr().err
@@ -83,7 +122,9 @@ def test_every_error_class_has_a_documented_status_that_is_not_1() -> None:
     import k3perf.engine.bundle.wheels  # noqa: F401 - has a class of its own
 
     def below(kind: type[K3PerfError]) -> set[type[K3PerfError]]:
-        return {kind}.union(*(below(sub) for sub in kind.__subclasses__() if sub.__module__.startswith("k3perf")))
+        return {kind}.union(
+            *(below(sub) for sub in kind.__subclasses__() if sub.__module__.startswith("k3perf"))
+        )
 
     for kind in below(K3PerfError):
         assert kind.exit_status in set(ExitStatus) - {ExitStatus.OK, ExitStatus.REGRESSED}, kind

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from k3perf.records.outcome import Outcome
+from k3perf.records.samples import EngineFailure, InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
 from k3perf.report.failing_test import failure_text
 from k3perf.report.table import cell_table, change_text, suite_summary, value_text
-from k3perf.records.samples import EngineFailure, InvalidReason
 
 SLOW = MetricVerdict(
     metric="tpot_mean_ms",
@@ -52,26 +52,40 @@ def test_cell_table_golden(repository):
 
 def test_what_is_equal_is_neither_better_nor_worse():
     assert change_text(replace(WEIGHTS, loss_ratio=0.0)) == change_text(WEIGHTS) == "="
-    assert change_text(replace(WEIGHTS, loss_ratio=1e-6, now_value=float((1 << 20) + 1))) == "worse 0.0%"
+    assert (
+        change_text(replace(WEIGHTS, loss_ratio=1e-6, now_value=float((1 << 20) + 1)))
+        == "worse 0.0%"
+    )
 
 
 def test_absent_values_are_dashes_not_zeros():
     assert value_text(None, "bytes") == "-"
     assert value_text(10290.4, "tokens/s") == "10,290 tokens/s"
     assert value_text(12.4901, "ms") == "12.49 ms"
-    row = cell_table(replace(CELL, metrics=(replace(WEIGHTS, now_value=None, outcome=Outcome.INVALID),)))
+    row = cell_table(
+        replace(CELL, metrics=(replace(WEIGHTS, now_value=None, outcome=Outcome.INVALID),))
+    )
     assert " 0" not in row.splitlines()[3]
 
 
 def test_drift_is_told_as_was_and_is():
-    text = cell_table(replace(CELL, metrics=(), differences=(ConfigDifference("cache_config.block_size", 640, 1280, "hybrid page"),)))
+    text = cell_table(
+        replace(
+            CELL,
+            metrics=(),
+            differences=(ConfigDifference("cache_config.block_size", 640, 1280, "hybrid page"),),
+        )
+    )
     assert "cache_config.block_size: was 640, is 1280 (forced by hybrid page)" in text
     assert "CONFIG_DRIFT" in text
 
 
 def test_one_cause_of_many_cells_is_told_once_at_the_end():
     reason = InvalidReason("engine_died", "engine ended in stage load; root cause: boom")
-    cells = tuple(replace(CELL, metrics=(), workload=name, invalid_reasons=(reason,)) for name in ("chat", "burst", "trace"))
+    cells = tuple(
+        replace(CELL, metrics=(), workload=name, invalid_reasons=(reason,))
+        for name in ("chat", "burst", "trace")
+    )
     text = suite_summary(SuiteVerdict(cells, 0.01, 6))
     names = "cpu-hybrid-fp8_kv-chat, cpu-hybrid-fp8_kv-burst, cpu-hybrid-fp8_kv-trace"
     assert f"INVALID: {names} (3 cells, one cause)" in text
@@ -90,13 +104,24 @@ def test_a_narrow_terminal_gets_lines_instead_of_a_table_that_wraps():
 
 
 def died(pid: int, workload: str, cause: str = "RuntimeError: boom") -> CellVerdict:
-    failure = EngineFailure(f"engine died in service: process {pid} ended", cause, f"/run/{pid}/engine.log", ("INFO a", f"ERROR {cause}"))
-    reason = InvalidReason("engine_died", f"{failure.message}; root cause: {cause}", failure=failure)
+    failure = EngineFailure(
+        f"engine died in service: process {pid} ended",
+        cause,
+        f"/run/{pid}/engine.log",
+        ("INFO a", f"ERROR {cause}"),
+    )
+    reason = InvalidReason(
+        "engine_died", f"{failure.message}; root cause: {cause}", failure=failure
+    )
     return replace(CELL, metrics=(), workload=workload, invalid_reasons=(reason,))
 
 
 def test_engines_that_died_of_one_cause_are_one_block_with_cause_lines_and_log():
-    text = suite_summary(SuiteVerdict((died(1, "chat"), died(2, "burst"), died(3, "trace", "OSError: disk")), 0.01, 6))
+    text = suite_summary(
+        SuiteVerdict(
+            (died(1, "chat"), died(2, "burst"), died(3, "trace", "OSError: disk")), 0.01, 6
+        )
+    )
     first, second, _ = text.split("\n\n")
     assert first.splitlines() == [
         "INVALID: cpu-hybrid-fp8_kv-chat, cpu-hybrid-fp8_kv-burst (2 cells, one cause)",
@@ -112,11 +137,19 @@ def test_engines_that_died_of_one_cause_are_one_block_with_cause_lines_and_log()
 
 
 def test_a_death_without_a_cause_says_so():
-    assert "cause: unknown, its log holds no error" in suite_summary(SuiteVerdict((died(1, "chat", ""),), 0.01, 6))
+    assert "cause: unknown, its log holds no error" in suite_summary(
+        SuiteVerdict((died(1, "chat", ""),), 0.01, 6)
+    )
 
 
 def test_a_cause_of_several_lines_is_shown_whole():
-    text = suite_summary(SuiteVerdict((died(1, "chat", "ValidationError: 1 error\nblock_size\n  Input should be 16"),), 0.01, 6))
+    text = suite_summary(
+        SuiteVerdict(
+            (died(1, "chat", "ValidationError: 1 error\nblock_size\n  Input should be 16"),),
+            0.01,
+            6,
+        )
+    )
     assert "  cause: ValidationError: 1 error\n    block_size\n      Input should be 16\n" in text
 
 
@@ -131,7 +164,10 @@ def test_values_that_changed_in_several_cells_are_shown_once():
 def test_a_failing_test_says_what_failed_and_the_next_of_its_cell_refers_to_it():
     text = failure_text(CELL)
     assert text.splitlines()[0] == "REGRESSED: cpu-hybrid-fp8_kv-chat"
-    assert "tpot_mean_ms: REGRESSED, worse 15.0% (-19.0% .. -11.0%), tolerance 10.0%, baseline 44 ms, now 50.6 ms" in text
+    assert (
+        "tpot_mean_ms: REGRESSED, worse 15.0% (-19.0% .. -11.0%), tolerance 10.0%, baseline 44 ms,"
+        " now 50.6 ms" in text
+    )
     assert "weights_bytes" not in text
     lost = died(1, "chat")
     assert "cause: RuntimeError: boom" in failure_text(lost)

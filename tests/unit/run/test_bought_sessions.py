@@ -1,4 +1,6 @@
-"""Sessions that a cell's run buys while the gate asks for them, with the gate's own verdicts on made-up sessions."""
+"""Sessions that a cell's run buys while the gate asks for them, with the gate's own
+verdicts on made-up sessions.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +15,60 @@ from tests.unit.gate.conftest import RATE, Build
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.compare import compare
+from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict
-from k3perf.records.measurement import CellMeasurement
 from k3perf.run.cell_measurement import CellRun
 
 build = Build()
 
 
 class MadeUp(CellRun):
-    """Sessions come from a row instead of engines: steady ones (True) and ones whose rounds spread out of line."""
+    """Sessions come from a row instead of engines: steady ones (True) and ones whose
+    rounds spread out of line.
+    """
 
     row: tuple[bool, ...] = ()
 
-    def _measure_session(self, session_index: int, *, rounds_count: int | None = None, judged: bool = True) -> CellVerdict:
+    def _measure_session(
+        self, session_index: int, *, rounds_count: int | None = None, judged: bool = True
+    ) -> CellVerdict:
         steady = [measured.values[RATE].value or 0.0 for measured in build.rounds(1000.0)]
-        values = steady if self.row[session_index] else [value * (0.7 if index % 2 else 1.0) for index, value in enumerate(steady)]
+        values = (
+            steady
+            if self.row[session_index]
+            else [value * (0.7 if index % 2 else 1.0) for index, value in enumerate(steady)]
+        )
         rounds = [build.round(index, {RATE: value}) for index, value in enumerate(values)]
         self.sessions.append(build.session(f"s{session_index}", rounds))
         return self.judge(build.cell(self.sessions))
 
 
-def run(judge: Callable[[CellMeasurement], CellVerdict], plan: MeasurementPlan, row: tuple[bool, ...]) -> tuple[int, CellVerdict]:
-    named = SimpleNamespace(name="gpu", measurement=plan, hardware=SimpleNamespace(hardware_class="h200"))
-    cell: Any = SimpleNamespace(target=named, config=named, workload=named, cell_id="gpu-default-chat")
+def run(
+    judge: Callable[[CellMeasurement], CellVerdict], plan: MeasurementPlan, row: tuple[bool, ...]
+) -> tuple[int, CellVerdict]:
+    named = SimpleNamespace(
+        name="gpu", measurement=plan, hardware=SimpleNamespace(hardware_class="h200")
+    )
+    cell: Any = SimpleNamespace(
+        target=named, config=named, workload=named, cell_id="gpu-default-chat"
+    )
     unused: Any = MagicMock()
-    made = MadeUp(cell, "baseline", "h200", unused, (), unused, unused, unused, unused, judge, unused, unused, unused)
+    made = MadeUp(
+        cell,
+        "baseline",
+        "h200",
+        unused,
+        (),
+        unused,
+        unused,
+        unused,
+        unused,
+        judge,
+        unused,
+        unused,
+        unused,
+    )
     made.row = row
     _, verdict = made.measure()
     return len(made.sessions), verdict

@@ -1,4 +1,6 @@
-"""The engine's Python: found, or one message that says what is wrong with the path and what to do."""
+"""The engine's Python: found, or one message that says what is wrong with the path and
+what to do.
+"""
 
 import pytest
 
@@ -13,7 +15,9 @@ def test_an_engine_python_that_cannot_run(tmp_path, monkeypatch, problem):
         path.mkdir()
     elif problem == "is not executable":
         path.write_text("#!/bin/sh\n")
-    with pytest.raises(UsageError, match=f"the engine Python {path} {problem}. Run scripts/perf once") as caught:
+    with pytest.raises(
+        UsageError, match=f"the engine Python {path} {problem}. Run scripts/perf once"
+    ) as caught:
         find_engine_python(str(path), tmp_path)
     assert "--k3-engine-python" in str(caught.value)
     monkeypatch.setenv("K3PERF_ENGINE_PYTHON", str(path))

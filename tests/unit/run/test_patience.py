@@ -10,13 +10,22 @@ import pytest
 
 from k3perf.metrics.validity import ROUND_RULES, ValidityRules
 from k3perf.pytest_plugin.options import VALUES
-from k3perf.run.patience import FIRST_ROUNDS, WATCHED_RULES, WINDOW_S, FirstRounds, RecordingStopped, wait_for_quiet
-from k3perf.run.settings import QUIET_WAIT_S
 from k3perf.records.samples import InvalidReason, RoundKind, RoundRecord, TelemetryReading
+from k3perf.run.patience import (
+    FIRST_ROUNDS,
+    WATCHED_RULES,
+    WINDOW_S,
+    FirstRounds,
+    RecordingStopped,
+    wait_for_quiet,
+)
+from k3perf.run.settings import QUIET_WAIT_S
 
 
 class Host:
-    """A machine of which others use, window by window, the given share; also the clock and the listener of the wait."""
+    """A machine of which others use, window by window, the given share; also the clock
+    and the listener of the wait.
+    """
 
     def __init__(self, shares: Sequence[float | None], name: str = "foreign_cpu_ratio") -> None:
         self.shares = list(shares)
@@ -38,7 +47,9 @@ class Host:
     def wait(self, limit_s: float = 60.0, **limits: float) -> float:
         host: Any = self
         rules = ValidityRules.for_target(limits)
-        wait_for_quiet(host, rules, host, limit_s=limit_s, clock_s=lambda: self.now_s, sleep=self.sleep)
+        wait_for_quiet(
+            host, rules, host, limit_s=limit_s, clock_s=lambda: self.now_s, sleep=self.sleep
+        )
         return self.now_s - 100.0
 
 
@@ -53,17 +64,26 @@ def test_a_busy_machine_is_waited_for_and_that_is_told() -> None:
     assert host.wait() == 4 * WINDOW_S
     waiting, quiet = host.notes
     assert re.match(
-        r"waiting for a quiet machine, \d+ s at most: other processes used the processors: 0\.5 .*\[foreign_cpu_ratio\]", waiting
+        r"waiting for a quiet machine, \d+ s at most: other processes used the processors: 0\.5"
+        r" .*\[foreign_cpu_ratio\]",
+        waiting,
     )
     assert quiet == "the machine is quiet after 8 s"
 
 
 def test_a_machine_that_stays_busy_ends_the_recording_with_the_rule() -> None:
     host = Host([0.5])
-    with pytest.raises(RecordingStopped, match=r"within 60 s \(--k3-quiet-wait\): .*at most 0\.1 allowed.*\[foreign_cpu_ratio\]") as caught:
+    with pytest.raises(
+        RecordingStopped,
+        match=r"within 60 s \(--k3-quiet-wait\): .*at most 0\.1 allowed.*\[foreign_cpu_ratio\]",
+    ) as caught:
         host.wait()
     assert caught.value.whole
-    assert (caught.value.reason.rule, caught.value.reason.reading, caught.value.reason.limit) == ("machine_not_quiet", 0.5, 0.1)
+    assert (caught.value.reason.rule, caught.value.reason.reading, caught.value.reason.limit) == (
+        "machine_not_quiet",
+        0.5,
+        0.1,
+    )
     assert host.now_s - 100.0 <= 60 + WINDOW_S
     assert 1 < len(host.notes) < 4  # a line now and then, not one for each window
 
@@ -72,7 +92,8 @@ def test_the_targets_own_limits_count() -> None:
     assert Host([0.5]).wait(foreign_cpu_ratio=0.6) == WINDOW_S
     with pytest.raises(RecordingStopped, match="psi_cpu_some_ratio"):
         Host([0.5], "psi_cpu_some_ratio").wait(psi_cpu_some_ratio=0.1)
-    assert Host([0.5], "psi_cpu_some_ratio").wait() == WINDOW_S  # a rule without a limit is off
+    # a rule without a limit is off
+    assert Host([0.5], "psi_cpu_some_ratio").wait() == WINDOW_S
 
 
 def test_without_a_limit_nothing_is_waited_for() -> None:
@@ -89,7 +110,16 @@ def test_names_and_numbers_are_those_of_the_rules_and_the_option() -> None:
 
 
 def measured(*rules: str, kind: RoundKind = RoundKind.MEASURED) -> RoundRecord:
-    return RoundRecord(0, kind, 0, 1, (), invalid_reasons=tuple(InvalidReason(rule, f"{rule} was broken", 2.0, 0.0) for rule in rules))
+    return RoundRecord(
+        0,
+        kind,
+        0,
+        1,
+        (),
+        invalid_reasons=tuple(
+            InvalidReason(rule, f"{rule} was broken", 2.0, 0.0) for rule in rules
+        ),
+    )
 
 
 def test_first_rounds_that_all_break_one_rule_end_the_recording() -> None:
@@ -98,10 +128,17 @@ def test_first_rounds_that_all_break_one_rule_end_the_recording() -> None:
     for _ in range(FIRST_ROUNDS - 2):
         first.see("a", measured("server_counters"))
     first.see("a", measured("server_counters", "steal_ratio"))
-    with pytest.raises(RecordingStopped, match=r"all broke server_counters; .* The last: server_counters was broken") as caught:
+    with pytest.raises(
+        RecordingStopped,
+        match=r"all broke server_counters; .* The last: server_counters was broken",
+    ) as caught:
         first.see("a", measured("steal_ratio", "server_counters"))
     assert caught.value.whole
-    assert (caught.value.reason.rule, caught.value.reason.reading, caught.value.reason.limit) == ("recording_stopped", 2.0, 0.0)
+    assert (caught.value.reason.rule, caught.value.reason.reading, caught.value.reason.limit) == (
+        "recording_stopped",
+        2.0,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("other", [(), ("steal_ratio",)], ids=["valid", "another rule"])

@@ -1,4 +1,6 @@
-"""Every measurement ends: rounds may stay invalid for ever and spread as they like, with the gate's own verdicts and the runner's own loops."""
+"""Every measurement ends: rounds may stay invalid for ever and spread as they like,
+with the gate's own verdicts and the runner's own loops.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from tests.unit.gate.conftest import RATE, SPREAD, Build
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
-from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import CellVerdict
 from k3perf.records.measurement import CellMeasurement
-from k3perf.run.cell_measurement import CellRun
+from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, RoundKind
+from k3perf.records.verdict import CellVerdict
+from k3perf.run.cell_measurement import CellRun
 
 build = Build()
 X = None
@@ -29,11 +31,15 @@ ENOUGH = 400
 
 
 class Endless(Exception):
-    """More rounds, or more questions to the gate, than any plan of these tests can need."""
+    """More rounds, or more questions to the gate, than any plan of these tests can
+    need.
+    """
 
 
 class MadeUp(CellRun):
-    """Rounds come from rows of relative losses (None: the round is invalid), one row a session; the last value of a row goes on for ever."""
+    """Rounds come from rows of relative losses (None: the round is invalid), one row a
+    session; the last value of a row goes on for ever.
+    """
 
     rows: Sequence[Sequence[float | None]] = ()
     rounds_measured = 0
@@ -43,7 +49,12 @@ class MadeUp(CellRun):
 
     def _open(self, live: Any, pair_id: str | None) -> Any:
         name = f"s{len(self.sessions)}"
-        return SimpleNamespace(live=live, rounds=[], session_id=name, row=self.rows[len(self.sessions) % len(self.rows)])
+        return SimpleNamespace(
+            live=live,
+            rounds=[],
+            session_id=name,
+            row=self.rows[len(self.sessions) % len(self.rows)],
+        )
 
     def _one_round(self, log: Any, place: Any) -> None:
         self.rounds_measured += 1
@@ -51,7 +62,13 @@ class MadeUp(CellRun):
             raise Endless
         index = len(log.rounds)
         loss = log.row[min(index, len(log.row) - 1)]
-        made = SimpleNamespace(kind=RoundKind.MEASURED, valid=loss is not None, pair_index=place.pair_index, loss=loss, index=index)
+        made = SimpleNamespace(
+            kind=RoundKind.MEASURED,
+            valid=loss is not None,
+            pair_index=place.pair_index,
+            loss=loss,
+            index=index,
+        )
         log.rounds.append(made)
 
     def _record(self, log: Any) -> Any:
@@ -62,14 +79,24 @@ class MadeUp(CellRun):
 
     def _metrics(self, record: Any) -> Any:
         rounds = [
-            build.round(r.index, {RATE: 1000.0 * (1 - (r.loss or 0.0)) * (1 + SPREAD[r.index % 12])}, invalid=not r.valid)
+            build.round(
+                r.index,
+                {RATE: 1000.0 * (1 - (r.loss or 0.0)) * (1 + SPREAD[r.index % 12])},
+                invalid=not r.valid,
+            )
             for r in record.log.rounds
         ]
         session = build.session(record.session_id, rounds)
-        return session if any(r.valid for r in record.log.rounds) else replace(session, invalid_reasons=(build.reason,))
+        return (
+            session
+            if any(r.valid for r in record.log.rounds)
+            else replace(session, invalid_reasons=(build.reason,))
+        )
 
 
-def run(plan: MeasurementPlan, rows: Sequence[Sequence[float | None]], tolerance: float = 0.05) -> tuple[MadeUp, CellVerdict]:
+def run(
+    plan: MeasurementPlan, rows: Sequence[Sequence[float | None]], tolerance: float = 0.05
+) -> tuple[MadeUp, CellVerdict]:
     policy = build.policy(plan=plan, tolerances={RATE: Tolerance(loss_ratio=tolerance)})
     baseline = build.baseline(policy=policy)
     asked = 0
@@ -81,13 +108,31 @@ def run(plan: MeasurementPlan, rows: Sequence[Sequence[float | None]], tolerance
             raise Endless
         return compare(baseline, build.cell(measurement.sessions), policy)
 
-    named = SimpleNamespace(name="gpu", measurement=plan, hardware=SimpleNamespace(hardware_class="h200"))
-    cell: Any = SimpleNamespace(target=named, config=named, workload=named, cell_id="gpu-default-chat")
+    named = SimpleNamespace(
+        name="gpu", measurement=plan, hardware=SimpleNamespace(hardware_class="h200")
+    )
+    cell: Any = SimpleNamespace(
+        target=named, config=named, workload=named, cell_id="gpu-default-chat"
+    )
     unused: Any = MagicMock()
     pool: Any = MagicMock()
     pool.acquire.return_value = [SimpleNamespace(arm=Arm.CANDIDATE, session_id="live")]
     wanted: Any = (MagicMock(),)
-    made = MadeUp(cell, "baseline", "h200", unused, wanted, pool, unused, unused, unused, judge, unused, unused, unused)
+    made = MadeUp(
+        cell,
+        "baseline",
+        "h200",
+        unused,
+        wanted,
+        pool,
+        unused,
+        unused,
+        unused,
+        judge,
+        unused,
+        unused,
+        unused,
+    )
     made.rows = rows
     _, verdict = made.measure()
     return made, verdict
@@ -105,18 +150,40 @@ def plan(**changes: Any) -> MeasurementPlan:
 
 
 def counts(made: MadeUp) -> list[int]:
-    return [sum(not measured.invalid_reasons for measured in session.rounds) for session in made.sessions]
+    return [
+        sum(not measured.invalid_reasons for measured in session.rounds)
+        for session in made.sessions
+    ]
 
 
 @pytest.mark.parametrize(
     ("rows", "valid_counts", "outcome"),
     [
-        pytest.param([(0.0, X)], [1, 1, 1], Outcome.INCONCLUSIVE, id="one-valid-round-and-never-another"),
-        pytest.param([(0.0, X), STEADY], [1, 4], Outcome.PASS, id="the-next-session-stands-in-for-a-short-one"),
+        pytest.param(
+            [(0.0, X)], [1, 1, 1], Outcome.INCONCLUSIVE, id="one-valid-round-and-never-another"
+        ),
+        pytest.param(
+            [(0.0, X), STEADY],
+            [1, 4],
+            Outcome.PASS,
+            id="the-next-session-stands-in-for-a-short-one",
+        ),
         pytest.param([(0.2, X), LOST, LOST], [1, 4, 4], Outcome.REGRESSED, id="short-and-lost"),
-        pytest.param([(0.2, X), LOST], [1, 4, 1], Outcome.INCONCLUSIVE, id="one-session-is-no-regression"),
-        pytest.param([(*WILD[:5], X), STEADY, STEADY], [5, 4, 4], Outcome.PASS, id="out-of-line-and-its-repeats-are-spent"),
-        pytest.param([(*WILD[:5], X), STEADY, WILD], [5, 4, 6], Outcome.INVALID, id="two-of-three-out-of-line"),
+        pytest.param(
+            [(0.2, X), LOST], [1, 4, 1], Outcome.INCONCLUSIVE, id="one-session-is-no-regression"
+        ),
+        pytest.param(
+            [(*WILD[:5], X), STEADY, STEADY],
+            [5, 4, 4],
+            Outcome.PASS,
+            id="out-of-line-and-its-repeats-are-spent",
+        ),
+        pytest.param(
+            [(*WILD[:5], X), STEADY, WILD],
+            [5, 4, 6],
+            Outcome.INVALID,
+            id="two-of-three-out-of-line",
+        ),
         pytest.param([STEADY, (0.0, X), STEADY], [4], Outcome.PASS, id="steady"),
     ],
 )
@@ -133,13 +200,27 @@ def test_the_first_of_two_least_sessions_gets_its_rounds_while_its_engine_runs()
     assert (verdict.outcome, len(made.sessions)) == (Outcome.PASS, 3)
 
 
-rows_of_any_kind = st.lists(st.lists(st.sampled_from([0.0, 0.0, 0.04, 0.2, 0.35, X]), min_size=1, max_size=9), min_size=4, max_size=4)
+rows_of_any_kind = st.lists(
+    st.lists(st.sampled_from([0.0, 0.0, 0.04, 0.2, 0.35, X]), min_size=1, max_size=9),
+    min_size=4,
+    max_size=4,
+)
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows_of_any_kind, st.sampled_from([(1, 1), (1, 3), (4, 4), (4, 6)]), st.integers(1, 2), st.integers(0, 2), st.integers(0, 2))
+@given(
+    rows_of_any_kind,
+    st.sampled_from([(1, 1), (1, 3), (4, 4), (4, 6)]),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
 def test_every_measurement_ends_within_its_plan(
-    rows: Sequence[Sequence[float | None]], rounds: tuple[int, int], fewest: int, further: int, repeats: int
+    rows: Sequence[Sequence[float | None]],
+    rounds: tuple[int, int],
+    fewest: int,
+    further: int,
+    repeats: int,
 ) -> None:
     limits = plan(
         minimum_rounds=rounds[0],

@@ -10,18 +10,27 @@ import pytest
 
 from k3perf.config.suite import load_suite
 from k3perf.errors import UsageError
-from k3perf.run import recover as module
 from k3perf.records.samples import Arm
+from k3perf.run import recover as module
 from k3perf.store.results import RunResults
 
 FULL = "9bf9beb" + "1" * 33
 
 
-def recovered(monkeypatch: pytest.MonkeyPatch, path: Path, recorded: dict[str, str], given: str) -> str:
+def recovered(
+    monkeypatch: pytest.MonkeyPatch, path: Path, recorded: dict[str, str], given: str
+) -> str:
     """What ``recover`` writes as the commit of one usable session."""
     written: dict[str, Any] = {}
     session = SimpleNamespace(
-        arm=Arm.CANDIDATE, pair_id=None, target="t", config="c", workload="w", plan_digest="p", started_at_utc="", identity=None
+        arm=Arm.CANDIDATE,
+        pair_id=None,
+        target="t",
+        config="c",
+        workload="w",
+        plan_digest="p",
+        started_at_utc="",
+        identity=None,
     )
     results = RunResults(path, "r", sessions={"s": session}, experiment=recorded)  # type: ignore[dict-item]
     results.ended_sessions.add("s")
@@ -29,8 +38,12 @@ def recovered(monkeypatch: pytest.MonkeyPatch, path: Path, recorded: dict[str, s
     monkeypatch.setattr(module, "_usable", lambda *_: True)
     monkeypatch.setattr(module, "_measurement", lambda *_: None)
     monkeypatch.setattr(module, "versions", lambda _: {})
-    monkeypatch.setattr(module, "write_measurement_file", lambda _, **content: written.update(content))
-    module.recover(path, path, load_suite(Path(__file__).resolve().parents[3] / "perf_tests"), commit=given)
+    monkeypatch.setattr(
+        module, "write_measurement_file", lambda _, **content: written.update(content)
+    )
+    module.recover(
+        path, path, load_suite(Path(__file__).resolve().parents[3] / "perf_tests"), commit=given
+    )
     return str(written["commit"])
 
 
@@ -47,7 +60,11 @@ def recovered(monkeypatch: pytest.MonkeyPatch, path: Path, recorded: dict[str, s
     ],
 )
 def test_the_longer_hash_of_one_commit_is_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recorded: dict[str, str], given: str, written: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    recorded: dict[str, str],
+    given: str,
+    written: str,
 ) -> None:
     assert recovered(monkeypatch, tmp_path, recorded, given) == written
 

@@ -1,12 +1,14 @@
-"""How long a run still takes: from records, corrected by what the run took, and never a number that nothing supports."""
+"""How long a run still takes: from records, corrected by what the run took, and never a
+number that nothing supports.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from k3perf.config.suite import load_suite
 from k3perf.ci.planning import RecordedCosts
+from k3perf.config.suite import load_suite
 from k3perf.run.progress import RoundDone, Step
 from k3perf.run.time_left import TimeLeft, duration_text, planned_steps, recorded_costs
 
@@ -28,7 +30,9 @@ def clock() -> Clock:
 
 
 def left_of(clock: Clock, *expected_s: float | None) -> TimeLeft:
-    return TimeLeft([Step(name, seconds) for name, seconds in zip("abc", expected_s, strict=False)], clock)
+    return TimeLeft(
+        [Step(name, seconds) for name, seconds in zip("abc", expected_s, strict=False)], clock
+    )
 
 
 def test_recorded_seconds_count_down(clock):
@@ -84,7 +88,8 @@ def test_rounds_that_are_still_wanted_take_as_long_as_those_before(clock):
     assert left.seconds() == 3 * 2 * 3.0  # three more pairs of two rounds
     left.want(0, 5)
     left.round(replace(ROUND, number=3, valid_count=4, wanted_count=6))
-    assert left.seconds() == pytest.approx(2 * 2 * 2.0)  # three rounds in six seconds now
+    # three rounds in six seconds now
+    assert left.seconds() == pytest.approx(2 * 2 * 2.0)
 
 
 def test_sessions_that_were_bought_are_counted(clock):
@@ -97,7 +102,9 @@ def test_sessions_that_were_bought_are_counted(clock):
 
 def test_steps_of_the_shipped_suite(repository):
     suite = load_suite(repository / "perf_tests")
-    cells = [cell for cell in suite.cells(("cpu-hybrid",)) if cell.config.name in ("default", "fp8_kv")]
+    cells = [
+        cell for cell in suite.cells(("cpu-hybrid",)) if cell.config.name in ("default", "fp8_kv")
+    ]
     settings = SimpleNamespace(suite=suite, record=False, record_sessions=None)
     steps = planned_steps(cells, settings)
     assert [step.cell for step in steps] == [cell.cell_id for cell in cells]
@@ -116,7 +123,15 @@ def test_a_record_that_cannot_be_read_is_no_estimate_and_no_error(tmp_path, cont
 
 @pytest.mark.parametrize(
     ("duration_s", "text"),
-    [(0.4, "5 s"), (41, "40 s"), (89, "90 s"), (170, "3 min"), (5399, "1 h 30 min"), (4800, "80 min"), (7260, "2 h 1 min")],
+    [
+        (0.4, "5 s"),
+        (41, "40 s"),
+        (89, "90 s"),
+        (170, "3 min"),
+        (5399, "1 h 30 min"),
+        (4800, "80 min"),
+        (7260, "2 h 1 min"),
+    ],
 )
 def test_durations_are_rough(duration_s, text):
     assert duration_text(duration_s) == text

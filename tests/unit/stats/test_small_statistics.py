@@ -38,7 +38,10 @@ def test_robust_sigma_equals_scipy(values: list[float]) -> None:
 @given(numbers)
 def test_the_median_deviation_is_at_most_half_of_the_range(values: list[float]) -> None:
     """The gate leaves out the deviation where the range already says that it is small."""
-    assert robust_sigma(values, median(values)) / MAD_TO_SIGMA <= (max(values) - min(values)) / 2 * (1 + 1e-9) + 1e-9
+    assert (
+        robust_sigma(values, median(values)) / MAD_TO_SIGMA
+        <= (max(values) - min(values)) / 2 * (1 + 1e-9) + 1e-9
+    )
 
 
 def test_the_scale_of_the_median_deviation_is_the_normals() -> None:
@@ -93,7 +96,9 @@ def groups_of(sigmas: list[float], seed: int = 1, size: int = 6) -> list[list[fl
 
 def test_the_test_for_differing_spreads_equals_scipy() -> None:
     groups = groups_of([1, 1, 3, 1])
-    assert spread_difference_p(groups) == pytest.approx(stats.levene(*groups, center="median").pvalue)
+    assert spread_difference_p(groups) == pytest.approx(
+        stats.levene(*groups, center="median").pvalue
+    )
     assert spread_difference_p([[1, 1], [2, 2]]) == 1.0
     assert spread_difference_p([[0, 0], [-1, 1]]) == 0.0
 
@@ -130,7 +135,8 @@ def test_equal_values_do_not_break_the_prior() -> None:
 
 
 def test_spreads_that_differ_no_more_than_their_counting_noise_are_pooled_after_all() -> None:
-    # the spread test fires, but the variances show no excess: the prior's degrees of freedom reach the pooled ones
+    # the spread test fires, but the variances show no excess: the prior's degrees of
+    # freedom reach the pooled ones
     found = [pool_groups(groups_of([1.0] * 4, seed=seed)) for seed in range(200)]
     assert all(prior.df <= prior.total_df for prior in found)
     assert sum(prior.pooled for prior in found) > 180
@@ -139,7 +145,9 @@ def test_spreads_that_differ_no_more_than_their_counting_noise_are_pooled_after_
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
 def test_locations_equal_the_libraries(values: list[float]) -> None:
     assert locate(Location.MEDIAN, values) == pytest.approx(statistics.median(values))
-    assert locate(Location.LOWER_QUARTILE, values) == pytest.approx(float(np.quantile(values, 0.25)), abs=1e-6)
+    assert locate(Location.LOWER_QUARTILE, values) == pytest.approx(
+        float(np.quantile(values, 0.25)), abs=1e-6
+    )
     middle = stats.trim_mean(values, 0.25) if len(values) >= 4 else statistics.median(values)
     assert locate(Location.MIDDLE_HALF, values) == pytest.approx(float(middle), abs=1e-6)
 
@@ -151,11 +159,18 @@ def test_locations_are_weighted_means_and_the_same_for_rows(location: Location, 
     assert sum(shares_) == pytest.approx(1)
     assert 0 <= first <= first + len(shares_) <= count
     rows = np.random.default_rng(count).standard_normal((7, count))
-    assert locate_rows(location, rows) == pytest.approx([locate(location, row) for row in rows.tolist()])
+    assert locate_rows(location, rows) == pytest.approx(
+        [locate(location, row) for row in rows.tolist()]
+    )
 
 
-@pytest.mark.parametrize(("location", "slow"), [(Location.MEDIAN, 5), (Location.MIDDLE_HALF, 3), (Location.LOWER_QUARTILE, 8)])
-def test_how_many_slow_rounds_of_twelve_each_location_withstands(location: Location, slow: int) -> None:
+@pytest.mark.parametrize(
+    ("location", "slow"),
+    [(Location.MEDIAN, 5), (Location.MIDDLE_HALF, 3), (Location.LOWER_QUARTILE, 8)],
+)
+def test_how_many_slow_rounds_of_twelve_each_location_withstands(
+    location: Location, slow: int
+) -> None:
     rounds = [0.01 * index for index in range(12)]
     spoiled = [*rounds[: 12 - slow], *[1e6] * slow]
     assert locate(location, spoiled) < 1
@@ -165,7 +180,9 @@ def test_how_many_slow_rounds_of_twelve_each_location_withstands(location: Locat
 def test_pooled_skewness_is_found_and_is_rarely_seen_where_there_is_none() -> None:
     rng = np.random.default_rng(5)
     starts = list(range(0, 6000, 6))
-    found = pooled_skewness(rng.gamma(4.0, size=6000) + np.repeat(rng.standard_normal(1000) * 50, 6), starts)
+    found = pooled_skewness(
+        rng.gamma(4.0, size=6000) + np.repeat(rng.standard_normal(1000) * 50, 6), starts
+    )
     assert found == pytest.approx(1.0, abs=0.2)
     few = list(range(0, 120, 6))
     chance = [pooled_skewness(rng.standard_normal(120), few) for _ in range(400)]
@@ -184,7 +201,9 @@ def test_the_skewness_of_a_difference_of_means_equals_its_simulation() -> None:
     rng = np.random.default_rng(6)
     drawn = rng.exponential(size=(400_000, 8))
     differences = drawn[:, :2].mean(axis=1) - drawn[:, 2:].mean(axis=1)
-    assert mean_difference_skewness(2.0, 2, 6) == pytest.approx(float(stats.skew(differences)), abs=0.03)
+    assert mean_difference_skewness(2.0, 2, 6) == pytest.approx(
+        float(stats.skew(differences)), abs=0.03
+    )
     assert mean_difference_skewness(2.0, 4, 0) == pytest.approx(1.0)
     assert mean_difference_skewness(2.0, 6, 6) == 0
 
@@ -210,15 +229,31 @@ def test_the_inverse_of_trigamma_is_one(value: float) -> None:
 
 def test_bartletts_test_is_scipys():
     rng = random.Random(11)
-    groups = [[rng.gauss(0, sigma) for _ in range(count)] for sigma, count in ((1, 2), (1, 3), (2, 2), (0.5, 5))]
-    variances, dfs = [statistics.variance(group) for group in groups], [len(group) - 1 for group in groups]
+    groups = [
+        [rng.gauss(0, sigma) for _ in range(count)]
+        for sigma, count in ((1, 2), (1, 3), (2, 2), (0.5, 5))
+    ]
+    variances, dfs = (
+        [statistics.variance(group) for group in groups],
+        [len(group) - 1 for group in groups],
+    )
     assert variance_difference_p(variances, dfs) == pytest.approx(stats.bartlett(*groups).pvalue)
 
 
 def test_groups_of_two_that_spread_alike_are_pooled():
-    """Both values of a pair lie equally far from their median, so Brown and Forsythe's test alone would find every such set to differ."""
+    """Both values of a pair lie equally far from their median, so Brown and Forsythe's
+    test alone would find every such set to differ.
+    """
     rng = random.Random(12)
-    pooled = [pool_groups([[rng.gauss(0, 1), rng.gauss(0, 1)] for _ in range(8)]).pooled for _ in range(200)]
+    pooled = [
+        pool_groups([[rng.gauss(0, 1), rng.gauss(0, 1)] for _ in range(8)]).pooled
+        for _ in range(200)
+    ]
     assert sum(pooled) >= 180
-    apart = [pool_groups([[rng.gauss(0, sigma), rng.gauss(0, sigma)] for sigma in [0.01] * 4 + [10.0] * 4]).pooled for _ in range(200)]
+    apart = [
+        pool_groups(
+            [[rng.gauss(0, sigma), rng.gauss(0, sigma)] for sigma in [0.01] * 4 + [10.0] * 4]
+        ).pooled
+        for _ in range(200)
+    ]
     assert sum(apart) <= 5

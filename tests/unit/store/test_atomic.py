@@ -20,7 +20,9 @@ def test_replaces_whole_and_keeps_the_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "rename"])
-def test_a_failure_at_any_step_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_failure_at_any_step_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     path = tmp_path / "baseline.json"
     replace_file(path, "old")
 

@@ -7,11 +7,23 @@ import pytest
 
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Acceptance, Baseline, digest_of
-from k3perf.store.baselines import baseline_path, read_baseline, read_baseline_file, read_target_baselines, write_baseline
+from k3perf.store.baselines import (
+    baseline_path,
+    read_baseline,
+    read_baseline_file,
+    read_target_baselines,
+    write_baseline,
+)
 from k3perf.store.proposals import Proposal, read_proposals, write_proposal
 from k3perf.store.waivers import read_waivers
 
-ACCEPTANCE = Acceptance(accepted_by="ann", reason="first numbers", accepted_at_utc="2026-01-01T00:00:00Z", commit="c0", run_ids=("r1",))
+ACCEPTANCE = Acceptance(
+    accepted_by="ann",
+    reason="first numbers",
+    accepted_at_utc="2026-01-01T00:00:00Z",
+    commit="c0",
+    run_ids=("r1",),
+)
 
 
 def baseline(config: str = "default") -> Baseline:
@@ -33,7 +45,13 @@ def baseline(config: str = "default") -> Baseline:
                             "metric": "ttft_mean_ms",
                             "unit": "ms",
                             "basis": "absolute",
-                            "sessions": ({"session_id": "s", "value": 0.1 + 0.2, "round_values": (1e-300, 1e300)},),
+                            "sessions": (
+                                {
+                                    "session_id": "s",
+                                    "value": 0.1 + 0.2,
+                                    "round_values": (1e-300, 1e300),
+                                },
+                            ),
                             "anchor_value": 0.1,
                         },
                     ),
@@ -55,24 +73,33 @@ def test_a_baseline_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_environments_survive_the_disk_and_are_part_of_the_digest(tmp_path: Path) -> None:
-    known = {**baseline().model_dump(), "environments": [{"values": {"python": "3.11.7"}, "session_ids": ["s"]}]}
+    known = {
+        **baseline().model_dump(),
+        "environments": [{"values": {"python": "3.11.7"}, "session_ids": ["s"]}],
+    }
     path = write_baseline(tmp_path, Baseline.model_validate(known))
     stored = read_baseline_file(path)
     assert stored is not None
-    assert [(part.values, part.session_ids) for part in stored.environments] == [({"python": "3.11.7"}, ("s",))]
+    assert [(part.values, part.session_ids) for part in stored.environments] == [
+        ({"python": "3.11.7"}, ("s",))
+    ]
     path.write_text(path.read_text().replace("3.11.7", "3.11.2"))
     with pytest.raises(ConfigFileError, match="edited by hand"):
         read_baseline_file(path)
     assert "environments" not in write_baseline(tmp_path, baseline()).read_text()
 
 
-def test_files_from_before_ranks_were_counted_stay_valid_and_are_written_as_they_were(tmp_path: Path) -> None:
+def test_files_from_before_ranks_were_counted_stay_valid_and_are_written_as_they_were(
+    tmp_path: Path,
+) -> None:
     """The committed baselines are such files, digest and all."""
     text = write_baseline(tmp_path, baseline()).read_text()
     assert "rank_count" not in text
     (old,) = baseline().workloads[0].metrics
     assert old.rank_counts == frozenset()
-    counted = old.model_copy(update={"sessions": (old.sessions[0].model_copy(update={"rank_count": 2}),)})
+    counted = old.model_copy(
+        update={"sessions": (old.sessions[0].model_copy(update={"rank_count": 2}),)}
+    )
     fresh = baseline().model_copy(update={"exact": (counted,)})
     read = read_baseline_file(write_baseline(tmp_path, fresh))
     assert read is not None
@@ -99,9 +126,18 @@ def test_no_file_is_none_and_a_target_is_read_in_order(tmp_path: Path) -> None:
 def test_every_hand_edit_is_detected(tmp_path: Path) -> None:
     path = write_baseline(tmp_path, baseline())
     original = path.read_text()
-    edits = [('"ann"', '"bob"'), ("0.30000000000000004", "0.3"), ('"block_size":16', '"block_size":17'), ('"value"', '"value"')]
+    edits = [
+        ('"ann"', '"bob"'),
+        ("0.30000000000000004", "0.3"),
+        ('"block_size":16', '"block_size":17'),
+        ('"value"', '"value"'),
+    ]
     for old, new in edits[:3]:
-        text = original.replace(old, new) if old in original else original.replace(old.replace(":", ": "), new.replace(":", ": "))
+        text = (
+            original.replace(old, new)
+            if old in original
+            else original.replace(old.replace(":", ": "), new.replace(":", ": "))
+        )
         assert text != original
         path.write_text(text)
         with pytest.raises(ConfigFileError, match=r"edited by hand.*baseline accept"):
@@ -117,7 +153,11 @@ def test_truncated_foreign_and_unreadable_files_are_errors_with_a_next_step(tmp_
         path.write_text(whole[:cut])
         with pytest.raises(ConfigFileError, match=r"(cut short|is empty).*Restore"):
             read_baseline(tmp_path, "gpu", "default")
-    path.write_text(whole.replace('"schema_version": 1', '"schema_version": 7').replace('"schema_version":1', '"schema_version":7'))
+    path.write_text(
+        whole.replace('"schema_version": 1', '"schema_version": 7').replace(
+            '"schema_version":1', '"schema_version":7'
+        )
+    )
     with pytest.raises(ConfigFileError, match="release that wrote"):
         read_baseline(tmp_path, "gpu", "default")
     path.write_text("[]")
@@ -145,7 +185,9 @@ def test_a_renamed_file_is_no_baseline_of_its_new_name(tmp_path: Path) -> None:
 
 def test_proposals_wait_apart_from_baselines(tmp_path: Path) -> None:
     assert read_proposals(tmp_path) == ()
-    proposal = Proposal(schema_version=1, new_anchor=False, objections=("loud",), baseline=baseline())
+    proposal = Proposal(
+        schema_version=1, new_anchor=False, objections=("loud",), baseline=baseline()
+    )
     path = write_proposal(tmp_path, proposal)
     assert read_proposals(tmp_path) == ((path, proposal),)
     path.write_text("{}")
@@ -164,9 +206,13 @@ def test_waivers_are_read_with_days_and_builds_as_people_write_them(tmp_path: Pa
     path.write_text("")
     assert read_waivers(path) == ()
     path.write_text(GOOD)
-    assert [(found.owner, found.build, found.expires_on) for found in read_waivers(path)] == [("ann", "0.32", "2026-07-01")]
+    assert [(found.owner, found.build, found.expires_on) for found in read_waivers(path)] == [
+        ("ann", "0.32", "2026-07-01")
+    ]
     path.write_text(GOOD.replace("build: 0.32", "build: 0.30, largest_loss_ratio: 0.1"))
-    assert [(found.build, found.largest_loss_ratio) for found in read_waivers(path)] == [("0.30", 0.1)]  # as a number it would be 0.3
+    assert [(found.build, found.largest_loss_ratio) for found in read_waivers(path)] == [
+        ("0.30", 0.1)
+    ]  # as a number it would be 0.3
 
 
 @pytest.mark.parametrize(

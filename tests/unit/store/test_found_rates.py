@@ -1,4 +1,6 @@
-"""Found rates on disk: what is stored comes back, and what a workload's share refers to is never a rate of something else."""
+"""Found rates on disk: what is stored comes back, and what a workload's share refers to
+is never a rate of something else.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from tests.unit.workload.specs import small_spec
 from k3perf.config.models import TargetSpec
 from k3perf.config.workload_spec import ServiceLevel
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.store.found_rates import StoredRate, found_rate_per_s, found_rates_path, read_found_rates, store_found_rate
+from k3perf.store.found_rates import (
+    StoredRate,
+    found_rate_per_s,
+    found_rates_path,
+    read_found_rates,
+    store_found_rate,
+)
 from k3perf.workload.plan import expand, work_digest
 
 LEVEL = {"ttft_ms": 500, "tpot_ms": 50}
@@ -56,7 +64,10 @@ def test_a_stored_rate_comes_back_and_decides_the_plan(tmp_path):
     found = found_rate_per_s(tmp_path, TARGET, SHARE)
     assert found == 8
     direct = small_spec(arrival={"kind": "poisson", "rate_per_s": 4.0}, service_level=LEVEL)
-    assert expand(SHARE, vocabulary_size=64, found_rate_per_s=found).digest == expand(direct, vocabulary_size=64).digest
+    assert (
+        expand(SHARE, vocabulary_size=64, found_rate_per_s=found).digest
+        == expand(direct, vocabulary_size=64).digest
+    )
 
 
 def test_a_new_rate_replaces_that_of_its_workload_alone(tmp_path):
@@ -64,14 +75,22 @@ def test_a_new_rate_replaces_that_of_its_workload_alone(tmp_path):
     store_found_rate(tmp_path, "alpha", rate(workload="other", rate_per_s=3.0))
     store_found_rate(tmp_path, "alpha", rate(rate_per_s=9.0, failed_rate_per_s=None, config=None))
     stored = read_found_rates(tmp_path, "alpha")
-    assert [(entry.workload, entry.rate_per_s) for entry in stored.rates] == [("other", 3), ("small", 9)]
+    assert [(entry.workload, entry.rate_per_s) for entry in stored.rates] == [
+        ("other", 3),
+        ("small", 9),
+    ]
     assert read_found_rates(tmp_path, "beta").rates == ()
 
 
 def test_a_workload_with_a_rate_of_its_own_needs_none(tmp_path):
     found_rates_path(tmp_path, "alpha").parent.mkdir()
     found_rates_path(tmp_path, "alpha").write_text("broken: [")
-    assert found_rate_per_s(tmp_path, TARGET, small_spec(arrival={"kind": "poisson", "rate_per_s": 4.0})) is None
+    assert (
+        found_rate_per_s(
+            tmp_path, TARGET, small_spec(arrival={"kind": "poisson", "rate_per_s": 4.0})
+        )
+        is None
+    )
     assert found_rate_per_s(tmp_path, TARGET, small_spec()) is None
 
 
@@ -91,16 +110,27 @@ def test_a_missing_rate_names_the_command(tmp_path):
 )
 def test_a_rate_of_something_else_is_refused_with_the_command(tmp_path, changes, key):
     store_found_rate(tmp_path, "alpha", rate(**changes))
-    with pytest.raises(ConfigFileError, match="k3perf load find-rate --target alpha --workload small") as caught:
+    with pytest.raises(
+        ConfigFileError, match="k3perf load find-rate --target alpha --workload small"
+    ) as caught:
         found_rate_per_s(tmp_path, TARGET, SHARE)
     assert caught.value.key == f"rates.small.{key}"
 
 
 def test_the_digest_is_that_of_the_work_alone():
     base = work_digest(SHARE)
-    for same in ({"seed": 8}, {"requests": 99}, {"arrival": {"kind": "constant", "rate_per_s": 1}}, {"description": "another text"}):
+    for same in (
+        {"seed": 8},
+        {"requests": 99},
+        {"arrival": {"kind": "constant", "rate_per_s": 1}},
+        {"description": "another text"},
+    ):
         assert work_digest(small_spec(**same)) == base
-    for other in ({"output_tokens": {"kind": "fixed", "tokens": 9}}, {"sampling": {"sequences": 2}}, {"conversation": {"turns": 2}}):
+    for other in (
+        {"output_tokens": {"kind": "fixed", "tokens": 9}},
+        {"sampling": {"sequences": 2}},
+        {"conversation": {"turns": 2}},
+    ):
         assert work_digest(small_spec(**other)) != base
 
 

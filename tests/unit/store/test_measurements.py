@@ -12,30 +12,81 @@ from pydantic import ValidationError
 from k3perf.errors import ConfigFileError
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
-from k3perf.store.measurements import dump_measurement, load_measurement, read_measurement_file, write_measurement_file
+from k3perf.store.measurements import (
+    dump_measurement,
+    load_measurement,
+    read_measurement_file,
+    write_measurement_file,
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=8)
 values = st.dictionaries(
-    names, st.builds(MetricValue, st.none() | finite, st.integers(0, 99), st.dictionaries(names, st.integers(0, 9))), max_size=3
+    names,
+    st.builds(
+        MetricValue,
+        st.none() | finite,
+        st.integers(0, 99),
+        st.dictionaries(names, st.integers(0, 9)),
+    ),
+    max_size=3,
 )
-reasons = st.lists(st.builds(InvalidReason, names, names, st.none() | finite, st.none() | finite), max_size=2).map(tuple)
-readings = st.lists(st.builds(TelemetryReading, names, st.none() | finite, names), max_size=2).map(tuple)
-rounds = st.lists(
-    st.builds(RoundMetrics, st.integers(0, 20), st.none() | st.integers(0, 20), values, reasons, st.none() | finite, readings), max_size=3
+reasons = st.lists(
+    st.builds(InvalidReason, names, names, st.none() | finite, st.none() | finite), max_size=2
 ).map(tuple)
-configs = st.dictionaries(names, st.none() | st.booleans() | st.integers(-9, 9) | names | st.lists(names, max_size=2), max_size=3)
+readings = st.lists(st.builds(TelemetryReading, names, st.none() | finite, names), max_size=2).map(
+    tuple
+)
+rounds = st.lists(
+    st.builds(
+        RoundMetrics,
+        st.integers(0, 20),
+        st.none() | st.integers(0, 20),
+        values,
+        reasons,
+        st.none() | finite,
+        readings,
+    ),
+    max_size=3,
+).map(tuple)
+configs = st.dictionaries(
+    names,
+    st.none() | st.booleans() | st.integers(-9, 9) | names | st.lists(names, max_size=2),
+    max_size=3,
+)
 sessions = st.lists(
-    st.builds(SessionMetrics, names, st.sampled_from(Arm), st.none() | names, rounds, values, configs, reasons, names), max_size=3
+    st.builds(
+        SessionMetrics,
+        names,
+        st.sampled_from(Arm),
+        st.none() | names,
+        rounds,
+        values,
+        configs,
+        reasons,
+        names,
+    ),
+    max_size=3,
 ).map(tuple)
 measurements = st.builds(
-    CellMeasurement, names, names, names, st.sampled_from(["baseline", "reference", "ab"]), names, names, sessions, reasons
+    CellMeasurement,
+    names,
+    names,
+    names,
+    st.sampled_from(["baseline", "reference", "ab"]),
+    names,
+    names,
+    sessions,
+    reasons,
 )
 
 
 @given(measurements)
 def test_a_measurement_survives_json(measurement: CellMeasurement) -> None:
-    assert load_measurement(json.loads(json.dumps(dump_measurement(measurement), allow_nan=False))) == measurement
+    assert (
+        load_measurement(json.loads(json.dumps(dump_measurement(measurement), allow_nan=False)))
+        == measurement
+    )
 
 
 def one_cell(value: float | None = 1.0) -> CellMeasurement:
@@ -47,14 +98,22 @@ def one_cell(value: float | None = 1.0) -> CellMeasurement:
 def test_an_older_file_has_neither_times_nor_readings() -> None:
     data = dump_measurement(one_cell())
     session = data["sessions"][0]
-    del session["started_at_utc"], session["rounds"][0]["duration_s"], session["rounds"][0]["readings"]
+    del (
+        session["started_at_utc"],
+        session["rounds"][0]["duration_s"],
+        session["rounds"][0]["readings"],
+    )
     assert load_measurement(data) == one_cell()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_number_without_json_form_becomes_a_counted_null(bad: float) -> None:
-    restored = load_measurement(json.loads(json.dumps(dump_measurement(one_cell(bad)), allow_nan=False)))
-    assert restored.sessions[0].rounds[0].values["ttft_p50_ms"] == MetricValue(None, 8, {"not_finite": 1})
+    restored = load_measurement(
+        json.loads(json.dumps(dump_measurement(one_cell(bad)), allow_nan=False))
+    )
+    assert restored.sessions[0].rounds[0].values["ttft_p50_ms"] == MetricValue(
+        None, 8, {"not_finite": 1}
+    )
 
 
 def test_unknown_keys_and_versions_are_refused() -> None:
@@ -69,7 +128,12 @@ def test_unknown_keys_and_versions_are_refused() -> None:
 
 def write(path: Path) -> None:
     write_measurement_file(
-        path, run_id="r1", commit="c0ffee", created_at_utc="2026-01-02T03:04:05Z", identity={"vllm": "0.32.0"}, cells=(one_cell(),)
+        path,
+        run_id="r1",
+        commit="c0ffee",
+        created_at_utc="2026-01-02T03:04:05Z",
+        identity={"vllm": "0.32.0"},
+        cells=(one_cell(),),
     )
 
 
@@ -78,11 +142,17 @@ def test_a_file_round_trips(tmp_path: Path) -> None:
     write(path)
     restored = read_measurement_file(path)
     assert restored.measurements() == (one_cell(),)
-    assert (restored.run_id, restored.commit, restored.identity) == ("r1", "c0ffee", {"vllm": "0.32.0"})
+    assert (restored.run_id, restored.commit, restored.identity) == (
+        "r1",
+        "c0ffee",
+        {"vllm": "0.32.0"},
+    )
     assert [entry.name for entry in path.parent.iterdir()] == ["measurements.json"]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "measurements.json"
     write(path)
     before = path.read_bytes()

@@ -1,4 +1,6 @@
-"""The repository around the suite: what is checked out, and folders of other commits; git is run here and nowhere else."""
+"""The repository around the suite: what is checked out, and folders of other commits;
+git is run here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from k3perf.store.repository import Repository
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-    return subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -34,7 +41,8 @@ def work_tree(tmp_path: Path) -> Path:
 
 def test_what_is_checked_out(work_tree: Path) -> None:
     head = git(work_tree, "rev-parse", "HEAD")
-    git(work_tree, "tag", "-a", "-m", "tag", "v1")  # a tag must not stand in for the hash
+    # a tag must not stand in for the hash
+    git(work_tree, "tag", "-a", "-m", "tag", "v1")
     assert Repository(work_tree).checked_out() == head
     (work_tree / "untracked").write_text("x")
     assert Repository(work_tree).checked_out() == head
@@ -45,7 +53,9 @@ def test_what_is_checked_out(work_tree: Path) -> None:
 def test_a_reference_is_a_commit_or_a_usage_error(work_tree: Path) -> None:
     head = git(work_tree, "rev-parse", "HEAD")
     git(work_tree, "tag", "-a", "-m", "tag", "v1")
-    assert {Repository(work_tree).commit(name) for name in ("main", "HEAD", "v1", head[:10])} == {head}
+    assert {Repository(work_tree).commit(name) for name in ("main", "HEAD", "v1", head[:10])} == {
+        head
+    }
     for wrong in ("none", "--all", ""):
         with pytest.raises(UsageError):
             Repository(work_tree).commit(wrong)
@@ -63,7 +73,9 @@ def test_a_folder_as_it_was(work_tree: Path) -> None:
         Repository(work_tree).archive(first, "absent")
 
 
-def test_the_commit_outside_a_repository_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_outside_a_repository_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.delenv("K3PERF_COMMIT", raising=False)
     assert commit_of(tmp_path) == "unknown"
@@ -76,14 +88,22 @@ def test_the_commit_outside_a_repository_comes_from_the_environment(tmp_path: Pa
     assert commit_of(tmp_path) == "abc", "no git on this machine"
 
 
-def test_the_base_suite_is_exported_once_and_whole(work_tree: Path, suite_copy: Path, tmp_path: Path) -> None:
+def test_the_base_suite_is_exported_once_and_whole(
+    work_tree: Path, suite_copy: Path, tmp_path: Path
+) -> None:
     suite_copy.rename(work_tree / "perf_tests")
     git(work_tree, "add", ".")
     git(work_tree, "commit", "-qm", "suite")
-    (work_tree / "perf_tests" / "tolerances.yaml").unlink()  # the work tree is not what is loaded
+    # the work tree is not what is loaded
+    (work_tree / "perf_tests" / "tolerances.yaml").unlink()
     suite = base_suite(work_tree, "HEAD", tmp_path / "cache")
-    assert suite.root == tmp_path / "cache" / "bases" / git(work_tree, "rev-parse", "HEAD") / "perf_tests"
-    assert [path.name for path in (tmp_path / "cache" / "bases").iterdir()] == [git(work_tree, "rev-parse", "HEAD")]
+    assert (
+        suite.root
+        == tmp_path / "cache" / "bases" / git(work_tree, "rev-parse", "HEAD") / "perf_tests"
+    )
+    assert [path.name for path in (tmp_path / "cache" / "bases").iterdir()] == [
+        git(work_tree, "rev-parse", "HEAD")
+    ]
     (suite.root / "mark").touch()
     base_suite(work_tree, "main", tmp_path / "cache")
     assert (suite.root / "mark").exists(), "exported again"
@@ -92,5 +112,9 @@ def test_the_base_suite_is_exported_once_and_whole(work_tree: Path, suite_copy: 
 
 
 def test_git_is_run_in_one_place(repository: Path) -> None:
-    running = [path.name for path in (repository / "src").rglob("*.py") if '"git",' in path.read_text(encoding="utf-8")]
+    running = [
+        path.name
+        for path in (repository / "src").rglob("*.py")
+        if '"git",' in path.read_text(encoding="utf-8")
+    ]
     assert running == ["repository.py"]

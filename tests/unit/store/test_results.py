@@ -1,4 +1,6 @@
-"""Results survive any end of a run: written as they come, read back whole, a partly written last line cut off."""
+"""Results survive any end of a run: written as they come, read back whole, a partly
+written last line cut off.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,18 @@ KEY = CellKey("cpu", "default", "burst", "reference", "d1")
 
 
 def sample(index: int) -> RequestSample:
-    return RequestSample(index, RequestStatus.OK, 10, 11, 99, (ChunkRecord(20, 1), ChunkRecord(30, 2)), 4, 3, 3, detail="é\u2028x")
+    return RequestSample(
+        index,
+        RequestStatus.OK,
+        10,
+        11,
+        99,
+        (ChunkRecord(20, 1), ChunkRecord(30, 2)),
+        4,
+        3,
+        3,
+        detail="é\u2028x",
+    )
 
 
 def round_record(index: int, count: int = 3) -> RoundRecord:
@@ -78,7 +91,9 @@ def test_everything_written_is_read_back_the_same(tmp_path: Path) -> None:
         writer.cell(FinishedCell(KEY, "PASS", ("s1",), valid=True))
     results = read_results(path)
     assert results.run_id == "r1"
-    assert results.sessions["s1"] == replace(session_record("s1", rounds), invalid_reasons=(InvalidReason("valid_rounds_count", "few"),))
+    assert results.sessions["s1"] == replace(
+        session_record("s1", rounds), invalid_reasons=(InvalidReason("valid_rounds_count", "few"),)
+    )
     assert results.ended_sessions == {"s1"}
     assert results.cell_sessions(KEY) == (results.sessions["s1"],)
     assert results.unfinished_sample_counts == {}
@@ -117,7 +132,9 @@ def test_samples_of_a_round_that_never_ended_are_counted_and_not_used(tmp_path: 
 
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(min_value=0, max_value=4000))
-def test_a_file_cut_anywhere_is_readable_and_can_be_continued(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_a_file_cut_anywhere_is_readable_and_can_be_continued(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     path = tmp_path_factory.mktemp("cut") / "results.jsonl"
     with ResultWriter(path, run_id="r1") as writer:
         writer.session(session_record("s1"))
@@ -143,35 +160,58 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'{"kind":"round"}\n')
     with pytest.raises(ConfigFileError, match="line 3") as caught:
         read_results(path)
-    assert "the 2 before it can be read and hold 0 sessions that ended, 0 follow" in caught.value.problem
+    assert (
+        "the 2 before it can be read and hold 0 sessions that ended, 0 follow"
+        in caught.value.problem
+    )
     assert "measure again" in caught.value.next_step
 
 
-@pytest.mark.parametrize("damage", ['{"kind":"sample","content":{"session_id":"s2"}}', '{"kind":"sam', "\x00\x00"])
-def test_what_stands_before_a_damaged_line_can_be_used_as_the_message_says(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage", ['{"kind":"sample","content":{"session_id":"s2"}}', '{"kind":"sam', "\x00\x00"]
+)
+def test_what_stands_before_a_damaged_line_can_be_used_as_the_message_says(
+    tmp_path: Path, damage: str
+) -> None:
     path = tmp_path / "results.jsonl"
     lines = written(path)
-    number = next(number for number, line in enumerate(lines, start=1) if '"kind":"round"' in line and '"s2"' in line)
+    number = next(
+        number
+        for number, line in enumerate(lines, start=1)
+        if '"kind":"round"' in line and '"s2"' in line
+    )
     path.write_text("".join([*lines[: number - 1], f"{damage}\n", *lines[number:]]))
     with pytest.raises(ConfigFileError) as caught:
         read_results(path)
     found = caught.value
     assert found.key == f"line {number}"
-    assert found.problem.endswith(f"; the {number - 1} before it can be read and hold 1 session that ended, {len(lines) - number} follow")
+    assert found.problem.endswith(
+        f"; the {number - 1} before it can be read and hold 1 session that ended,"
+        f" {len(lines) - number} follow"
+    )
     command = found.next_step.split("`")[1].replace("NEW", str(tmp_path / "new"))
     subprocess.run(["sh", "-c", command], check=True, timeout=WAIT_S)
     assert read_results(tmp_path / "new").ended_sessions == {"s1"}
 
 
 @pytest.mark.parametrize(
-    "line", ['{"kind":"surprise","content":{}}', '{"kind":"run","content":{"schema_version":99,"run_id":"x"}}', "[]", "nonsense"]
+    "line",
+    [
+        '{"kind":"surprise","content":{}}',
+        '{"kind":"run","content":{"schema_version":99,"run_id":"x"}}',
+        "[]",
+        "nonsense",
+    ],
 )
 def test_lines_that_are_no_records_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ConfigFileError, match="line 1") as caught:
         read_results(path)
-    assert caught.value.next_step == "It is no results file, or not its beginning: give the one that a run wrote."
+    assert (
+        caught.value.next_step
+        == "It is no results file, or not its beginning: give the one that a run wrote."
+    )
 
 
 def test_only_a_valid_cell_of_the_same_plan_counts_as_finished(tmp_path: Path) -> None:
@@ -197,7 +237,9 @@ def written(path: Path) -> list[str]:
             writer.round(name, round_record(0))
             writer.session_end(name, ())
         writer.cell(FinishedCell(KEY, "PASS", ("s1", "s2"), valid=True))
-    return [f"{line}\n" for line in path.read_text().split("\n")[:-1]]  # a record may hold other line ends
+    return [
+        f"{line}\n" for line in path.read_text().split("\n")[:-1]
+    ]  # a record may hold other line ends
 
 
 @pytest.mark.parametrize("lost", ["session", "session_end"])
@@ -206,7 +248,9 @@ def test_a_cell_that_lacks_one_of_its_sessions_is_measured_again(tmp_path: Path,
     lines = written(path)
     assert read_results(path).finished(KEY) is not None
     of_s2 = [line for line in lines if '"s2"' in line and '"kind":"cell"' not in line]
-    gone = of_s2 if lost == "session" else [line for line in of_s2 if '"kind":"session_end"' in line]
+    gone = (
+        of_s2 if lost == "session" else [line for line in of_s2 if '"kind":"session_end"' in line]
+    )
     path.write_text("".join(line for line in lines if line not in gone))
     assert read_results(path).finished(KEY) is None
 
@@ -224,7 +268,9 @@ def test_lines_out_of_order_and_files_put_together_are_refused(tmp_path: Path) -
     path = tmp_path / "results.jsonl"
     lines = written(path)
     path.write_text("".join(lines * 2))
-    with pytest.raises(ConfigFileError, match=r"line \d+.*begins with that run's line and holds no other"):
+    with pytest.raises(
+        ConfigFileError, match=r"line \d+.*begins with that run's line and holds no other"
+    ):
         read_results(path)
     path.write_text("".join(lines[1:]))
     with pytest.raises(ConfigFileError, match=r"line 1.*begins with that run's line"):
@@ -247,7 +293,10 @@ def test_a_directory_in_the_way_is_invalid(tmp_path: Path) -> None:
 
 
 def test_results_that_are_not_there_or_no_file_are_one_clear_error(tmp_path: Path) -> None:
-    for path, problem in ((tmp_path / "none.jsonl", "there is no such file"), (tmp_path, "cannot be read: Is a directory")):
+    for path, problem in (
+        (tmp_path / "none.jsonl", "there is no such file"),
+        (tmp_path, "cannot be read: Is a directory"),
+    ):
         with pytest.raises(ConfigFileError) as caught:
             read_results(path)
         assert caught.value.problem == problem

@@ -1,4 +1,6 @@
-"""Stands in for NVML: a source of device samples for the sampler, and a pynvml module for ``NvmlSource``."""
+"""Stands in for NVML: a source of device samples for the sampler, and a pynvml module
+for ``NvmlSource``.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,13 @@ def device_sample(at_ns: int, index: int = 0, **changes: object) -> DeviceSample
 
 
 class FakeSource:
-    """``lost_after``: how many samples are answered before the device falls off the bus."""
+    """``lost_after``: how many samples are answered before the device falls off the
+    bus.
+    """
 
-    def __init__(self, count: int = 1, *, lost_after: int | None = None, watts: float = 500.0) -> None:
+    def __init__(
+        self, count: int = 1, *, lost_after: int | None = None, watts: float = 500.0
+    ) -> None:
         self.count = count
         self.lost_after = lost_after
         self.watts = watts
@@ -43,7 +49,12 @@ class FakeSource:
         self.sampled_count += 1
         if with_energy:
             self.energy_reads.append(index)
-        return device_sample(at_ns, index, energy_j=self.watts * at_ns / 1e9 if with_energy else None, power_w=self.watts)
+        return device_sample(
+            at_ns,
+            index,
+            energy_j=self.watts * at_ns / 1e9 if with_energy else None,
+            power_w=self.watts,
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -58,7 +69,9 @@ class NVMLError_GpuIsLost(NVMLError):  # noqa: N801  (pynvml's own spelling)
 
 
 def fake_pynvml(**changes: Callable[..., object]) -> SimpleNamespace:
-    """The calls that ``NvmlSource`` makes, with one healthy device; ``changes`` replaces some."""
+    """The calls that ``NvmlSource`` makes, with one healthy device; ``changes``
+    replaces some.
+    """
 
     def answer(value: object) -> Callable[..., object]:
         return lambda *_: value
@@ -76,7 +89,9 @@ def fake_pynvml(**changes: Callable[..., object]) -> SimpleNamespace:
         "nvmlDeviceGetCount": answer(1),
         "nvmlDeviceGetHandleByIndex": answer("handle"),
         "nvmlDeviceGetMemoryInfo": answer(SimpleNamespace(used=7 << 30, total=140 << 30)),
-        "nvmlDeviceGetComputeRunningProcesses": answer([SimpleNamespace(pid=11, usedGpuMemory=6 << 30)]),
+        "nvmlDeviceGetComputeRunningProcesses": answer(
+            [SimpleNamespace(pid=11, usedGpuMemory=6 << 30)]
+        ),
         "nvmlDeviceGetPowerUsage": answer(250_500),
         "nvmlDeviceGetTotalEnergyConsumption": answer(9_000_000),
         "nvmlDeviceGetClockInfo": lambda _, kind: 1700 if kind == 1 else 3201,

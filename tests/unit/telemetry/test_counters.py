@@ -55,6 +55,8 @@ def test_differences_leave_gauges_out_and_count_new_names_from_zero() -> None:
 
 
 def test_a_counter_that_fell_or_vanished_is_a_reset_and_no_difference() -> None:
-    seen = counter_difference({"a_total": 5.0, "b_total": 1.0, "c_total": 1.0}, {"a_total": 2.0, "c_total": 1.0})
+    seen = counter_difference(
+        {"a_total": 5.0, "b_total": 1.0, "c_total": 1.0}, {"a_total": 2.0, "c_total": 1.0}
+    )
     assert seen.reset == ("a_total", "b_total")
     assert seen.values == {"c_total": 0.0}

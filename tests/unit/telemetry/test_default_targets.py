@@ -1,4 +1,6 @@
-"""Which targets a run measures when none is named, by what the processor can do; refusals name the missing instruction set."""
+"""Which targets a run measures when none is named, by what the processor can do;
+refusals name the missing instruction set.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ def configs(selection: Selection) -> set[str]:
     [
         (ZEN_4, {}, "cpu-hybrid", ""),
         (ZEN_4 | {"amx_tile"}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "cpu-hybrid", ""),
-        (ICE_LAKE, {}, "cpu-gqa", "cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16"),
+        (
+            ICE_LAKE,
+            {},
+            "cpu-gqa",
+            "cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16",
+        ),
         (HASWELL, {}, "cpu-gqa", "cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16"),
         (
             ZEN_4,
@@ -57,11 +64,21 @@ def configs(selection: Selection) -> set[str]:
             "cpu-gqa",
             "cpu-gqa instead of cpu-hybrid: ONEDNN_MAX_CPU_ISA=AVX2 switches avx512_bf16 off",
         ),
-        (ZEN_4, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, "cpu-gqa", "ONEDNN_MAX_CPU_ISA=AVX512_CORE switches avx512_bf16 off"),
+        (
+            ZEN_4,
+            {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+            "cpu-gqa",
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE switches avx512_bf16 off",
+        ),
     ],
 )
 def test_the_default_target_is_one_that_this_processor_can_run(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, flags: set[str], caps: dict[str, str], target: str, reason: str
+    suite: Suite,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: set[str],
+    caps: dict[str, str],
+    target: str,
+    reason: str,
 ) -> None:
     for name, value in caps.items():
         monkeypatch.setenv(name, value)
@@ -73,14 +90,24 @@ def test_the_default_target_is_one_that_this_processor_can_run(
 
 
 def test_the_stand_in_is_only_measured_instead_of_the_other(suite: Suite) -> None:
-    assert default_targets(suite, machine(ZEN_4)).skipped["cpu-gqa"] == "only measured when asked for with --k3-target"
-    assert default_targets(suite, machine(ICE_LAKE)).skipped["cpu-hybrid"] == "this processor lacks avx512_bf16"
+    assert (
+        default_targets(suite, machine(ZEN_4)).skipped["cpu-gqa"]
+        == "only measured when asked for with --k3-target"
+    )
+    assert (
+        default_targets(suite, machine(ICE_LAKE)).skipped["cpu-hybrid"]
+        == "this processor lacks avx512_bf16"
+    )
 
 
 def test_a_target_that_was_asked_for_names_the_missing_instructions(suite: Suite) -> None:
-    with pytest.raises(UsageError, match="--k3-target cpu-hybrid: this processor lacks avx512_bf16"):
+    with pytest.raises(
+        UsageError, match="--k3-target cpu-hybrid: this processor lacks avx512_bf16"
+    ):
         selected(suite, ICE_LAKE, "cpu-hybrid")
-    assert "cpu-hybrid-fp8_kv" in configs(selected(suite, HASWELL, "cpu-hybrid", collect_only=True))  # to list it needs no hardware
+    assert "cpu-hybrid-fp8_kv" in configs(
+        selected(suite, HASWELL, "cpu-hybrid", collect_only=True)
+    )  # to list it needs no hardware
 
 
 def test_without_avx512_there_is_no_fp8_cache_and_everything_else(suite: Suite) -> None:
@@ -103,7 +130,10 @@ def test_a_cap_takes_no_fp8_cache_away(suite: Suite, monkeypatch: pytest.MonkeyP
 
 def test_a_selection_that_the_processor_empties_says_so(suite: Suite) -> None:
     text = nothing_selected(selected(suite, HASWELL), "fp8_kv")
-    assert text.startswith("-k 'fp8_kv' selects no cell on this machine. Its processor cannot serve:\n  cpu-gqa-fp8_kv: ")
+    assert text.startswith(
+        "-k 'fp8_kv' selects no cell on this machine. Its processor cannot serve:\n "
+        " cpu-gqa-fp8_kv: "
+    )
     assert "Measured here are: default, " in text
     assert "block_size_32" in text
     assert nothing_selected(selected(suite, ZEN_4), "nonsense") == ""
@@ -118,11 +148,15 @@ def test_a_machine_for_no_target_says_what_each_default_lacks(suite: Suite) -> N
 
 def test_a_cells_file_with_a_refused_cell_is_a_usage_error(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "cells.json").write_text('["cpu-gqa-fp8_kv-chat"]')
-    with pytest.raises(ConfigFileError, match=r"this config is not taken there: .*this processor lacks avx512f"):
+    with pytest.raises(
+        ConfigFileError, match=r"this config is not taken there: .*this processor lacks avx512f"
+    ):
         select(suite, machine(HASWELL), (), collect_only=False, cells_file=tmp_path / "cells.json")
 
 
-@pytest.mark.parametrize(("features", "name"), [(HASWELL, "cpu-avx2"), (ICE_LAKE, "cpu-avx512"), (ZEN_4, "cpu-avx512")])
+@pytest.mark.parametrize(
+    ("features", "name"), [(HASWELL, "cpu-avx2"), (ICE_LAKE, "cpu-avx512"), (ZEN_4, "cpu-avx512")]
+)
 def test_numbers_are_of_the_processors_class(suite: Suite, features: set[str], name: str) -> None:
     assert suite.target("cpu-gqa").hardware.class_with(features) == name
     assert suite.target("cpu-hybrid").hardware.class_with(features) == "cpu-avx512"
@@ -130,7 +164,14 @@ def test_numbers_are_of_the_processors_class(suite: Suite, features: set[str], n
 
 def test_an_exchange_for_no_target_is_refused(suite_copy: Path) -> None:
     path = suite_copy / "targets" / "cpu-gqa.yaml"
-    path.write_text(path.read_text().replace("default_instead_of: cpu-hybrid", "default_instead_of: cpu-hibrid"))
+    path.write_text(
+        path.read_text().replace("default_instead_of: cpu-hybrid", "default_instead_of: cpu-hibrid")
+    )
     assert load_document(TargetSpec, path).default_instead_of == "cpu-hibrid"
-    with pytest.raises(ConfigFileError, match=r"cpu-gqa.yaml at 'default_instead_of': no target has this name \(value: 'cpu-hibrid'\)"):
+    with pytest.raises(
+        ConfigFileError,
+        match=(
+            r"cpu-gqa.yaml at 'default_instead_of': no target has this name \(value: 'cpu-hibrid'\)"
+        ),
+    ):
         load_suite(suite_copy)

@@ -18,7 +18,11 @@ def test_a_sample_is_in_base_units() -> None:
     assert (sample.at_ns, sample.index, sample.used_bytes) == (5, 0, 7 << 30)
     assert sample.power_w == 250.5
     assert sample.energy_j == 9000.0
-    assert (sample.sm_clock_mhz, sample.memory_clock_mhz, sample.temperature_c) == (1700.0, 3201.0, 55.0)
+    assert (sample.sm_clock_mhz, sample.memory_clock_mhz, sample.temperature_c) == (
+        1700.0,
+        3201.0,
+        55.0,
+    )
     assert (sample.throttle_bits, sample.uncorrected_ecc_count) == (4, 0)
     assert sample.process_bytes == {11: 6 << 30}
 

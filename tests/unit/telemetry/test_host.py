@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.telemetry.host import CpuTimes, HostReader, parse_cpu_times, parse_pressure, parse_process_ticks, parse_status_bytes
+from k3perf.telemetry.host import (
+    CpuTimes,
+    HostReader,
+    parse_cpu_times,
+    parse_pressure,
+    parse_process_ticks,
+    parse_status_bytes,
+)
 
 
 def test_cpu_times() -> None:
@@ -16,7 +23,10 @@ def test_cpu_times() -> None:
 
 
 def test_pressure() -> None:
-    text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=123456\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+    text = (
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=123456\nfull avg10=0.00 avg60=0.00"
+        " avg300=0.00 total=7\n"
+    )
     assert parse_pressure(text) == 123456
     assert parse_pressure("full total=7") is None
 
@@ -54,5 +64,10 @@ def test_touched_memory_is_seen() -> None:
 def test_a_gone_process_and_a_machine_without_proc_are_none() -> None:
     reader = HostReader(lambda: (2**22 + 1,), root=Path("/nonexistent"))
     sample = reader.sample()
-    assert (sample.resident_bytes, sample.cpu, sample.psi_cpu_some_us, sample.process_ticks) == (None, None, None, {})
+    assert (sample.resident_bytes, sample.cpu, sample.psi_cpu_some_us, sample.process_ticks) == (
+        None,
+        None,
+        None,
+        {},
+    )
     assert reader.proportional_bytes() is None

@@ -29,9 +29,13 @@ def no_library() -> DeviceSource:
     raise DevicesLost("NVML cannot be loaded: no driver")
 
 
-def sampler(source: FakeSource | None, clock: Clock, devices: tuple[int, ...] | None = None) -> Sampler:
+def sampler(
+    source: FakeSource | None, clock: Clock, devices: tuple[int, ...] | None = None
+) -> Sampler:
     opened = no_library if source is None else lambda: source
-    return Sampler(lambda: (os.getpid(),), devices, interval_s=3600, open_source=opened, now_ns=clock)
+    return Sampler(
+        lambda: (os.getpid(),), devices, interval_s=3600, open_source=opened, now_ns=clock
+    )
 
 
 def by_name(readings: tuple[TelemetryReading, ...]) -> dict[str, list[TelemetryReading]]:
@@ -89,7 +93,10 @@ def test_energy_of_a_window_and_how_seldom_it_is_read() -> None:
             running.sample()
         read_while_running = source.energy_reads[2:]
         seen = by_name(running.window(2 * S, 6 * S))
-    assert [reading.value for reading in seen["energy_j"]] == [pytest.approx(1600.0), pytest.approx(1600.0)]
+    assert [reading.value for reading in seen["energy_j"]] == [
+        pytest.approx(1600.0),
+        pytest.approx(1600.0),
+    ]
     assert len(read_while_running) == 4
     assert set(read_while_running) == {0, 1}
 
@@ -130,7 +137,9 @@ def test_the_processes_are_asked_for_seldom_and_for_every_window() -> None:
     assert asked == [0, 5 * S, 9 * S + S // 2]
 
 
-def test_proportional_memory_is_read_seldom_and_tells_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proportional_memory_is_read_seldom_and_tells_its_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, sizes = Clock(), [1000, 2000]
     monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes.pop(0))
     seen = []
@@ -138,26 +147,46 @@ def test_proportional_memory_is_read_seldom_and_tells_its_age(monkeypatch: pytes
         for at_s in (2, 30, 302):
             clock.ns = at_s * S
             seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
-    assert [(reading.value, reading.source) for reading in seen] == [(1000.0, "/proc"), (1000.0, "/proc, read 28 s ago"), (2000.0, "/proc")]
+    assert [(reading.value, reading.source) for reading in seen] == [
+        (1000.0, "/proc"),
+        (1000.0, "/proc, read 28 s ago"),
+        (2000.0, "/proc"),
+    ]
 
 
-def test_proportional_memory_that_could_not_be_read_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proportional_memory_that_could_not_be_read_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, sizes = Clock(), [None, 1000]
     monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes.pop(0))
     seen = []
     with sampler(None, clock) as running:
         for _ in range(2):
             clock.ns += S
-            seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0].value)
+            seen.append(
+                by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0].value
+            )
     assert seen == [None, 1000.0]
 
 
-def test_proportional_memory_of_one_engine_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proportional_memory_of_one_engine_is_never_told_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, engines, sizes = Clock(), [(1,)], {(1,): 1000, (2,): 2000, (): None}
     monkeypatch.setattr(HostReader, "proportional_bytes", lambda _: sizes[engines[-1]])
     seen = []
-    with Sampler(lambda: engines[-1], interval_s=3600, open_source=no_library, now_ns=clock) as running:
-        for engine, after_s in (((1,), 1), ((2,), 1), ((), 1), ((1,), 1), ((2,), 300), ((1,), 1), ((), 300)):
+    with Sampler(
+        lambda: engines[-1], interval_s=3600, open_source=no_library, now_ns=clock
+    ) as running:
+        for engine, after_s in (
+            ((1,), 1),
+            ((2,), 1),
+            ((), 1),
+            ((1,), 1),
+            ((2,), 300),
+            ((1,), 1),
+            ((), 300),
+        ):
             engines.append(engine)
             clock.ns += after_s * S
             seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
@@ -177,8 +206,13 @@ def test_a_sampler_that_ended_by_itself_makes_no_window_look_quiet() -> None:
         raise RuntimeError("the list changed")
 
     later = iter(range(0, 10**6 * S, 6 * S))  # processes are asked for at every sample
-    with Sampler(pids, interval_s=0.001, open_source=no_library, now_ns=lambda: next(later)) as running:
+    with Sampler(
+        pids, interval_s=0.001, open_source=no_library, now_ns=lambda: next(later)
+    ) as running:
         assert asked.wait(30)
         running._thread.join(30)
-        with pytest.raises(MeasurementInvalid, match="no longer watched, the sampler ended with RuntimeError: the list changed"):
+        with pytest.raises(
+            MeasurementInvalid,
+            match="no longer watched, the sampler ended with RuntimeError: the list changed",
+        ):
             running.window(0, S)

@@ -87,7 +87,10 @@ def fake() -> Iterator[FakeServer]:
 
 
 def test_memory_of_every_rank_in_rank_order_with_what_is_absent(fake: FakeServer) -> None:
-    fake.rpc["k3perf_memory"] = [{"rank": 1, "weights_bytes": 7}, {"rank": 0, "weights_bytes": 5, "kv_cache_bytes": 0, "new_part_bytes": 3}]
+    fake.rpc["k3perf_memory"] = [
+        {"rank": 1, "weights_bytes": 7},
+        {"rank": 0, "weights_bytes": 5, "kv_cache_bytes": 0, "new_part_bytes": 3},
+    ]
     first, second = ServerProbe(fake.url).rank_memory()
     assert (first.rank, first.weights_bytes, first.kv_cache_bytes) == (0, 5, 0)
     assert "kv_cache_bytes" not in first.absent
@@ -98,14 +101,22 @@ def test_memory_of_every_rank_in_rank_order_with_what_is_absent(fake: FakeServer
 
 def test_calls_carry_method_and_arguments(fake: FakeServer) -> None:
     fake.rpc["k3perf_hold_bytes"] = [{"rank": 0}]
-    assert ServerProbe(fake.url, timeout_s=7).call("k3perf_hold_bytes", "weights", 1 << 20) == [{"rank": 0}]
-    assert fake.calls == [{"method": "k3perf_hold_bytes", "args": ["weights", 1 << 20], "timeout": 7}]
+    assert ServerProbe(fake.url, timeout_s=7).call("k3perf_hold_bytes", "weights", 1 << 20) == [
+        {"rank": 0}
+    ]
+    assert fake.calls == [
+        {"method": "k3perf_hold_bytes", "args": ["weights", 1 << 20], "timeout": 7}
+    ]
 
 
 def test_capacity_and_resolved_configuration(fake: FakeServer) -> None:
     fake.rpc["k3perf_identity"] = [{"rank": 0, "vllm_version": "0.32.0", "triton_version": "3.9.0"}]
     probe = ServerProbe(fake.url)
-    assert (probe.kv_capacity_tokens, probe.max_concurrency, probe.block_size_tokens) == (516096, 126.0, 640)
+    assert (probe.kv_capacity_tokens, probe.max_concurrency, probe.block_size_tokens) == (
+        516096,
+        126.0,
+        640,
+    )
     resolved = probe.resolved_config()
     assert resolved["cache_config.block_size"] == 640
     assert resolved["version.triton"] == "3.9.0"
@@ -125,9 +136,13 @@ def test_counters_are_waited_for_and_given_as_they_are_when_time_is_up(fake: Fak
 
     later = threading.Timer(0.2, count_later)
     later.start()
-    assert probe.counters_after(before, "vllm:num_preemptions_total", 2, timeout_s=WAIT_S) == {"vllm:num_preemptions_total": 5.0}
+    assert probe.counters_after(before, "vllm:num_preemptions_total", 2, timeout_s=WAIT_S) == {
+        "vllm:num_preemptions_total": 5.0
+    }
     later.join()
-    assert probe.counters_after(before, "vllm:num_preemptions_total", 3, timeout_s=0) == {"vllm:num_preemptions_total": 5.0}
+    assert probe.counters_after(before, "vllm:num_preemptions_total", 3, timeout_s=0) == {
+        "vllm:num_preemptions_total": 5.0
+    }
 
 
 def test_a_refused_cache_reset_is_an_error(fake: FakeServer) -> None:
@@ -142,15 +157,25 @@ def test_a_refused_cache_reset_is_an_error(fake: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("path", "answer", "message"),
     [
-        ("/server_info?config_format=json", (404, "{}"), "HTTP status 404; start the server with VLLM_SERVER_DEV_MODE=1"),
+        (
+            "/server_info?config_format=json",
+            (404, "{}"),
+            "HTTP status 404; start the server with VLLM_SERVER_DEV_MODE=1",
+        ),
         ("/server_info?config_format=json", (200, "<html>"), "the answer is no JSON"),
         ("/server_info?config_format=json", (200, "[]"), "no JSON object"),
-        ("/server_info?config_format=json", (200, '{"vllm_config": {"cache_config": {}}}'), "no 'scheduler_config'"),
+        (
+            "/server_info?config_format=json",
+            (200, '{"vllm_config": {"cache_config": {}}}'),
+            "no 'scheduler_config'",
+        ),
         ("/collective_rpc", (500, '{"error": "boom"}'), "HTTP status 500"),
         ("/collective_rpc", (200, '{"results": "x"}'), "no list of results"),
     ],
 )
-def test_unusable_answers_name_route_and_content(fake: FakeServer, path: str, answer: tuple[int, str], message: str) -> None:
+def test_unusable_answers_name_route_and_content(
+    fake: FakeServer, path: str, answer: tuple[int, str], message: str
+) -> None:
     fake.rpc["k3perf_identity"] = [{"rank": 0}]
     fake.answers[path] = answer
     with pytest.raises(EngineError, match=message):
@@ -158,7 +183,9 @@ def test_unusable_answers_name_route_and_content(fake: FakeServer, path: str, an
 
 
 @pytest.mark.parametrize("answer", [None, "x", {}, {"rank": "first"}])
-def test_an_answer_without_the_ranks_number_is_an_engine_error(fake: FakeServer, answer: object) -> None:
+def test_an_answer_without_the_ranks_number_is_an_engine_error(
+    fake: FakeServer, answer: object
+) -> None:
     fake.rpc["k3perf_memory"] = [answer]
     with pytest.raises(EngineError, match=r"k3perf_memory answered .*, not one dict a rank"):
         ServerProbe(fake.url).rank_memory()
@@ -197,7 +224,9 @@ def test_an_address_without_port_is_refused() -> None:
         ({"rank": -1}, "k3perf_memory answered rank -1: .*python -m k3perf_probe.contract"),
     ],
 )
-def test_memory_that_is_no_size_is_an_engine_error(fake: FakeServer, rank: dict[str, Any], message: str) -> None:
+def test_memory_that_is_no_size_is_an_engine_error(
+    fake: FakeServer, rank: dict[str, Any], message: str
+) -> None:
     fake.rpc["k3perf_memory"] = [rank]
     with pytest.raises(EngineError, match=message):
         ServerProbe(fake.url).rank_memory()
@@ -207,10 +236,15 @@ def test_memory_that_is_no_size_is_an_engine_error(fake: FakeServer, rank: dict[
     ("change", "message"),
     [
         ({"kv_cache_size_tokens": "all"}, "kv_capacity_tokens of /server_info is 'all'"),
-        ({"kv_cache_size_tokens": float("nan")}, "the answer is no JSON"),  # json.dumps writes NaN, which is none
+        (
+            {"kv_cache_size_tokens": float("nan")},
+            "the answer is no JSON",
+        ),  # json.dumps writes NaN, which is none
     ],
 )
-def test_a_capacity_that_is_no_number_is_an_engine_error(fake: FakeServer, change: dict[str, Any], message: str) -> None:
+def test_a_capacity_that_is_no_number_is_an_engine_error(
+    fake: FakeServer, change: dict[str, Any], message: str
+) -> None:
     info = json.loads(json.dumps(INFO))
     info["vllm_config"]["cache_config"] |= change
     fake.answers["/server_info?config_format=json"] = (200, json.dumps(info))
@@ -220,7 +254,10 @@ def test_a_capacity_that_is_no_number_is_an_engine_error(fake: FakeServer, chang
 
 def test_sections_of_another_form_are_an_engine_error(fake: FakeServer) -> None:
     fake.rpc["k3perf_identity"] = [{"rank": 0}]
-    fake.answers["/server_info?config_format=json"] = (200, json.dumps(INFO | {"vllm_env": ["A=1"]}))
+    fake.answers["/server_info?config_format=json"] = (
+        200,
+        json.dumps(INFO | {"vllm_env": ["A=1"]}),
+    )
     with pytest.raises(EngineError, match="not of the form"):
         ServerProbe(fake.url).resolved_config()
 
@@ -261,9 +298,12 @@ def dripping(pause_s: float, piece: bytes) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("pause_s", "piece", "message"), [(0.02, b"x 1\n", "did not end within 0.3 s"), (0, b"x" * 65536, "larger than 64 MiB")]
+    ("pause_s", "piece", "message"),
+    [(0.02, b"x 1\n", "did not end within 0.3 s"), (0, b"x" * 65536, "larger than 64 MiB")],
 )
-def test_an_answer_that_never_ends_is_an_engine_error(pause_s: float, piece: bytes, message: str) -> None:
+def test_an_answer_that_never_ends_is_an_engine_error(
+    pause_s: float, piece: bytes, message: str
+) -> None:
     with dripping(pause_s, piece) as port, pytest.raises(EngineError, match=message):
         ServerProbe(f"http://127.0.0.1:{port}", timeout_s=0.3 if pause_s else WAIT_S).counters()
 

@@ -7,7 +7,13 @@ import pytest
 from k3perf.config.models import Hardware
 from k3perf.errors import UsageError
 from k3perf.telemetry.hardware import read_hardware
-from k3perf.telemetry.visible import VARIABLE, SilentDeviceError, device_keys, target_device_indices, visible_device_indices
+from k3perf.telemetry.visible import (
+    VARIABLE,
+    SilentDeviceError,
+    device_keys,
+    target_device_indices,
+    visible_device_indices,
+)
 from tests.unit.telemetry.fake_devices import NVMLError, NVMLError_GpuIsLost
 
 UUIDS = {"GPU-aa": 0, "GPU-bb": 3}
@@ -40,7 +46,15 @@ def hardware(**changes):
 
 
 @pytest.mark.parametrize(
-    ("listed", "indices"), [("0", (0,)), ("3,1", (3, 1)), (" 2 , 0 ", (2, 0)), ("", ()), ("-1", ()), ("GPU-bb,GPU-aa", (3, 0))]
+    ("listed", "indices"),
+    [
+        ("0", (0,)),
+        ("3,1", (3, 1)),
+        (" 2 , 0 ", (2, 0)),
+        ("", ()),
+        ("-1", ()),
+        ("GPU-bb,GPU-aa", (3, 0)),
+    ],
 )
 def test_listed_devices_in_their_order(monkeypatch, listed, indices):
     monkeypatch.setenv(VARIABLE, listed)
@@ -61,7 +75,9 @@ def test_an_entry_that_is_no_device_is_named(monkeypatch, listed):
 
 def test_a_listed_device_that_is_lost_leaves_cpu_targets_alone(monkeypatch):
     monkeypatch.setenv(VARIABLE, "GPU-aa,GPU-lost")
-    with pytest.raises(SilentDeviceError, match="'GPU-lost', which no device here answers to: GPU is lost"):
+    with pytest.raises(
+        SilentDeviceError, match="'GPU-lost', which no device here answers to: GPU is lost"
+    ):
         visible_device_indices(nvml=nvml())
     found = read_hardware(nvml())
     assert found.device_names == ()
@@ -75,11 +91,18 @@ def test_a_listed_device_that_is_lost_leaves_cpu_targets_alone(monkeypatch):
         (None, {}, (0,), ("nvidia-0",)),
         ("5", {}, (5,), ("nvidia-5",)),
         ("6,2,4", {"device_count": 2}, (6, 2), ("nvidia-2", "nvidia-6")),
-        (None, {"device_count": 16, "host_count": 2}, tuple(range(8)), tuple(f"nvidia-{index}" for index in range(8))),
+        (
+            None,
+            {"device_count": 16, "host_count": 2},
+            tuple(range(8)),
+            tuple(f"nvidia-{index}" for index in range(8)),
+        ),
         ("1", {"kind": "cpu", "hardware_class": "cpu-avx512"}, (), ("cpu",)),
     ],
 )
-def test_a_target_takes_the_first_visible_devices_and_locks_them_in_ascending_order(monkeypatch, listed, changes, indices, keys):
+def test_a_target_takes_the_first_visible_devices_and_locks_them_in_ascending_order(
+    monkeypatch, listed, changes, indices, keys
+):
     monkeypatch.delenv(VARIABLE, raising=False)
     if listed is not None:
         monkeypatch.setenv(VARIABLE, listed)

@@ -24,7 +24,10 @@ def test_all_at_once_sends_everything_at_zero():
 
 
 def test_a_closed_loop_has_no_send_times():
-    assert send_offsets_ns(ClosedLoop(kind="closed_loop", concurrency=2), seed=1, count=2) == (None, None)
+    assert send_offsets_ns(ClosedLoop(kind="closed_loop", concurrency=2), seed=1, count=2) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("rate_per_s", [3.0, 5.0, 700.0])
@@ -48,9 +51,17 @@ def test_gamma_gaps_have_the_cv_of_their_shape_and_a_uniform_phase(shape):
     assert gaps_s.mean() == pytest.approx(0.2, rel=0.03)
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(shape**-0.5, rel=0.03)
     assert stats.kstest(phases, "uniform").pvalue > 0.01
-    law, floor_s = stats.gamma(shape, 0, 0.2 / shape), 1e-3  # below the floor the rounding to a microsecond shows
+    law, floor_s = (
+        stats.gamma(shape, 0, 0.2 / shape),
+        1e-3,
+    )  # below the floor the rounding to a microsecond shows
     below = law.cdf(floor_s)
-    assert stats.kstest(gaps_s[gaps_s > floor_s], lambda gap: (law.cdf(gap) - below) / (1 - below)).pvalue > 0.01
+    assert (
+        stats.kstest(
+            gaps_s[gaps_s > floor_s], lambda gap: (law.cdf(gap) - below) / (1 - below)
+        ).pvalue
+        > 0.01
+    )
 
 
 def test_gamma_of_shape_one_is_poisson():
@@ -85,7 +96,11 @@ def test_another_seed_gives_other_times():
 
 def test_a_rate_can_be_a_share_of_the_found_rate():
     arrival = Constant(kind="constant", found_rate_share_ratio=0.5)
-    assert send_offsets_ns(arrival, seed=1, count=3, found_rate_per_s=8) == (0, 250_000_000, 500_000_000)
+    assert send_offsets_ns(arrival, seed=1, count=3, found_rate_per_s=8) == (
+        0,
+        250_000_000,
+        500_000_000,
+    )
 
 
 def test_a_share_of_an_unknown_rate_is_refused_with_the_next_step():

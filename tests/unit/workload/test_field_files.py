@@ -1,6 +1,8 @@
-"""Files as others write them: each is read as its form's documentation says, or refused with a next step that works.
+"""Files as others write them: each is read as its form's documentation says, or refused
+with a next step that works.
 
-``field_files/files.yaml`` holds files of the field; the tables below add further members of each kind.
+``field_files/files.yaml`` holds files of the field; the tables below add further
+members of each kind.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ def lines(*records: dict[str, Any]) -> str:
 
 
 def log(*times: Any, field: str = "created", prompt: Any = 600, reply: Any = 7) -> str:
-    return lines(*({field: at, "usage": {"prompt_tokens": prompt, "completion_tokens": reply}} for at in times))
+    return lines(
+        *(
+            {field: at, "usage": {"prompt_tokens": prompt, "completion_tokens": reply}}
+            for at in times
+        )
+    )
 
 
 def mooncake(*rows: tuple[Any, int, int, Any]) -> str:
@@ -47,14 +54,18 @@ def mooncake(*rows: tuple[Any, int, int, Any]) -> str:
     return lines(*(dict(zip(names, row, strict=True)) for row in rows))
 
 
-def run_import(path: Path, output: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+def run_import(
+    path: Path, output: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[int, str]:
     status = main(["load", "import-log", str(path), "--output", str(output), *options])
     return status, capsys.readouterr().err
 
 
 def seen_in(trace: Any) -> tuple[list[float], list[list[int]]]:
     """(gaps in seconds, tokens)."""
-    gaps = [(after.timestamp_ms - before.timestamp_ms) / 1e3 for before, after in pairwise(trace.rows)]
+    gaps = [
+        (after.timestamp_ms - before.timestamp_ms) / 1e3 for before, after in pairwise(trace.rows)
+    ]
     return gaps, [[row.input_length, row.output_length] for row in trace.rows]
 
 
@@ -66,7 +77,9 @@ def shared_tokens(path: Path) -> int:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
-def test_a_file_of_the_field_is_read_or_refused_in_words(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_the_field_is_read_or_refused_in_words(
+    case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, output = FIELD_FILES / case["file"], tmp_path / "trace.jsonl"
     status, told = run_import(path, output, capsys)
     if "refusal" in case:
@@ -111,37 +124,163 @@ r,2026-01-01T00:00:01Z,2026-01-01T00:00:02Z,600.0,7.0
 # name -> (content, gaps in s, tokens, records left out, what the command says)
 READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]] = {
     # units
-    "microseconds": (log(S * 10**6, S * 10**6 + 1_500_000), [1.5], PAIR, 0, ["microseconds since 1970"]),
+    "microseconds": (
+        log(S * 10**6, S * 10**6 + 1_500_000),
+        [1.5],
+        PAIR,
+        0,
+        ["microseconds since 1970"],
+    ),
     "float_seconds": (log(S + 0.25, S + 1.5), [1.25], PAIR, 0, [" seconds since 1970"]),
-    "milliseconds_as_text": (log(f"{S}123", f"{S + 1}123"), [1.0], PAIR, 0, ["milliseconds since 1970"]),
-    "two_units_in_one_log": (log(S, (S + 1) * 1000), [1.0], PAIR, 0, ["milliseconds since 1970", " seconds since 1970"]),
-    "unit_in_the_name": (log(0, 1500, field="timestamp_ms"), [1.5], PAIR, 0, ["milliseconds since the start"]),
-    "camel_unit_in_the_name": (log(5, 6.5, field="arrivalTimeSeconds"), [1.5], PAIR, 0, [" seconds since the start"]),
-    "name_and_size_disagree": (log(S * 1000, S, (S + 2) * 1000, field="timestamp_ms"), [2.0], PAIR, 1, ["another size than the unit"]),
+    "milliseconds_as_text": (
+        log(f"{S}123", f"{S + 1}123"),
+        [1.0],
+        PAIR,
+        0,
+        ["milliseconds since 1970"],
+    ),
+    "two_units_in_one_log": (
+        log(S, (S + 1) * 1000),
+        [1.0],
+        PAIR,
+        0,
+        ["milliseconds since 1970", " seconds since 1970"],
+    ),
+    "unit_in_the_name": (
+        log(0, 1500, field="timestamp_ms"),
+        [1.5],
+        PAIR,
+        0,
+        ["milliseconds since the start"],
+    ),
+    "camel_unit_in_the_name": (
+        log(5, 6.5, field="arrivalTimeSeconds"),
+        [1.5],
+        PAIR,
+        0,
+        [" seconds since the start"],
+    ),
+    "name_and_size_disagree": (
+        log(S * 1000, S, (S + 2) * 1000, field="timestamp_ms"),
+        [2.0],
+        PAIR,
+        1,
+        ["another size than the unit"],
+    ),
     "out_of_order": (log(S + 3, S, S + 1), [1.0, 2.0], [*PAIR, [600, 7]], 0, []),
     "some_since_the_start": (log(S, 5, S + 1), [1.0], PAIR, 1, ["without a unit"]),
     # dates
-    "comma_decimals": (log("2026-01-01 00:00:00,250", "2026-01-01 00:00:01,500", field="time"), [1.25], PAIR, 0, ["read as UTC"]),
-    "zones": (log("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:01Z"), [1.0], PAIR, 0, ["with a zone"]),
-    "utc_word": (log("2026-01-01 00:00:00 UTC", "2026-01-01 00:00:01 UTC"), [1.0], PAIR, 0, ["with a zone"]),
-    "date_beyond_the_calendar": (log("2026-01-01", "99999-01-01", "2026-01-02"), [86400.0], PAIR, 1, ["neither a number nor a date"]),
+    "comma_decimals": (
+        log("2026-01-01 00:00:00,250", "2026-01-01 00:00:01,500", field="time"),
+        [1.25],
+        PAIR,
+        0,
+        ["read as UTC"],
+    ),
+    "zones": (
+        log("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:01Z"),
+        [1.0],
+        PAIR,
+        0,
+        ["with a zone"],
+    ),
+    "utc_word": (
+        log("2026-01-01 00:00:00 UTC", "2026-01-01 00:00:01 UTC"),
+        [1.0],
+        PAIR,
+        0,
+        ["with a zone"],
+    ),
+    "date_beyond_the_calendar": (
+        log("2026-01-01", "99999-01-01", "2026-01-02"),
+        [86400.0],
+        PAIR,
+        1,
+        ["neither a number nor a date"],
+    ),
     # impossible values
-    "infinity": (log(S, S + 1).replace(f"{S + 1}", "Infinity") + log(S + 2), [2.0], PAIR, 1, ["not finite"]),
-    "exponent_400": (log(S, 1.5).replace("1.5", "1e400") + log(S + 2), [2.0], PAIR, 1, ["not finite"]),
+    "infinity": (
+        log(S, S + 1).replace(f"{S + 1}", "Infinity") + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["not finite"],
+    ),
+    "exponent_400": (
+        log(S, 1.5).replace("1.5", "1e400") + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["not finite"],
+    ),
     "digits_400": (log(S, S + 2) + log(10**400), [2.0], PAIR, 1, ["not finite"]),
-    "count_of_400_digits": (log(S, S + 2) + log(S, prompt=10**400), [2.0], PAIR, 1, ["not a whole number"]),
-    "digits_5000": (log(S) + '{"created":' + "9" * 5000 + "}\n" + log(S + 2), [2.0], PAIR, 1, ["not JSON"]),
+    "count_of_400_digits": (
+        log(S, S + 2) + log(S, prompt=10**400),
+        [2.0],
+        PAIR,
+        1,
+        ["not a whole number"],
+    ),
+    "digits_5000": (
+        log(S) + '{"created":' + "9" * 5000 + "}\n" + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["not JSON"],
+    ),
     "negative_time": (log(S, -5, S + 1), [1.0], PAIR, 1, ["without a unit"]),
-    "deep_nesting": (log(S) + "[" * 100_000 + "\n" + log(S + 2), [2.0], PAIR, 1, ["nested too deeply"]),
-    "deep_nesting_first": ("{" + '"a":{' * 100_000 + "\n" + log(S, S + 2), [2.0], PAIR, 1, ["nested too deeply"]),
+    "deep_nesting": (
+        log(S) + "[" * 100_000 + "\n" + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["nested too deeply"],
+    ),
+    "deep_nesting_first": (
+        "{" + '"a":{' * 100_000 + "\n" + log(S, S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["nested too deeply"],
+    ),
     # counts
     "counts_as_text": (log(S, S + 1, prompt="600", reply="7.0"), [1.0], PAIR, 0, []),
-    "half_a_token": (log(S) + log(S + 1, prompt=600.5) + log(S + 2), [2.0], PAIR, 1, ["not a whole number"]),
-    "no_reply": (log(S) + log(S + 1, reply=0) + log(S + 2, reply=-3) + log(S + 3), [3.0], PAIR, 2, ["no tokens in prompt or reply"]),
-    "impossible_count": (log(S) + log(S + 1, prompt=10**15) + log(S + 2), [2.0], PAIR, 1, ["above 10,000,000"]),
-    "count_null": (log(S) + log(S + 1, prompt=None) + log(S + 2), [2.0], PAIR, 1, ["no token counts"]),
+    "half_a_token": (
+        log(S) + log(S + 1, prompt=600.5) + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["not a whole number"],
+    ),
+    "no_reply": (
+        log(S) + log(S + 1, reply=0) + log(S + 2, reply=-3) + log(S + 3),
+        [3.0],
+        PAIR,
+        2,
+        ["no tokens in prompt or reply"],
+    ),
+    "impossible_count": (
+        log(S) + log(S + 1, prompt=10**15) + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["above 10,000,000"],
+    ),
+    "count_null": (
+        log(S) + log(S + 1, prompt=None) + log(S + 2),
+        [2.0],
+        PAIR,
+        1,
+        ["no token counts"],
+    ),
     # forms of proxies and clients
-    "litellm_floats": (lines(*({"startTime": at, "endTime": S + 9.5, **COUNTS} for at in (S, S + 1))), [1.0], PAIR, 0, ["LiteLLM"]),
+    "litellm_floats": (
+        lines(*({"startTime": at, "endTime": S + 9.5, **COUNTS} for at in (S, S + 1))),
+        [1.0],
+        PAIR,
+        0,
+        ["LiteLLM"],
+    ),
     "litellm_created_is_later": (
         lines(*({"created": S + 5, "startTime": at, **COUNTS} for at in (S, S + 1))),
         [1.0],
@@ -150,28 +289,51 @@ READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]
         ["startTime"],
     ),
     "only_the_end": (log(S, S + 1) + lines({"endTime": S, **COUNTS}), [1.0], PAIR, 1, ["no time"]),
-    "batch_output": (lines(*({"response": {"body": record}} for record in TWO)), [1.0], PAIR, 0, []),
+    "batch_output": (
+        lines(*({"response": {"body": record}} for record in TWO)),
+        [1.0],
+        PAIR,
+        0,
+        [],
+    ),
     "responses_api": (
-        lines(*({"created_at": S + i, "usage": {"input_tokens": 600, "output_tokens": 7}} for i in (0, 1))),
+        lines(
+            *(
+                {"created_at": S + i, "usage": {"input_tokens": 600, "output_tokens": 7}}
+                for i in (0, 1)
+            )
+        ),
         [1.0],
         PAIR,
         0,
         [],
     ),
     "langfuse": (
-        lines(*({"startTime": f"2026-01-01T00:00:0{i}Z", "usage": {"input": 600, "output": 7}} for i in (0, 1))),
+        lines(
+            *(
+                {"startTime": f"2026-01-01T00:00:0{i}Z", "usage": {"input": 600, "output": 7}}
+                for i in (0, 1)
+            )
+        ),
         [1.0],
         PAIR,
         0,
         [],
     ),
-    "camel_counts": (lines(*({"timestamp": S + i, "promptTokens": 600, "completionTokens": 7} for i in (0, 1))), [1.0], PAIR, 0, []),
+    "camel_counts": (
+        lines(*({"timestamp": S + i, "promptTokens": 600, "completionTokens": 7} for i in (0, 1))),
+        [1.0],
+        PAIR,
+        0,
+        [],
+    ),
     # ways to write records
     "utf_16_little": (codecs.BOM_UTF16_LE + log(S, S + 1).encode("utf-16-le"), [1.0], PAIR, 0, []),
     "utf_16_big": (codecs.BOM_UTF16_BE + log(S, S + 1).encode("utf-16-be"), [1.0], PAIR, 0, []),
     "utf_16_without_mark": (log(S, S + 1).encode("utf-16-le"), [1.0], PAIR, 0, []),
     "bom_before_csv": (
-        codecs.BOM_UTF8 + b"created,prompt_tokens,completion_tokens\r\n%d,600,7\r\n%d,600,7\r\n" % (S, S + 1),
+        codecs.BOM_UTF8
+        + b"created,prompt_tokens,completion_tokens\r\n%d,600,7\r\n%d,600,7\r\n" % (S, S + 1),
         [1.0],
         PAIR,
         0,
@@ -181,25 +343,50 @@ READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]
     "no_last_line_end": (log(S, S + 1).rstrip("\n"), [1.0], PAIR, 0, []),
     "blank_lines": ("\n \n" + log(S, S + 1).replace("\n", "\n\n"), [1.0], PAIR, 0, []),
     "line_separator_in_text": (
-        log(S) + json.dumps({"created": S + 1, "note": "a\u2028b\x85c", **USAGE}, ensure_ascii=False),
+        log(S)
+        + json.dumps({"created": S + 1, "note": "a\u2028b\x85c", **USAGE}, ensure_ascii=False),
         [1.0],
         PAIR,
         0,
         [],
     ),
-    "bytes_that_are_not_utf_8": (log(S).encode() + b'{"note":"\xff\xfe",' + log(S + 1).encode()[1:], [1.0], PAIR, 0, []),
+    "bytes_that_are_not_utf_8": (
+        log(S).encode() + b'{"note":"\xff\xfe",' + log(S + 1).encode()[1:],
+        [1.0],
+        PAIR,
+        0,
+        [],
+    ),
     "gzip": (gzip.compress(log(S, S + 1).encode()), [1.0], PAIR, 0, []),
     "array_on_one_line": (json.dumps(TWO), [1.0], PAIR, 0, ["a JSON array"]),
     "array_indented": (json.dumps(TWO, indent=2), [1.0], PAIR, 0, ["a JSON array"]),
     "array_that_breaks_off": (json.dumps(TWO)[:-1] + ', {"cre', [1.0], PAIR, 1, ["breaks off"]),
-    "array_with_an_error": (json.dumps(TWO)[:-1] + ' {"a": 1}, 7, 8, 9, "and more"]', [1.0], PAIR, 1, ["not JSON from here on"]),
-    "objects_over_several_lines": ("\n".join(json.dumps(record, indent=2) for record in TWO), [1.0], PAIR, 0, ["JSON objects"]),
+    "array_with_an_error": (
+        json.dumps(TWO)[:-1] + ' {"a": 1}, 7, 8, 9, "and more"]',
+        [1.0],
+        PAIR,
+        1,
+        ["not JSON from here on"],
+    ),
+    "objects_over_several_lines": (
+        "\n".join(json.dumps(record, indent=2) for record in TWO),
+        [1.0],
+        PAIR,
+        0,
+        ["JSON objects"],
+    ),
     "list_under_a_key": (json.dumps({"object": "list", "data": TWO}), [1.0], PAIR, 0, []),
     "list_under_a_key_indented": (json.dumps({"data": TWO}, indent=1), [1.0], PAIR, 0, []),
     "words_before_the_log": ("[INFO] proxy starts\n" + log(S, S + 1), [1.0], PAIR, 1, ["not JSON"]),
     "first_line_cut": ('{"created": 17630\n' + log(S, S + 1), [1.0], PAIR, 1, ["not JSON"]),
     # CSV
-    "burstgpt_2": (BURST_GPT_2, [51.0], [[906, 446], [36, 29]], 1, ["BurstGPT", "no tokens in prompt or reply"]),
+    "burstgpt_2": (
+        BURST_GPT_2,
+        [51.0],
+        [[906, 446], [36, 29]],
+        1,
+        ["BurstGPT", "no tokens in prompt or reply"],
+    ),
     "azure_multimodal": (AZURE_2025, [1.0], PAIR, 0, ["Azure"]),
     "vidur": (
         "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,600,7\n1.5,600,7\n",
@@ -208,9 +395,27 @@ READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]
         0,
         ["Vidur", " seconds since the start"],
     ),
-    "semicolons": (f"created;prompt_tokens;completion_tokens\n{S};600;7\n{S + 1};600;7\n", [1.0], PAIR, 0, ["CSV"]),
-    "tabs": (f"created\tprompt_tokens\tcompletion_tokens\n{S}\t600\t7\n{S + 1}\t600\t7\n", [1.0], PAIR, 0, ["CSV"]),
-    "quoted_line_end": (f'created,note,prompt_tokens,completion_tokens\n{S},"a\nb, c",600,7\n{S + 1},d,600,7\n', [1.0], PAIR, 0, ["CSV"]),
+    "semicolons": (
+        f"created;prompt_tokens;completion_tokens\n{S};600;7\n{S + 1};600;7\n",
+        [1.0],
+        PAIR,
+        0,
+        ["CSV"],
+    ),
+    "tabs": (
+        f"created\tprompt_tokens\tcompletion_tokens\n{S}\t600\t7\n{S + 1}\t600\t7\n",
+        [1.0],
+        PAIR,
+        0,
+        ["CSV"],
+    ),
+    "quoted_line_end": (
+        f'created,note,prompt_tokens,completion_tokens\n{S},"a\nb, c",600,7\n{S + 1},d,600,7\n',
+        [1.0],
+        PAIR,
+        0,
+        ["CSV"],
+    ),
     "short_row": (
         f"created,prompt_tokens,completion_tokens\n{S},600,7\n{S},600\n{S + 1},600,7\n",
         [1.0],
@@ -228,7 +433,9 @@ READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]
         ["milliseconds since 1970"],
     ),
     "trace_with_dates": (
-        mooncake(("2026-01-01T00:00:00Z", 600, 7, [1, 2]), ("2026-01-01T00:00:01Z", 600, 7, [1, 3])),
+        mooncake(
+            ("2026-01-01T00:00:00Z", 600, 7, [1, 2]), ("2026-01-01T00:00:01Z", 600, 7, [1, 3])
+        ),
         [1.0],
         PAIR,
         0,
@@ -259,7 +466,9 @@ READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]
 
 
 @pytest.mark.parametrize("name", READ)
-def test_other_members_of_each_kind_are_read(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_members_of_each_kind_are_read(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content, gaps_s, tokens, left_out_count, says = READ[name]
     path, output = tmp_path / "given.log", tmp_path / "trace.jsonl"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -278,17 +487,35 @@ FORTY = {"input_length": 40, "output_length": 5}
 TRACES: dict[str, tuple[str, int, int]] = {
     "blocks_of_64": (mooncake((0, 200, 5, [1, 2, 3, 4]), (5, 260, 5, [1, 2, 3, 5, 6])), 64, 192),
     "blocks_of_16": (mooncake((0, 40, 5, [1, 2, 3]), (5, 60, 5, [1, 2, 4, 5])), 16, 32),
-    "blocks_of_128_written_by_us": (lines({"timestamp": 0, **FORTY, "block_tokens": 128, "hash_ids": [4]}), 128, 0),
+    "blocks_of_128_written_by_us": (
+        lines({"timestamp": 0, **FORTY, "block_tokens": 128, "hash_ids": [4]}),
+        128,
+        0,
+    ),
     "ids_are_strings": (mooncake((0, 600, 5, ["a1", "b2"]), (5, 700, 5, ["a1", "c3"])), 512, 512),
-    "some_rows_without_ids": (mooncake((0, 600, 5, [0, 1]), (5, 600, 5, None), (9, 700, 5, [0, 3])), 512, 512),
-    "bailian_ids_of_whole_blocks": (lines(*({"chat_id": i, "timestamp": i, **FORTY, "hash_ids": [1, 2]} for i in (1, 2))), 16, 32),
-    "an_array": (f"[{','.join(mooncake((0, 600, 5, [0, 1]), (5, 700, 5, [0, 3])).splitlines())}]", 512, 512),
+    "some_rows_without_ids": (
+        mooncake((0, 600, 5, [0, 1]), (5, 600, 5, None), (9, 700, 5, [0, 3])),
+        512,
+        512,
+    ),
+    "bailian_ids_of_whole_blocks": (
+        lines(*({"chat_id": i, "timestamp": i, **FORTY, "hash_ids": [1, 2]} for i in (1, 2))),
+        16,
+        32,
+    ),
+    "an_array": (
+        f"[{','.join(mooncake((0, 600, 5, [0, 1]), (5, 700, 5, [0, 3])).splitlines())}]",
+        512,
+        512,
+    ),
     "short_prompts_keep_the_documented_size": (mooncake((0, 30, 5, [1]), (5, 30, 5, [1])), 512, 0),
 }
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_trace_is_replayed_with_its_own_blocks(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_replayed_with_its_own_blocks(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content, block_tokens, hits = TRACES[name]
     path, output = tmp_path / "given.jsonl", tmp_path / "trace.jsonl"
     path.write_text(content)
@@ -298,10 +525,14 @@ def test_a_trace_is_replayed_with_its_own_blocks(name: str, tmp_path: Path, caps
         assert shared_tokens(trace) == hits
 
 
-def test_a_block_size_that_nothing_tells_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_size_that_nothing_tells_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """48 is no power of two: the replay refuses, and the command that it names works."""
     path, output = tmp_path / "given.jsonl", tmp_path / "trace.jsonl"
-    path.write_text(mooncake((0, 100, 5, [1, 2, 3]), (5, 150, 5, [1, 2, 4, 5]), (9, 200, 5, [1, 2, 4, 6, 7])))
+    path.write_text(
+        mooncake((0, 100, 5, [1, 2, 3]), (5, 150, 5, [1, 2, 4, 5]), (9, 200, 5, [1, 2, 4, 6, 7]))
+    )
     with pytest.raises(UsageError, match=r"line \d: hash_ids.*--block-tokens N"):
         read_trace(path)
     assert run_import(path, output, capsys, "--block-tokens", "48")[0] == 0
@@ -309,14 +540,18 @@ def test_a_block_size_that_nothing_tells_is_given(tmp_path: Path, capsys: pytest
     assert shared_tokens(output) == 96 + 144
 
 
-def test_ids_for_whole_blocks_only_are_taken_with_a_given_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_for_whole_blocks_only_are_taken_with_a_given_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, output = tmp_path / "given.jsonl", tmp_path / "trace.jsonl"
     path.write_text(mooncake((0, 600, 5, [1]), (5, 1100, 5, [1, 2])))
     assert run_import(path, output, capsys, "--block-tokens", "512")[0] == 0
     assert shared_tokens(output) == 512
 
 
-def test_a_time_without_a_unit_is_asked_for_and_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_without_a_unit_is_asked_for_and_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, output = tmp_path / "given.jsonl", tmp_path / "trace.jsonl"
     path.write_text(log(0.5, 2.0, field="timestamp"))
     status, told = run_import(path, output, capsys)
@@ -327,7 +562,9 @@ def test_a_time_without_a_unit_is_asked_for_and_taken(tmp_path: Path, capsys: py
         assert run_import(path, output, capsys, "--time-unit", unit)[0] == 0
         assert seen_in(read_trace(output))[0] == pytest.approx([1.5 * factor], abs=1e-3)
     path.write_text(log(S * 1000, S * 1000 + 5))
-    assert run_import(path, output, capsys, "--time-unit", "s")[0] == ExitStatus.USAGE, "the size contradicts the given unit"
+    assert run_import(path, output, capsys, "--time-unit", "s")[0] == ExitStatus.USAGE, (
+        "the size contradicts the given unit"
+    )
 
 
 # name -> (content, what the refusal says)
@@ -335,8 +572,14 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
     "empty": ("", ["the file is empty"]),
     "blank": ("\n \r\n", ["the file is empty"]),
     "bom_alone": (codecs.BOM_UTF8, ["the file is empty"]),
-    "prose": ("Dear all,\nthe server was slow.\n", ["not JSON", "JSON lines, a JSON array, or CSV with a header line"]),
-    "csv_without_a_header": ("2023-11-16 18:00:00,300,40\n2023-11-16 18:00:01,900,50\n", ["CSV with a header line"]),
+    "prose": (
+        "Dear all,\nthe server was slow.\n",
+        ["not JSON", "JSON lines, a JSON array, or CSV with a header line"],
+    ),
+    "csv_without_a_header": (
+        "2023-11-16 18:00:00,300,40\n2023-11-16 18:00:01,900,50\n",
+        ["CSV with a header line"],
+    ),
     "csv_without_counts": (
         "timestamp,created,model\n1763000000,1763000000,m\n",
         ["no token counts", "columns are timestamp, created, model"],
@@ -371,7 +614,9 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_refused_in_words(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_is_refused_in_words(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content, says = REFUSED[name]
     path, output = tmp_path / "given.log", tmp_path / "trace.jsonl"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -394,7 +639,9 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_the_command_that_a_refused_replay_names_works(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_that_a_refused_replay_names_works(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     path.write_text(FOREIGN[name])
     with pytest.raises(UsageError, match="this is not a trace but") as refused:
@@ -407,8 +654,13 @@ def test_the_command_that_a_refused_replay_names_works(name: str, tmp_path: Path
     capsys.readouterr()
 
 
-def test_a_missing_file_and_a_directory_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path, says in ((tmp_path / "gone", "cannot be read (No such file or directory)"), (tmp_path, "is a directory")):
+def test_a_missing_file_and_a_directory_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, says in (
+        (tmp_path / "gone", "cannot be read (No such file or directory)"),
+        (tmp_path, "is a directory"),
+    ):
         status, told = run_import(path, tmp_path / "trace.jsonl", capsys)
         assert status == ExitStatus.USAGE
         assert says in told.replace("Is a", "is a")
@@ -425,7 +677,9 @@ def test_a_pipe_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(read_trace(output).rows) == 2
 
 
-def test_a_trace_remembers_where_it_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_remembers_where_it_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "trace.jsonl"
     assert run_import(FIELD_FILES / "azure.csv", output, capsys)[0] == 0
     assert "azure.csv: Azure's LLM inference trace (CSV)" in read_trace(output).origin
@@ -439,14 +693,21 @@ def test_a_trace_remembers_where_it_comes_from(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("form", ["lines", "array", "csv"])
-def test_a_large_file_is_not_held_in_memory(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_file_is_not_held_in_memory(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, output, count = tmp_path / "given", tmp_path / "trace.jsonl", 2500
     padding = "x" * 4000
     with path.open("w") as file:
         if form == "csv":
             file.write("created,note,prompt_tokens,completion_tokens\n")
         for index in range(count):
-            record = {"created": S + index, "note": padding, "prompt_tokens": 20, "completion_tokens": 2}
+            record = {
+                "created": S + index,
+                "note": padding,
+                "prompt_tokens": 20,
+                "completion_tokens": 2,
+            }
             if form == "csv":
                 file.write(f"{S + index},{padding},20,2\n")
             else:
@@ -464,13 +725,34 @@ def test_a_large_file_is_not_held_in_memory(form: str, tmp_path: Path, capsys: p
     assert peak_bytes < 6_000_000
 
 
-PIECES = [b"{", b"}", b"[", b"]", b",", b'"', b"\n", b"\r", b"\0", b"null", b"NaN", b"1e999", b"\xff", b"\\u", b";", b"9" * 400]
+PIECES = [
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b'"',
+    b"\n",
+    b"\r",
+    b"\0",
+    b"null",
+    b"NaN",
+    b"1e999",
+    b"\xff",
+    b"\\u",
+    b";",
+    b"9" * 400,
+]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_files_are_read_or_refused_and_nothing_else(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
-    given = [content for content, *_ in [*READ.values(), *REFUSED.values(), *TRACES.values()] if len(content) < 20_000]
+    given = [
+        content
+        for content, *_ in [*READ.values(), *REFUSED.values(), *TRACES.values()]
+        if len(content) < 20_000
+    ]
     path = tmp_path / "given"
     for _ in range(100):
         content = draw.choice(given)

@@ -18,7 +18,9 @@ def test_fixed():
 
 
 def test_uniform_reaches_both_ends_evenly():
-    values, counts = np.unique(drawn(UniformLength(kind="uniform", low=3, high=7)), return_counts=True)
+    values, counts = np.unique(
+        drawn(UniformLength(kind="uniform", low=3, high=7)), return_counts=True
+    )
     assert list(values) == [3, 4, 5, 6, 7]
     assert counts.min() > 3700
 

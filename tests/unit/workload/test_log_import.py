@@ -31,15 +31,28 @@ def imported(tmp_path):
         {"created": 1700000001, "usage": {"prompt_tokens": 600, "completion_tokens": 7}},
         {"timestamp": "2023-11-14T22:13:21Z", "prompt_tokens": 600, "completion_tokens": 7},
         {"timestamp": "2023-11-14T22:13:21", "usage": {"input_tokens": 600, "output_tokens": 7}},
-        {"timestamp_ms": 1700000001000, "response": {"usage": {"prompt_tokens": 600, "completion_tokens": 7}}},
-        {"response": {"body": {"created": 1700000001, "usage": {"prompt_tokens": 600, "completion_tokens": 7}}}},
+        {
+            "timestamp_ms": 1700000001000,
+            "response": {"usage": {"prompt_tokens": 600, "completion_tokens": 7}},
+        },
+        {
+            "response": {
+                "body": {
+                    "created": 1700000001,
+                    "usage": {"prompt_tokens": 600, "completion_tokens": 7},
+                }
+            }
+        },
     ],
 )
 def test_the_usual_forms_are_understood(record, imported):
     first = {"created": 1700000000, "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
     trace = imported([json.dumps(record), json.dumps(first)])
     assert trace.source.left_out == {}
-    assert [(row.timestamp_ms, row.input_length, row.output_length, len(row.hash_ids)) for row in trace.rows()] == [
+    assert [
+        (row.timestamp_ms, row.input_length, row.output_length, len(row.hash_ids))
+        for row in trace.rows()
+    ] == [
         (0, 5, 3, 1),
         (1000, 600, 7, 2),
     ]

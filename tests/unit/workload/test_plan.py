@@ -1,4 +1,6 @@
-"""Plans: the same on every machine, fresh in every round, with exactly the declared sharing."""
+"""Plans: the same on every machine, fresh in every round, with exactly the declared
+sharing.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ VOCABULARY = 4096
 
 
 def test_the_plan_of_a_spec_never_changes():
-    """Golden: a change here changes every baseline's key. Raise CONTENT_VERSION if tokens change on purpose."""
-    plan = expand(small_spec(arrival={"kind": "poisson", "rate_per_s": 4}), vocabulary_size=VOCABULARY)
+    """Golden: a change here changes every baseline's key. Raise CONTENT_VERSION if
+    tokens change on purpose.
+    """
+    plan = expand(
+        small_spec(arrival={"kind": "poisson", "rate_per_s": 4}), vocabulary_size=VOCABULARY
+    )
     assert plan.requests[0].prompt_token_ids[:6] == GOLDEN_TOKENS
     assert [request.prompt_token_count for request in plan.requests] == GOLDEN_LENGTHS
     assert [request.offset_ns for request in plan.requests[:3]] == GOLDEN_OFFSETS_NS
@@ -28,7 +34,9 @@ def test_prompts_have_their_length_and_avoid_reserved_ids():
     for request in plan.requests:
         assert len(request.prompt_token_ids) == request.prompt_token_count
         assert 3 <= min(request.prompt_token_ids) <= max(request.prompt_token_ids) < 16
-    assert {token for request in plan.requests for token in request.prompt_token_ids} == set(range(3, 16))
+    assert {token for request in plan.requests for token in request.prompt_token_ids} == set(
+        range(3, 16)
+    )
 
 
 def test_another_round_has_the_same_shape_and_other_content():
@@ -36,7 +44,10 @@ def test_another_round_has_the_same_shape_and_other_content():
     later = plan.for_round(5)
     assert later.digest == plan.digest
     for before, after in zip(plan.requests, later.requests, strict=True):
-        assert (before.prompt_token_count, before.output_token_count) == (after.prompt_token_count, after.output_token_count)
+        assert (before.prompt_token_count, before.output_token_count) == (
+            after.prompt_token_count,
+            after.output_token_count,
+        )
         assert before.prompt_token_ids != after.prompt_token_ids
     assert later.requests[0].prompt_token_ids == plan.for_round(5).requests[0].prompt_token_ids
 
@@ -62,16 +73,27 @@ def test_repeat_prompts_keeps_the_content():
     ],
 )
 def test_whatever_decides_the_work_is_in_the_digest(change):
-    assert expand(small_spec(**change), vocabulary_size=VOCABULARY).digest != expand(small_spec(), vocabulary_size=VOCABULARY).digest
+    assert (
+        expand(small_spec(**change), vocabulary_size=VOCABULARY).digest
+        != expand(small_spec(), vocabulary_size=VOCABULARY).digest
+    )
 
 
 def test_the_vocabulary_is_in_the_digest():
-    assert expand(small_spec(), vocabulary_size=4096).digest != expand(small_spec(), vocabulary_size=4097).digest
+    assert (
+        expand(small_spec(), vocabulary_size=4096).digest
+        != expand(small_spec(), vocabulary_size=4097).digest
+    )
 
 
-@pytest.mark.parametrize("change", [{"name": "other"}, {"description": "Another description"}, {"request_timeout_s": 5}])
+@pytest.mark.parametrize(
+    "change", [{"name": "other"}, {"description": "Another description"}, {"request_timeout_s": 5}]
+)
 def test_names_and_time_outs_are_not_in_the_digest(change):
-    assert expand(small_spec(**change), vocabulary_size=VOCABULARY).digest == expand(small_spec(), vocabulary_size=VOCABULARY).digest
+    assert (
+        expand(small_spec(**change), vocabulary_size=VOCABULARY).digest
+        == expand(small_spec(), vocabulary_size=VOCABULARY).digest
+    )
 
 
 def test_prefix_sharing_is_exact():
@@ -86,10 +108,22 @@ def test_prefix_sharing_is_exact():
 
 
 def test_conversations_hold_the_earlier_turns():
-    spec = small_spec(requests=7, conversation={"turns": 3, "think_time_s": 0.5}, arrival={"kind": "constant", "rate_per_s": 2})
+    spec = small_spec(
+        requests=7,
+        conversation={"turns": 3, "think_time_s": 0.5},
+        arrival={"kind": "constant", "rate_per_s": 2},
+    )
     plan = expand(spec, vocabulary_size=VOCABULARY)
     assert [request.previous_index for request in plan.requests] == [None, 0, 1, None, 3, 4, None]
-    assert [request.offset_ns for request in plan.requests] == [0, None, None, 500_000_000, None, None, 1_000_000_000]
+    assert [request.offset_ns for request in plan.requests] == [
+        0,
+        None,
+        None,
+        500_000_000,
+        None,
+        None,
+        1_000_000_000,
+    ]
     first, second, third = plan.requests[:3]
     assert second.think_time_ns == 500_000_000
     assert second.prompt_token_ids[: first.prompt_token_count] == first.prompt_token_ids
@@ -118,7 +152,10 @@ def test_a_vocabulary_without_room_is_refused():
         ({"requests": None}, "requests is missing"),
         ({"arrival": {"kind": "trace", "file": "t.jsonl"}}, "beside a trace"),
         ({"prefix": {"groups": 1, "shared_tokens": 10}}, "as short as 10 tokens"),
-        ({"prefix": {"groups": 1, "shared_tokens": 5}, "conversation": {"turns": 2}}, "cannot be combined"),
+        (
+            {"prefix": {"groups": 1, "shared_tokens": 5}, "conversation": {"turns": 2}},
+            "cannot be combined",
+        ),
         ({"arrival": {"kind": "poisson"}}, "exactly one of rate_per_s"),
     ],
 )

@@ -59,9 +59,14 @@ def test_scales_are_applied_and_recorded(directory):
 
 
 def test_a_partial_block_stays_partial_at_every_scale(tmp_path):
-    (tmp_path / "trace.jsonl").write_text(trace_text([TraceRow(0, 1023, 1, (0, 1)), TraceRow(0, 513, 1, (0, 2))]))
+    (tmp_path / "trace.jsonl").write_text(
+        trace_text([TraceRow(0, 1023, 1, (0, 1)), TraceRow(0, 513, 1, (0, 2))])
+    )
     plan = expanded(tmp_path, length_scale=0.03125)
-    assert [[segment.token_count for segment in request.segments] for request in plan.requests] == [[16, 15], [16, 1]]
+    assert [[segment.token_count for segment in request.segments] for request in plan.requests] == [
+        [16, 15],
+        [16, 1],
+    ]
 
 
 def test_the_window_and_the_limits_count_what_they_leave_out(directory):
@@ -72,7 +77,11 @@ def test_the_window_and_the_limits_count_what_they_leave_out(directory):
     assert plan.trace.outside_window_count == 2
     short = expanded(directory, longest_request_tokens=1100, requests=1)
     assert short.trace is not None
-    assert (short.trace.used_count, short.trace.too_long_count, short.trace.beyond_limit_count) == (1, 1, 1)
+    assert (short.trace.used_count, short.trace.too_long_count, short.trace.beyond_limit_count) == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_a_window_without_a_request_is_refused(directory):
@@ -159,11 +168,18 @@ def test_a_real_trace_replays_with_its_own_hit_ratio():
 
 def test_a_synthetic_trace_has_the_statistics_it_claims():
     rows = synthesise_trace(requests=3000, duration_s=882, seed=5)
-    prompts, replies = np.array([row.input_length for row in rows]), np.array([row.output_length for row in rows])
+    prompts, replies = (
+        np.array([row.input_length for row in rows]),
+        np.array([row.output_length for row in rows]),
+    )
     assert np.median(prompts) == pytest.approx(6900, rel=0.12)
     assert np.percentile(prompts, 90) == pytest.approx(27_400, rel=0.2)
     assert np.median(replies) == pytest.approx(350, rel=0.1)
     assert unbounded_hit_ratio(rows) == pytest.approx(0.373, abs=0.05)
     assert all(row.timestamp_ms % 3000 == 0 for row in rows)
-    assert synthesise_trace(requests=50, duration_s=10, seed=1) == synthesise_trace(requests=50, duration_s=10, seed=1)
-    assert synthesise_trace(requests=50, duration_s=10, seed=1) != synthesise_trace(requests=50, duration_s=10, seed=2)
+    assert synthesise_trace(requests=50, duration_s=10, seed=1) == synthesise_trace(
+        requests=50, duration_s=10, seed=1
+    )
+    assert synthesise_trace(requests=50, duration_s=10, seed=1) != synthesise_trace(
+        requests=50, duration_s=10, seed=2
+    )

@@ -1,6 +1,8 @@
-"""A folder to checked parts of one xz-compressed tar archive, and back to certainty that every part is whole.
+"""A folder to checked parts of one xz-compressed tar archive, and back to certainty
+that every part is whole.
 
-Reproducible: entries are sorted, owners and times are fixed, so equal content gives equal checksums.
+Reproducible: entries are sorted, owners and times are fixed, so equal content gives
+equal checksums.
 """
 
 from __future__ import annotations
@@ -22,17 +24,24 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 def pack(site: Path, output: Path, *, part_bytes: int, preset: int = 4) -> tuple[Path, ...]:
-    """Compress ``site`` into ``output/site.tar.xz.000``, ``.001`` and so on, none larger than ``part_bytes``.
+    """Compress ``site`` into ``output/site.tar.xz.000``, ``.001`` and so on, none
+    larger than ``part_bytes``.
 
-    The ``xz`` program is used when there is one, because it compresses on all cores; Python's own otherwise.
+    The ``xz`` program is used when there is one, because it compresses on all cores;
+    Python's own otherwise.
     """
     if part_bytes < 1:
-        raise UsageError(f"a part of {part_bytes} bytes holds nothing. Give --part-size in bytes, 62000000 for instance.")
+        raise UsageError(
+            f"a part of {part_bytes} bytes holds nothing. Give --part-size in bytes, 62000000 for"
+            " instance."
+        )
     whole = output / PART_STEM
     compressor = shutil.which("xz")
     if compressor is not None:
         with whole.open("wb") as sink:
-            process = subprocess.Popen([compressor, "-T0", f"-{preset}", "-c"], stdin=subprocess.PIPE, stdout=sink)
+            process = subprocess.Popen(
+                [compressor, "-T0", f"-{preset}", "-c"], stdin=subprocess.PIPE, stdout=sink
+            )
             if process.stdin is None:
                 raise AssertionError("stdin was asked for")
             with process.stdin as stream:
@@ -48,13 +57,21 @@ def pack(site: Path, output: Path, *, part_bytes: int, preset: int = 4) -> tuple
 
 
 def write_checksums(folder: Path) -> None:
-    """``SHA256SUMS`` over every other file of ``folder``, in the form that ``sha256sum --check`` reads."""
-    lines = [f"{file_digest(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.is_file() and path.name != CHECKSUM_FILE]
+    """``SHA256SUMS`` over every other file of ``folder``, in the form that ``sha256sum
+    --check`` reads.
+    """
+    lines = [
+        f"{file_digest(path)}  {path.name}\n"
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != CHECKSUM_FILE
+    ]
     (folder / CHECKSUM_FILE).write_text("".join(lines), encoding="utf-8")
 
 
 def verify(folder: Path) -> tuple[str, ...]:
-    """Every problem of a bundle's files: missing, changed, unlisted or unreadable. Empty means whole."""
+    """Every problem of a bundle's files: missing, changed, unlisted or unreadable.
+    Empty means whole.
+    """
     sums = folder / CHECKSUM_FILE
     if not sums.is_file():
         return (f"{CHECKSUM_FILE} is missing",)
@@ -69,7 +86,9 @@ def verify(folder: Path) -> tuple[str, ...]:
         if not path.is_file():
             problems.append(f"{name} is missing")
         elif file_digest(path) != digest:
-            problems.append(f"{name} has changed or was copied incompletely ({path.stat().st_size} bytes)")
+            problems.append(
+                f"{name} has changed or was copied incompletely ({path.stat().st_size} bytes)"
+            )
     strays = {path.name for path in folder.iterdir() if path.name.startswith(PART_STEM)} - listed
     problems += [f"{name} is not listed in {CHECKSUM_FILE}" for name in sorted(strays)]
     return tuple(problems)

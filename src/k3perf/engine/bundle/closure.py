@@ -1,7 +1,9 @@
-"""Requirements and a host's packages to the set of wheels that must be carried. Pure: wheels come through the ``fetch`` that is handed in.
+"""Requirements and a host's packages to the set of wheels that must be carried. Pure:
+wheels come through the ``fetch`` that is handed in.
 
-A breadth-first walk without backtracking: what the host has is kept whatever its version (the host's torch must not be replaced), and a
-version that some requirement does not allow is reported, not repaired.
+A breadth-first walk without backtracking: what the host has is kept whatever its
+version (the host's torch must not be replaced), and a version that some requirement
+does not allow is reported, not repaired.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """A package that is not carried although something asks for it; ``pattern`` is a shell pattern of normalised names."""
+    """A package that is not carried although something asks for it; ``pattern`` is a
+    shell pattern of normalised names.
+    """
 
     pattern: str
     reason: str
@@ -37,7 +41,9 @@ class LeaveOut:
 
 @dataclass
 class Closure:
-    """``carried`` by normalised name; ``kept`` are host packages that satisfied a requirement by name; the rest says what was not done."""
+    """``carried`` by normalised name; ``kept`` are host packages that satisfied a
+    requirement by name; the rest says what was not done.
+    """
 
     carried: dict[str, Wheel] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
@@ -49,10 +55,16 @@ Fetch = Callable[[tuple[Requirement, ...]], tuple[Wheel, ...]]
 """Downloads one wheel for each requirement, without dependencies, in any order."""
 
 
-def missing_packages(roots: Iterable[str], host: HostInventory, fetch: Fetch, leave_out: tuple[LeaveOut, ...] = ()) -> Closure:
-    """Everything that ``roots`` need and ``host`` lacks. The roots themselves are always carried, even when the host has them."""
+def missing_packages(
+    roots: Iterable[str], host: HostInventory, fetch: Fetch, leave_out: tuple[LeaveOut, ...] = ()
+) -> Closure:
+    """Everything that ``roots`` need and ``host`` lacks. The roots themselves are
+    always carried, even when the host has them.
+    """
     closure = Closure()
-    wanted: dict[str, Requirement] = {canonicalize_name(root.name): root for root in map(Requirement, roots)}
+    wanted: dict[str, Requirement] = {
+        canonicalize_name(root.name): root for root in map(Requirement, roots)
+    }
     extras_done: dict[str, set[str]] = {}
     while wanted:
         fetched = {wheel.name: wheel for wheel in fetch(tuple(wanted.values()))}
@@ -60,13 +72,21 @@ def missing_packages(roots: Iterable[str], host: HostInventory, fetch: Fetch, le
         pending = list(wanted.items())
         wanted = {}
         for name, requirement in pending:
-            for needed in _requirements(closure.carried[name], requirement.extras, host, extras_done):
-                _consider(needed, closure, wanted, host, leave_out, asked_by=name, extras_done=extras_done)
+            for needed in _requirements(
+                closure.carried[name], requirement.extras, host, extras_done
+            ):
+                _consider(
+                    needed, closure, wanted, host, leave_out, asked_by=name, extras_done=extras_done
+                )
     return closure
 
 
-def _requirements(wheel: Wheel, extras: set[str], host: HostInventory, done: dict[str, set[str]]) -> list[Requirement]:
-    """The wheel's requirements that apply on the host, for the extras that were not followed before."""
+def _requirements(
+    wheel: Wheel, extras: set[str], host: HostInventory, done: dict[str, set[str]]
+) -> list[Requirement]:
+    """The wheel's requirements that apply on the host, for the extras that were not
+    followed before.
+    """
     seen = done.get(wheel.name)
     fresh = set(extras) - (seen or set())
     done[wheel.name] = (seen or set()) | set(extras)
@@ -77,7 +97,9 @@ def _requirements(wheel: Wheel, extras: set[str], host: HostInventory, done: dic
         if requirement.marker is None:
             if seen is None:
                 found.append(requirement)
-        elif any(requirement.marker.evaluate({**host.markers, "extra": extra}) for extra in variants):
+        elif any(
+            requirement.marker.evaluate({**host.markers, "extra": extra}) for extra in variants
+        ):
             found.append(requirement)
     return found
 
@@ -97,7 +119,9 @@ def _consider(
         _report_conflict(closure, needed, closure.carried[name].version, asked_by, "carried")
         if needed.extras - extras_done.get(name, set()):
             for more in _requirements(closure.carried[name], needed.extras, host, extras_done):
-                _consider(more, closure, wanted, host, leave_out, asked_by=name, extras_done=extras_done)
+                _consider(
+                    more, closure, wanted, host, leave_out, asked_by=name, extras_done=extras_done
+                )
     elif name in host.installed:
         closure.kept[name] = host.installed[name]
         _report_conflict(closure, needed, host.installed[name], asked_by, "installed on the host")
@@ -110,9 +134,13 @@ def _consider(
         wanted[name] = needed
 
 
-def _report_conflict(closure: Closure, needed: Requirement, version: str, asked_by: str, where: str) -> None:
+def _report_conflict(
+    closure: Closure, needed: Requirement, version: str, asked_by: str, where: str
+) -> None:
     if not needed.specifier.contains(version, prereleases=True):
-        closure.conflicts.append(f"{asked_by} asks for {needed.name}{needed.specifier}, {version} is {where}")
+        closure.conflicts.append(
+            f"{asked_by} asks for {needed.name}{needed.specifier}, {version} is {where}"
+        )
 
 
 def _left_out(name: str, leave_out: tuple[LeaveOut, ...]) -> str | None:

@@ -1,4 +1,6 @@
-"""``host.json`` (written by ``k3perf_probe/inventory.py`` on the host) to a checked description of Python, platform and packages."""
+"""``host.json`` (written by ``k3perf_probe/inventory.py`` on the host) to a checked
+description of Python, platform and packages.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _OLDEST_GLIBC_MINOR = 5
 
 
 class HostInventory(Declared):
-    """A host's Python and packages. ``installed`` maps normalised names to versions; ``markers`` are the PEP 508 variables."""
+    """A host's Python and packages. ``installed`` maps normalised names to versions;
+    ``markers`` are the PEP 508 variables.
+    """
 
     schema_version: Literal[1]
     markers: dict[str, str] = Field(min_length=1)
@@ -31,7 +35,9 @@ class HostInventory(Declared):
         return self.markers["python_version"]
 
     def platform_tags(self) -> tuple[str, ...]:
-        """Wheel platform tags that the host takes, newest glibc first; a host without glibc takes plain ``linux`` only."""
+        """Wheel platform tags that the host takes, newest glibc first; a host without
+        glibc takes plain ``linux`` only.
+        """
         machine = self.markers["platform_machine"]
         library, version = self.libc
         tags = []
@@ -53,10 +59,17 @@ class HostInventory(Declared):
 
 
 def read_inventory(path: Path) -> HostInventory:
-    """The inventory in ``path``; ConfigFileError when it is missing, no JSON, or not what the inventory script writes."""
-    step = "Run `python3 inventory.py > host.json` on the host (k3perf bundle inventory --show-script prints the script)."
+    """The inventory in ``path``; ConfigFileError when it is missing, no JSON, or not
+    what the inventory script writes.
+    """
+    step = (
+        "Run `python3 inventory.py > host.json` on the host (k3perf bundle inventory --show-script"
+        " prints the script)."
+    )
     try:
         return HostInventory.model_validate(read_json(path, step))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
-        raise ConfigFileError(path, ".".join(map(str, problem["loc"])), None, problem["msg"], step) from None
+        raise ConfigFileError(
+            path, ".".join(map(str, problem["loc"])), None, problem["msg"], step
+        ) from None

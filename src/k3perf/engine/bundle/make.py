@@ -1,4 +1,6 @@
-"""Inventory and requirements to a finished bundle: fetch, unpack, strip, pack, write the manifest, the unpack script and the checksums."""
+"""Inventory and requirements to a finished bundle: fetch, unpack, strip, pack, write
+the manifest, the unpack script and the checksums.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ from k3perf.errors import UsageError
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
-# A compiled extension is built against these; another version on the host is not the host that the bundle was made for.
+# A compiled extension is built against these; another version on the host is not the
+# host that the bundle was made for.
 PINNED_ON_HOST: Final = ("torch", "triton", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
 class BundlePlan:
-    """What to carry and what to leave behind. ``strip`` and ``keep`` are patterns of paths under the import folder."""
+    """What to carry and what to leave behind. ``strip`` and ``keep`` are patterns of
+    paths under the import folder.
+    """
 
     requirements: tuple[str, ...]
     part_bytes: int
@@ -39,13 +44,20 @@ class BundlePlan:
 
 
 def read_recipe(path: Path | None) -> tuple[tuple[LeaveOut, ...], tuple[str, ...], tuple[str, ...]]:
-    """``leave_out``, ``strip`` and ``keep`` of a recipe file, or of the shipped recipe for Hopper. Raises ConfigFileError."""
+    """``leave_out``, ``strip`` and ``keep`` of a recipe file, or of the shipped recipe
+    for Hopper. Raises ConfigFileError.
+    """
     source = path or Path(str(files("k3perf.engine.bundle").joinpath("hopper.yaml")))
     data = read_yaml(source)
     unknown = set(data) - {"leave_out", "strip", "keep"}
     if unknown:
-        raise UsageError(f"{source}: unknown key {sorted(unknown)[0]!r}. A bundle recipe has leave_out, strip and keep.")
-    left_out = tuple(LeaveOut(pattern, reason) for pattern, reason in (data.get("leave_out") or {}).items())
+        raise UsageError(
+            f"{source}: unknown key {sorted(unknown)[0]!r}. A bundle recipe has leave_out, strip"
+            " and keep."
+        )
+    left_out = tuple(
+        LeaveOut(pattern, reason) for pattern, reason in (data.get("leave_out") or {}).items()
+    )
     return left_out, tuple(data.get("strip") or ()), tuple(data.get("keep") or ())
 
 
@@ -58,13 +70,21 @@ def make_bundle(
     fetch: Fetch | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Write the bundle into the empty folder ``output`` and return its manifest. Raises UsageError, DownloadError."""
+    """Write the bundle into the empty folder ``output`` and return its manifest. Raises
+    UsageError, DownloadError.
+    """
     if output.exists() and any(output.iterdir()):
-        raise UsageError(f"{output} is not empty. Name a new folder, so that no part of an older bundle stays in it.")
+        raise UsageError(
+            f"{output} is not empty. Name a new folder, so that no part of an older bundle stays"
+            " in it."
+        )
     output.mkdir(parents=True, exist_ok=True)
     get = fetch or PipFetcher(download_folder, host)
     closure = _fetch_all(host, plan, get)
-    say(f"{len(closure.carried)} packages are carried, {len(closure.kept)} of the host's are kept, {len(closure.left_out)} left out")
+    say(
+        f"{len(closure.carried)} packages are carried, {len(closure.kept)} of the host's are kept,"
+        f" {len(closure.left_out)} left out"
+    )
     with tempfile.TemporaryDirectory(prefix="k3perf-bundle-", dir=output.parent) as scratch:
         site = Path(scratch) / "site"
         site.mkdir()
@@ -87,16 +107,26 @@ def _fetch_all(host: HostInventory, plan: BundlePlan, fetch: Fetch) -> Closure:
         return missing_packages(plan.requirements, host, fetch, plan.leave_out)
     from packaging.requirements import Requirement
 
-    return Closure(carried={wheel.name: wheel for wheel in fetch(tuple(map(Requirement, plan.requirements)))})
+    return Closure(
+        carried={wheel.name: wheel for wheel in fetch(tuple(map(Requirement, plan.requirements)))}
+    )
 
 
-def _manifest(host: HostInventory, closure: Closure, removed: dict[str, int], file_count: int, parts: tuple[Path, ...]) -> dict[str, Any]:
+def _manifest(
+    host: HostInventory,
+    closure: Closure,
+    removed: dict[str, int],
+    file_count: int,
+    parts: tuple[Path, ...],
+) -> dict[str, Any]:
     return {
         "schema_version": MANIFEST_VERSION,
         "made_by": f"k3perf {__version__}",
         "python_version": host.python_version,
         "machine": host.markers["platform_machine"],
-        "host_must_have": {name: host.installed[name] for name in PINNED_ON_HOST if name in host.installed},
+        "host_must_have": {
+            name: host.installed[name] for name in PINNED_ON_HOST if name in host.installed
+        },
         "file_count": file_count,
         "parts": {part.name: part.stat().st_size for part in parts},
         "carried": {name: wheel.version for name, wheel in sorted(closure.carried.items())},

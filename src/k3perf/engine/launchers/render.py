@@ -1,4 +1,6 @@
-"""One entry for every launch kind: target, arguments and options to ``{file name: text}``."""
+"""One entry for every launch kind: target, arguments and options to ``{file name:
+text}``.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,32 @@ CONFIG_FILE: Final = "config.yaml"
 
 
 class _BlockTextDumper(yaml.SafeDumper):
-    """Safe dumper that writes text of several lines as a block, so that a person can read the configuration inside the ConfigMap."""
+    """Safe dumper that writes text of several lines as a block, so that a person can
+    read the configuration inside the ConfigMap.
+    """
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _BlockTextDumper.add_representer(str, _represent_text)
 
 
-def render_launch(kind: str, engine_arguments: dict[str, Any], target: TargetSpec, options: dict[str, Any] | None = None) -> dict[str, str]:
-    """The files that start ``target`` with ``engine_arguments`` by ``kind``; names are stable, every text ends in a newline.
+def render_launch(
+    kind: str,
+    engine_arguments: dict[str, Any],
+    target: TargetSpec,
+    options: dict[str, Any] | None = None,
+) -> dict[str, str]:
+    """The files that start ``target`` with ``engine_arguments`` by ``kind``; names are
+    stable, every text ends in a newline.
 
-    ``config.yaml`` is vLLM's native configuration and holds every engine argument; the other files only say where each rank runs.
-    Raises UnknownNameError for another kind and UsageError for options that do not fit the target.
+    ``config.yaml`` is vLLM's native configuration and holds every engine argument; the
+    other files only say where each rank runs. Raises UnknownNameError for another kind
+    and UsageError for options that do not fit the target.
     """
     renderer = _RENDERERS.get(kind)
     if renderer is None:
@@ -40,21 +53,34 @@ def render_launch(kind: str, engine_arguments: dict[str, Any], target: TargetSpe
     return renderer(engine_arguments, target, resolve_options(target, options or {}))
 
 
-def _single(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+def _single(
+    arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
+) -> dict[str, str]:
     if options.hosts > 1:
         raise UsageError(
-            f"target {target.name!r} needs {options.hosts} hosts, which one process tree cannot span. "
-            "Use --launch multi_node, ray, slurm or kubernetes."
+            f"target {target.name!r} needs {options.hosts} hosts, which one process tree cannot"
+            " span. Use --launch multi_node, ray, slurm or kubernetes."
         )
-    return {CONFIG_FILE: _config_text(arguments, target, options), "serve.sh": _template("serve.sh.j2", target, options)}
+    return {
+        CONFIG_FILE: _config_text(arguments, target, options),
+        "serve.sh": _template("serve.sh.j2", target, options),
+    }
 
 
-def _multi_node(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
-    return {CONFIG_FILE: _config_text(arguments, target, options), "host.sh": _template("host.sh.j2", target, options)}
+def _multi_node(
+    arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
+) -> dict[str, str]:
+    return {
+        CONFIG_FILE: _config_text(arguments, target, options),
+        "host.sh": _template("host.sh.j2", target, options),
+    }
 
 
 def _slurm(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
-    return {**_multi_node(arguments, target, options), "serve.sbatch": _template("serve.sbatch.j2", target, options)}
+    return {
+        **_multi_node(arguments, target, options),
+        "serve.sbatch": _template("serve.sbatch.j2", target, options),
+    }
 
 
 def _ray(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
@@ -68,13 +94,22 @@ def _ray(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) 
     }
 
 
-def _kubernetes(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
+def _kubernetes(
+    arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
+) -> dict[str, str]:
     config = _config_text(arguments, target, options)
     documents = kubernetes_documents(target, options, config)
-    return {CONFIG_FILE: config, "leaderworkerset.yaml": yaml.dump_all(documents, Dumper=_BlockTextDumper, sort_keys=False, width=140)}
+    return {
+        CONFIG_FILE: config,
+        "leaderworkerset.yaml": yaml.dump_all(
+            documents, Dumper=_BlockTextDumper, sort_keys=False, width=140
+        ),
+    }
 
 
-_RENDERERS: Final[dict[str, Callable[[dict[str, Any], TargetSpec, LaunchOptions], dict[str, str]]]] = {
+_RENDERERS: Final[
+    dict[str, Callable[[dict[str, Any], TargetSpec, LaunchOptions], dict[str, str]]]
+] = {
     "single": _single,
     "multi_node": _multi_node,
     "ray": _ray,
@@ -92,7 +127,9 @@ def _config_text(arguments: dict[str, Any], target: TargetSpec, options: LaunchO
         own["load_format"] = "dummy"
     if target.model.trust_remote_code:
         own["trust_remote_code"] = True
-    rendered = {"model": options.model} | {name.replace("_", "-"): native_value(name, value) for name, value in sorted(own.items())}
+    rendered = {"model": options.model} | {
+        name.replace("_", "-"): native_value(name, value) for name, value in sorted(own.items())
+    }
     return yaml.safe_dump(rendered, sort_keys=False, default_flow_style=False)
 
 
@@ -102,7 +139,13 @@ def _template(name: str, target: TargetSpec, options: LaunchOptions) -> str:
     loader = jinja2.PackageLoader("k3perf.engine.launchers")
     # shell text, quoted by the ``sh`` filter where a value goes in
     environment = jinja2.Environment(  # noqa: S701
-        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    return environment.get_template(name).render(target=target, options=options, environment=dict(sorted(target.environment.items())))
+    return environment.get_template(name).render(
+        target=target, options=options, environment=dict(sorted(target.environment.items()))
+    )

@@ -1,4 +1,6 @@
-"""What the mock server is told to do: delays, chunk sizes, faults. Declared and frozen; drawn from with a seeded generator."""
+"""What the mock server is told to do: delays, chunk sizes, faults. Declared and frozen;
+drawn from with a seeded generator.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class _Declared(BaseModel):
 
 
 class Delay(_Declared):
-    """A delay in milliseconds: ``fixed`` at its mean, ``uniform`` within mean +- spread, ``exponential``, or ``lognormal`` (sigma: spread)."""
+    """A delay in milliseconds: ``fixed`` at its mean, ``uniform`` within mean +-
+    spread, ``exponential``, or ``lognormal`` (sigma: spread).
+    """
 
     kind: Literal["fixed", "uniform", "exponential", "lognormal"] = "fixed"
     mean_ms: NonNegative
@@ -39,7 +43,9 @@ class Delay(_Declared):
 
 
 class FaultKind(StrEnum):
-    """What can go wrong with one reply; ``after_tokens`` says when, where that means something."""
+    """What can go wrong with one reply; ``after_tokens`` says when, where that means
+    something.
+    """
 
     HTTP_429 = "http_429"
     HTTP_500 = "http_500"
@@ -52,7 +58,8 @@ class FaultKind(StrEnum):
     ERROR_EVENT = "error_event"  # an error object as a stream event
     NOT_HTTP = "not_http"
     WRONG_CONTENT_TYPE = "wrong_content_type"
-    SPLIT_UTF8 = "split_utf8"  # a character's bytes in two writes: legal, and must be survived
+    # a character's bytes in two writes: legal, and must be survived
+    SPLIT_UTF8 = "split_utf8"
     NO_COUNTS = "no_counts"  # neither ids nor usage
     ONLY_FINAL_USAGE = "only_final_usage"  # no ids, usage at the end only: legal
     FEWER_TOKENS = "fewer_tokens"
@@ -60,7 +67,9 @@ class FaultKind(StrEnum):
 
 
 class Fault(_Declared):
-    """One kind of fault, at every ``every``-th request beginning with number ``first`` (both count from 0)."""
+    """One kind of fault, at every ``every``-th request beginning with number ``first``
+    (both count from 0).
+    """
 
     kind: FaultKind
     every: int = Field(ge=1, default=1)
@@ -73,12 +82,16 @@ class Fault(_Declared):
 
 
 class Behaviour(_Declared):
-    """Everything the mock server does. The first of ``faults`` that strikes a request wins.
+    """Everything the mock server does. The first of ``faults`` that strikes a request
+    wins.
 
-    ``chunk_tokens``: tokens in each chunk; the gap before a chunk is that many inter-token latencies. ``empty_chunks``: chunks without a
-    token before the first one, at half the TTFT. ``reasoning_tokens``: chat replies begin with that many in the reasoning channel.
-    ``step_ms``: chunks leave at whole multiples of this, all streams together, as the steps of an engine make them; 0 for at once.
-    ``block_tokens``: keep an unbounded prefix cache of such blocks, and report its hits as vLLM does.
+    ``chunk_tokens``: tokens in each chunk; the gap before a chunk is that many
+    inter-token latencies. ``empty_chunks``: chunks without a token before the first
+    one, at half the TTFT. ``reasoning_tokens``: chat replies begin with that many in
+    the reasoning channel. ``step_ms``: chunks leave at whole multiples of this, all
+    streams together, as the steps of an engine make them; 0 for at once.
+    ``block_tokens``: keep an unbounded prefix cache of such blocks, and report its hits
+    as vLLM does.
     """
 
     ttft: Delay = Delay(mean_ms=20)

@@ -36,7 +36,9 @@ class Service:
         self.cache = PrefixCache(behaviour.block_tokens) if behaviour.block_tokens else None
         self._ordinal = 0
 
-    def ask(self, body: dict[str, Any], *, chat: bool, received_ns: int) -> tuple[Asked, RequestTruth]:
+    def ask(
+        self, body: dict[str, Any], *, chat: bool, received_ns: int
+    ) -> tuple[Asked, RequestTruth]:
         """Number a request and note it in the truth."""
         prompt = _prompt_token_ids(body, chat=chat)
         cached = self.cache.look_up_and_add(prompt) if self.cache else 0
@@ -46,7 +48,9 @@ class Service:
             chat=chat,
             stream=bool(body.get("stream")),
             prompt_token_count=len(prompt),
-            output_token_count=int(body.get("max_completion_tokens") or body.get("max_tokens") or 16),
+            output_token_count=int(
+                body.get("max_completion_tokens") or body.get("max_tokens") or 16
+            ),
             sequence_count=int(body.get("n") or 1),
             include_usage=bool(options.get("include_usage")),
             continuous_usage=bool(options.get("continuous_usage_stats")),
@@ -54,7 +58,14 @@ class Service:
             cached_token_count=cached if self.cache else None,
         )
         fault = self.behaviour.fault_for(self._ordinal)
-        truth = RequestTruth(self._ordinal, prompt_crc32(prompt), len(prompt), cached, received_ns, fault.kind.value if fault else "")
+        truth = RequestTruth(
+            self._ordinal,
+            prompt_crc32(prompt),
+            len(prompt),
+            cached,
+            received_ns,
+            fault.kind.value if fault else "",
+        )
         self.truth.requests.append(truth)
         self._ordinal += 1
         return asked, truth
@@ -83,7 +94,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its base class
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's is one in all but its base class
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser."""
@@ -118,13 +131,20 @@ class HttpConnection(asyncio.Protocol):
             parsed = orjson.loads(body)
             asked, truth = self._service.ask(parsed, chat=chat, received_ns=self._received_ns)
         except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError) as error:
-            self._answer("400 Bad Request", "application/json", orjson.dumps({"error": {"message": str(error), "code": 400}}))
+            self._answer(
+                "400 Bad Request",
+                "application/json",
+                orjson.dumps({"error": {"message": str(error), "code": 400}}),
+            )
             return
         steps = script(self._service.behaviour, asked, self._service.generator)
         self._service.player.play(Playing(self._transport, steps, truth, lambda: None))
 
     def _answer(self, status: str, content_type: str, payload: bytes) -> None:
-        head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(payload)}\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length:"
+            f" {len(payload)}\r\n\r\n"
+        )
         self._transport.write(head.encode() + payload)
 
 
@@ -136,7 +156,11 @@ def _control(service: Service, method: bytes, path: str, body: bytes) -> tuple[s
         models = [{"id": service.behaviour.model_name, "object": "model", "max_model_len": 1 << 20}]
         return "200 OK", "application/json", orjson.dumps({"object": "list", "data": models})
     if method == b"GET" and path == "/metrics":
-        return "200 OK", "text/plain; version=0.0.4", service.truth.metrics_text(service.behaviour.model_name).encode()
+        return (
+            "200 OK",
+            "text/plain; version=0.0.4",
+            service.truth.metrics_text(service.behaviour.model_name).encode(),
+        )
     if method == b"GET" and path == "/truth":
         return "200 OK", "application/json", orjson.dumps(service.truth.as_json())
     if method == b"POST" and path == "/behaviour":

@@ -1,4 +1,6 @@
-"""``python -m k3perf.load.mock_server.main``: the mock server's process; ``k3perf mock-server`` runs the same."""
+"""``python -m k3perf.load.mock_server.main``: the mock server's process; ``k3perf
+mock-server`` runs the same.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,46 @@ _LARGEST_PORT: Final = 65535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the mock server."""
-    parser.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1, 0 for a free one (default: 8000)")
-    parser.add_argument("--ttft", default="20", metavar="MS[:KIND[:SPREAD]]", help="delay of the first token (default: 20)")
-    parser.add_argument("--itl", default="5", metavar="MS[:KIND[:SPREAD]]", help="time between tokens (default: 5)")
-    parser.add_argument("--step", type=float, default=0.0, metavar="MS", help="chunks of all streams leave together at multiples of this")
-    parser.add_argument("--chunk-tokens", type=int, default=1, help="tokens in each chunk (default: 1)")
-    parser.add_argument("--empty-chunks", type=int, default=0, help="chunks without a token before the first (default: 0)")
-    parser.add_argument("--reasoning-tokens", type=int, default=0, help="first tokens of a chat reply in the reasoning channel")
-    parser.add_argument("--block-tokens", type=int, help="keep a prefix cache of such blocks and report its hits")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=8000,
+        help="port on 127.0.0.1, 0 for a free one (default: 8000)",
+    )
+    parser.add_argument(
+        "--ttft",
+        default="20",
+        metavar="MS[:KIND[:SPREAD]]",
+        help="delay of the first token (default: 20)",
+    )
+    parser.add_argument(
+        "--itl", default="5", metavar="MS[:KIND[:SPREAD]]", help="time between tokens (default: 5)"
+    )
+    parser.add_argument(
+        "--step",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="chunks of all streams leave together at multiples of this",
+    )
+    parser.add_argument(
+        "--chunk-tokens", type=int, default=1, help="tokens in each chunk (default: 1)"
+    )
+    parser.add_argument(
+        "--empty-chunks",
+        type=int,
+        default=0,
+        help="chunks without a token before the first (default: 0)",
+    )
+    parser.add_argument(
+        "--reasoning-tokens",
+        type=int,
+        default=0,
+        help="first tokens of a chat reply in the reasoning channel",
+    )
+    parser.add_argument(
+        "--block-tokens", type=int, help="keep a prefix cache of such blocks and report its hits"
+    )
     parser.add_argument(
         "--fault",
         action="append",
@@ -34,27 +68,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND[:EVERY[:FIRST]]",
         help=f"a fault at every EVERY-th request; may be repeated; kinds: {', '.join(FaultKind)}",
     )
-    parser.add_argument("--model-name", default="mock", help="name under /v1/models (default: mock)")
+    parser.add_argument(
+        "--model-name", default="mock", help="name under /v1/models (default: mock)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of drawn delays (default: 0)")
-    parser.add_argument("--behaviour", metavar="JSON", help="all of the above as one JSON document; overrides the others")
+    parser.add_argument(
+        "--behaviour",
+        metavar="JSON",
+        help="all of the above as one JSON document; overrides the others",
+    )
     parser.add_argument("--cpus", metavar="N,N", help="processors to run on")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; the base URL is the first line on stdout. Raises UsageError."""
+    """Serve until SIGINT or SIGTERM; the base URL is the first line on stdout. Raises
+    UsageError.
+    """
     if arguments.cpus:
         _pin(arguments.cpus)
     try:
         serve(_behaviour(arguments), arguments.port, _announce)
     except OSError as error:
-        raise UsageError(f"cannot serve on {HOST}:{arguments.port}: {error.strerror}; choose another --port") from None
+        raise UsageError(
+            f"cannot serve on {HOST}:{arguments.port}: {error.strerror}; choose another --port"
+        ) from None
     return 0
 
 
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value <= _LARGEST_PORT:
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a port between 0 and {_LARGEST_PORT}")
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)} is not a port between 0 and {_LARGEST_PORT}"
+        )
     return value
 
 
@@ -63,7 +109,10 @@ def _pin(cpus: str) -> None:
         os.sched_setaffinity(0, {int(number) for number in cpus.split(",")})
     except (ValueError, OSError, OverflowError):
         here = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        raise UsageError(f"--cpus {shortened(cpus)}: give numbers of processors that this machine has, such as {here}.") from None
+        raise UsageError(
+            f"--cpus {shortened(cpus)}: give numbers of processors that this machine has, such as"
+            f" {here}."
+        ) from None
 
 
 def _announce(port: int) -> None:
@@ -90,7 +139,10 @@ def _behaviour(arguments: argparse.Namespace) -> Behaviour:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the behaviour"
-        raise UsageError(f"the mock server cannot behave so: {where}: {first['msg']} (value: {shortened(repr(first['input']))})") from None
+        raise UsageError(
+            f"the mock server cannot behave so: {where}: {first['msg']} (value:"
+            f" {shortened(repr(first['input']))})"
+        ) from None
 
 
 def _delay(text: str) -> Delay:

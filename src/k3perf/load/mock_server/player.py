@@ -18,7 +18,13 @@ class Playing:
 
     __slots__ = ("due_ns", "on_finished", "step", "steps", "transport", "truth")
 
-    def __init__(self, transport: asyncio.Transport, steps: Iterator[Step], truth: RequestTruth, on_finished: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        steps: Iterator[Step],
+        truth: RequestTruth,
+        on_finished: Callable[[], None],
+    ) -> None:
         self.transport = transport
         self.steps = steps
         self.step = next(steps)
@@ -28,7 +34,8 @@ class Playing:
 
 
 class Player:
-    """Sends each step when it is due, measured from the due time of the step before, so that lateness never adds up.
+    """Sends each step when it is due, measured from the due time of the step before, so
+    that lateness never adds up.
 
     ``step_ns`` above 0 puts every due time off to the next multiple of it.
     """
@@ -99,5 +106,7 @@ def _end(playing: Playing, then: Then) -> None:
         transport.close()
     elif then is Then.RESET:
         connected: socket.socket = transport.get_extra_info("socket")
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing now sends RST, not FIN
+        connected.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )  # closing now sends RST, not FIN
         transport.abort()

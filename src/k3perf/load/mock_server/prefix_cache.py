@@ -1,4 +1,6 @@
-"""An unbounded prefix cache of whole blocks, hit as vLLM hits: from the prompt's beginning, never its last token."""
+"""An unbounded prefix cache of whole blocks, hit as vLLM hits: from the prompt's
+beginning, never its last token.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,18 @@ from collections.abc import Sequence
 
 
 class PrefixCache:
-    """Remembers every whole block of every prompt by the hash of all tokens up to its end."""
+    """Remembers every whole block of every prompt by the hash of all tokens up to its
+    end.
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._known: set[bytes] = set()
 
     def look_up_and_add(self, prompt: Sequence[int]) -> int:
-        """Tokens of the prompt that were known before; all its whole blocks are known afterwards."""
+        """Tokens of the prompt that were known before; all its whole blocks are known
+        afterwards.
+        """
         chain = hashlib.sha256()
         hit_tokens = 0
         all_known = True

@@ -1,4 +1,6 @@
-"""The mock server as a process of its own, so that it never shares an interpreter with the client it is measured by."""
+"""The mock server as a process of its own, so that it never shares an interpreter with
+the client it is measured by.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class MockServer:
         self._call("/behaviour", behaviour.model_dump_json().encode())
 
     def truth(self) -> list[dict[str, Any]]:
-        """What it did since it began or was told how to behave: one record per request (``truth.RequestTruth``)."""
+        """What it did since it began or was told how to behave: one record per request
+        (``truth.RequestTruth``).
+        """
         requests: list[dict[str, Any]] = json.loads(self._call("/truth"))["requests"]
         return requests
 
@@ -46,8 +50,12 @@ class MockServer:
 
 
 @contextmanager
-def start_mock_server(behaviour: Behaviour | None = None, *, cpus: frozenset[int] = frozenset()) -> Iterator[MockServer]:
-    """A mock server on a free port, ended with the block; pinned to ``cpus`` if any are given. Raises MeasurementInvalid."""
+def start_mock_server(
+    behaviour: Behaviour | None = None, *, cpus: frozenset[int] = frozenset()
+) -> Iterator[MockServer]:
+    """A mock server on a free port, ended with the block; pinned to ``cpus`` if any are
+    given. Raises MeasurementInvalid.
+    """
     command = [sys.executable, "-m", "k3perf.load.mock_server.main", "--port", "0"]
     if cpus:
         command += ["--cpus", ",".join(map(str, sorted(cpus)))]
@@ -58,7 +66,10 @@ def start_mock_server(behaviour: Behaviour | None = None, *, cpus: frozenset[int
             assert process.stdout is not None  # noqa: S101 - asked for above
             line = process.stdout.readline().strip()
             if not line.startswith("http://"):
-                raise MeasurementInvalid(f"the mock server did not start: it said {line!r} and ended with status {process.wait()}")
+                raise MeasurementInvalid(
+                    f"the mock server did not start: it said {line!r} and ended with status"
+                    f" {process.wait()}"
+                )
             yield MockServer(line, process.pid)
         finally:
             process.terminate()

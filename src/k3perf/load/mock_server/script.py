@@ -1,4 +1,6 @@
-"""(behaviour, request) to the timed bytes of one reply. Pure but for the seeded generator it is given."""
+"""(behaviour, request) to the timed bytes of one reply. Pure but for the seeded
+generator it is given.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from k3perf.load.mock_server.behaviour import Behaviour, Fault, FaultKind
 
 _FIRST_TOKEN_ID: Final = 10
 _TOKEN_IDS: Final = 1000
-_FACE: Final = "\N{GRINNING FACE}".encode()  # four bytes of UTF-8, to be split in the middle
+# four bytes of UTF-8, to be split in the middle
+_FACE: Final = "\N{GRINNING FACE}".encode()
 
 
 class Then(Enum):
@@ -29,7 +32,9 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Wait ``gap_ns`` after the previous step was due, send ``data``, which holds ``token_count`` tokens."""
+    """Wait ``gap_ns`` after the previous step was due, send ``data``, which holds
+    ``token_count`` tokens.
+    """
 
     gap_ns: int
     data: bytes
@@ -70,9 +75,21 @@ def script(behaviour: Behaviour, asked: Asked, generator: random.Random) -> Iter
 def _without_a_stream(fault: Fault | None, ttft_ns: int) -> Step | None:
     kind = fault.kind if fault else None
     if kind is FaultKind.HTTP_429:
-        return Step(0, _response("429 Too Many Requests", {"error": {"message": "too many requests", "code": 429}}), then=Then.FINISHED)
+        return Step(
+            0,
+            _response(
+                "429 Too Many Requests", {"error": {"message": "too many requests", "code": 429}}
+            ),
+            then=Then.FINISHED,
+        )
     if kind is FaultKind.HTTP_500:
-        return Step(0, _response("500 Internal Server Error", {"error": {"message": "engine core died", "code": 500}}), then=Then.FINISHED)
+        return Step(
+            0,
+            _response(
+                "500 Internal Server Error", {"error": {"message": "engine core died", "code": 500}}
+            ),
+            then=Then.FINISHED,
+        )
     if kind is FaultKind.CLOSED:
         return Step(ttft_ns, b"", then=Then.CLOSE)
     if kind is FaultKind.NOT_HTTP:
@@ -82,17 +99,39 @@ def _without_a_stream(fault: Fault | None, ttft_ns: int) -> Step | None:
 
 def _response(status: str, payload: object) -> bytes:
     body = orjson.dumps(payload)
-    return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length:"
+        f" {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
-def _whole_reply(behaviour: Behaviour, asked: Asked, ttft_ns: int, generator: random.Random) -> Step:
+def _whole_reply(
+    behaviour: Behaviour, asked: Asked, ttft_ns: int, generator: random.Random
+) -> Step:
     count = asked.output_token_count * asked.sequence_count
-    gap_ns = ttft_ns + sum(behaviour.itl.draw_ns(generator) for _ in range(asked.output_token_count - 1))
+    gap_ns = ttft_ns + sum(
+        behaviour.itl.draw_ns(generator) for _ in range(asked.output_token_count - 1)
+    )
     text = "".join(f" t{_token_id(position)}" for position in range(asked.output_token_count))
-    content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
-    choices = [{"index": index, "finish_reason": "length", **content} for index in range(asked.sequence_count)]
-    usage = {"prompt_tokens": asked.prompt_token_count, "completion_tokens": count, "total_tokens": asked.prompt_token_count + count}
-    reply = {"id": f"cmpl-{asked.ordinal}", "model": behaviour.model_name, "choices": choices, "usage": usage}
+    content: dict[str, Any] = (
+        {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
+    )
+    choices = [
+        {"index": index, "finish_reason": "length", **content}
+        for index in range(asked.sequence_count)
+    ]
+    usage = {
+        "prompt_tokens": asked.prompt_token_count,
+        "completion_tokens": count,
+        "total_tokens": asked.prompt_token_count + count,
+    }
+    reply = {
+        "id": f"cmpl-{asked.ordinal}",
+        "model": behaviour.model_name,
+        "choices": choices,
+        "usage": usage,
+    }
     return Step(gap_ns, _response("200 OK", reply), count, Then.FINISHED)
 
 
@@ -106,17 +145,27 @@ def _event(payload: bytes) -> bytes:
 
 
 class _Reply:
-    """The streamed form. Event bytes are put together from prepared parts, since this is the mock's hot path."""
+    """The streamed form. Event bytes are put together from prepared parts, since this
+    is the mock's hot path.
+    """
 
-    def __init__(self, behaviour: Behaviour, asked: Asked, fault: Fault | None, generator: random.Random) -> None:
+    def __init__(
+        self, behaviour: Behaviour, asked: Asked, fault: Fault | None, generator: random.Random
+    ) -> None:
         self._behaviour = behaviour
         self._asked = asked
         self._fault = fault
         self._generator = generator
         kind = fault.kind if fault else None
         self._kind = kind
-        self._ids = asked.return_token_ids and kind not in (FaultKind.NO_COUNTS, FaultKind.ONLY_FINAL_USAGE)
-        self._usage = asked.continuous_usage and kind not in (FaultKind.NO_COUNTS, FaultKind.ONLY_FINAL_USAGE)
+        self._ids = asked.return_token_ids and kind not in (
+            FaultKind.NO_COUNTS,
+            FaultKind.ONLY_FINAL_USAGE,
+        )
+        self._usage = asked.continuous_usage and kind not in (
+            FaultKind.NO_COUNTS,
+            FaultKind.ONLY_FINAL_USAGE,
+        )
         self._target = self._planned_tokens()
         object_name = "chat.completion.chunk" if asked.chat else "text_completion"
         self._start = b'{"id":"cmpl-%d","object":"%b","created":1,"model":"%b","choices":[' % (
@@ -135,12 +184,22 @@ class _Reply:
             rest_ns = ttft_ns - ttft_ns // 2
         sent = 0
         while sent < self._target:
-            if self._fault is not None and sent >= self._fault.after_tokens and (broken := self._breakage()) is not None:
+            if (
+                self._fault is not None
+                and sent >= self._fault.after_tokens
+                and (broken := self._breakage()) is not None
+            ):
                 yield from broken
                 return
             count = min(self._behaviour.chunk_tokens, self._target - sent)
-            gap_ns = rest_ns if sent == 0 else sum(self._behaviour.itl.draw_ns(self._generator) for _ in range(count))
-            data = b"".join(self._tokens(sent, count, index) for index in range(self._asked.sequence_count))
+            gap_ns = (
+                rest_ns
+                if sent == 0
+                else sum(self._behaviour.itl.draw_ns(self._generator) for _ in range(count))
+            )
+            data = b"".join(
+                self._tokens(sent, count, index) for index in range(self._asked.sequence_count)
+            )
             yield from self._maybe_split(gap_ns, data, count * self._asked.sequence_count, sent)
             sent += count
         yield from self._end(sent)
@@ -152,12 +211,22 @@ class _Reply:
         return asked + 1 if self._kind is FaultKind.MORE_TOKENS else asked
 
     def _head(self) -> bytes:
-        content_type = b"text/html" if self._kind is FaultKind.WRONG_CONTENT_TYPE else b"text/event-stream; charset=utf-8"
-        return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % content_type
+        content_type = (
+            b"text/html"
+            if self._kind is FaultKind.WRONG_CONTENT_TYPE
+            else b"text/event-stream; charset=utf-8"
+        )
+        return (
+            b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n"
+            % content_type
+        )
 
     def _empty(self) -> bytes:
         if self._asked.chat:
-            return _event(self._start + b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}')
+            return _event(
+                self._start
+                + b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}'
+            )
         return _event(self._start + b'{"index":0,"text":"","finish_reason":null}]}')
 
     def _tokens(self, sent: int, count: int, index: int) -> bytes:
@@ -165,28 +234,43 @@ class _Reply:
         if self._kind is FaultKind.SPLIT_UTF8:
             text += b" " + _FACE
         if self._asked.chat:
-            channel = b"reasoning_content" if sent < self._behaviour.reasoning_tokens else b"content"
+            channel = (
+                b"reasoning_content" if sent < self._behaviour.reasoning_tokens else b"content"
+            )
             content = b'"delta":{"%b":"%b"}' % (channel, text)
         else:
             content = b'"text":"%b"' % text
         ids = b""
         if self._ids:
-            ids = b',"token_ids":[%b]' % b",".join(b"%d" % _token_id(position) for position in range(sent, sent + count))
+            ids = b',"token_ids":[%b]' % b",".join(
+                b"%d" % _token_id(position) for position in range(sent, sent + count)
+            )
         usage = b""
         if self._usage:
             done = sent * self._asked.sequence_count + count * (index + 1)
             usage = b',"usage":{%b}' % self._counts(done)
-        return _event(b'%b{"index":%d,%b,"logprobs":null,"finish_reason":null%b}]%b}' % (self._start, index, content, ids, usage))
+        return _event(
+            b'%b{"index":%d,%b,"logprobs":null,"finish_reason":null%b}]%b}'
+            % (self._start, index, content, ids, usage)
+        )
 
     def _counts(self, done: int) -> bytes:
         prompt = self._asked.prompt_token_count
-        counts = b'"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % (prompt, prompt + done, done)
+        counts = b'"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % (
+            prompt,
+            prompt + done,
+            done,
+        )
         if self._asked.cached_token_count is not None:
-            counts += b',"prompt_tokens_details":{"cached_tokens":%d}' % self._asked.cached_token_count
+            counts += (
+                b',"prompt_tokens_details":{"cached_tokens":%d}' % self._asked.cached_token_count
+            )
         return counts
 
     def _maybe_split(self, gap_ns: int, data: bytes, token_count: int, sent: int) -> Iterator[Step]:
-        """With SPLIT_UTF8 the tokens become readable with the second write, a moment later."""
+        """With SPLIT_UTF8 the tokens become readable with the second write, a moment
+        later.
+        """
         if self._kind is not FaultKind.SPLIT_UTF8 or sent == 0:
             yield Step(gap_ns, data, token_count)
             return
@@ -206,9 +290,13 @@ class _Reply:
         if self._kind is FaultKind.NO_DONE:
             return (Step(gap_ns, b"0\r\n\r\n", then=Then.FINISHED),)
         if self._kind is FaultKind.INVALID_JSON:
-            return Step(gap_ns, _event(b'{"choices":[{"index":0,"te')), Step(0, self._tail(), then=Then.FINISHED)
+            return Step(gap_ns, _event(b'{"choices":[{"index":0,"te')), Step(
+                0, self._tail(), then=Then.FINISHED
+            )
         if self._kind is FaultKind.ERROR_EVENT:
-            return Step(gap_ns, _event(b'{"error":{"message":"EngineCore died","code":500}}')), Step(0, self._tail(), then=Then.FINISHED)
+            return Step(
+                gap_ns, _event(b'{"error":{"message":"EngineCore died","code":500}}')
+            ), Step(0, self._tail(), then=Then.FINISHED)
         return None
 
     def _tail(self) -> bytes:
@@ -217,5 +305,7 @@ class _Reply:
     def _end(self, sent: int) -> Iterator[Step]:
         final = b""
         if self._asked.include_usage and self._kind is not FaultKind.NO_COUNTS:
-            final = _event(self._start + b'],"usage":{%b}}' % self._counts(sent * self._asked.sequence_count))
+            final = _event(
+                self._start + b'],"usage":{%b}}' % self._counts(sent * self._asked.sequence_count)
+            )
         yield Step(0, final + self._tail(), then=Then.FINISHED)

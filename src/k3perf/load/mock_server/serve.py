@@ -19,24 +19,32 @@ _BACKLOG: Final = 4096
 
 
 def serve(behaviour: Behaviour, port: int, announce: Callable[[int], None]) -> None:
-    """Serve on ``port`` (0: a free one), tell ``announce`` which it is, return on SIGINT or SIGTERM. Raises OSError if it is taken."""
+    """Serve on ``port`` (0: a free one), tell ``announce`` which it is, return on
+    SIGINT or SIGTERM. Raises OSError if it is taken.
+    """
     import uvloop
 
     gc.freeze()
-    gc.disable()  # a collection would delay writes by milliseconds, and what this server promises is its timing
+    # a collection would delay writes by milliseconds, and what this server promises is
+    # its timing
+    gc.disable()
     listening = socket.create_server((HOST, port), backlog=_BACKLOG)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve_until_signal(behaviour, listening, announce))
 
 
-async def _serve_until_signal(behaviour: Behaviour, listening: socket.socket, announce: Callable[[int], None]) -> None:
+async def _serve_until_signal(
+    behaviour: Behaviour, listening: socket.socket, announce: Callable[[int], None]
+) -> None:
     loop = asyncio.get_running_loop()
     told_to_end = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told_to_end.set)
     player = Player(loop, monotonic_ns)
     service = Service(behaviour, player, monotonic_ns)
-    server = await loop.create_server(lambda: HttpConnection(service), sock=listening, backlog=_BACKLOG)
+    server = await loop.create_server(
+        lambda: HttpConnection(service), sock=listening, backlog=_BACKLOG
+    )
     announce(listening.getsockname()[1])
     await told_to_end.wait()
     player.close()
