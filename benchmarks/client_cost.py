@@ -1,7 +1,8 @@
 """What a streamed token costs each client in CPU time, side by side against the same
 mock server.
 
-    python benchmarks/client_cost.py [--engine-python P] [--guidellm-python P] [--httpx-python P] [--tokenizer DIR]
+    python benchmarks/client_cost.py [--engine-python P] [--guidellm-python P]
+        [--httpx-python P] [--tokenizer DIR]
 
 Every client runs pinned to one core, the mock server on another. Each plays few and
 many tokens per request in one process, and the difference in its CPU time over the

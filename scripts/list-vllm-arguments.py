@@ -1,7 +1,8 @@
 """Print the arguments that this environment's `vllm serve` takes, as JSON; run with the
 engine's Python.
 
-    .venv-engine/bin/python scripts/list-vllm-arguments.py --merge src/k3perf/config/vllm_arguments.json > new.json
+    .venv-engine/bin/python scripts/list-vllm-arguments.py \\
+        --merge src/k3perf/config/vllm_arguments.json > new.json
 
 Then put new.json in the place of the table. The table lets the harness check arguments
 without vLLM installed. Without --merge the releases that the table has already are

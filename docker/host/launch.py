@@ -128,9 +128,9 @@ def just_in_time_configuration() -> str:
         "Content-Type": "application/json",
         "X-GitHub-Api-Version": "2022-11-28",
     }
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310 (checked above)
         url, data=json.dumps(body).encode(), headers=headers, method="POST"
-    )  # noqa: S310 (checked above)
+    )
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
         return str(json.load(answer)["encoded_jit_config"])
 

@@ -213,7 +213,9 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _refuse_half_characters(data: Any) -> None:
-    """JSON can write one half of a surrogate pair, which no file and no terminal takes."""
+    """JSON can write one half of a surrogate pair, which no file and no terminal
+    takes.
+    """
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,14 +1,14 @@
 """Every error the suite raises on purpose, and the exit status each one means.
 
     K3PerfError                     3   (never raised itself)
-    +-- UsageError                  4   bad input: a file, key, option or argument
-    |   +-- ConfigFileError         4   one YAML or JSON document, with file, key and value
-    |   +-- UnknownNameError        4   a target, config, workload or metric nobody declared
-    +-- MeasurementInvalid         10   the reading cannot be trusted; not the engine's fault or not provably so
+    +-- UsageError                  4   bad file, key, option or argument
+    |   +-- ConfigFileError         4   one document, with file, key, value
+    |   +-- UnknownNameError        4   a name that is not declared
+    +-- MeasurementInvalid         10   the reading cannot be trusted
     |   +-- PreflightError         10   the machine is not fit to start
-    |   +-- EngineError            10   the engine died, hung or refused; carries the root cause
+    |   +-- EngineError            10   the engine died, with its cause
     +-- BaselineMissing            11   no committed baseline for a cell
-    +-- ConfigDrift                12   the engine resolved another configuration than the approved one
+    +-- ConfigDrift                12   another resolved configuration
     +-- Inconclusive               13   only with --k3-strict
 
 Messages name the value, the limit and the next step. ``ExitStatus`` is the documented

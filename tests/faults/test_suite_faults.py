@@ -148,11 +148,11 @@ def suite_run(bench: Bench, request: pytest.FixtureRequest) -> Callable[..., Sui
         made.append(SuiteRun(bench, *faults, load_s=load_s))
         return made[-1]
 
-    request.addfinalizer(
+    request.addfinalizer(  # noqa: PT021
         lambda: [
             (run.process.kill(), run.process.wait()) for run in made if run.process is not None
         ]
-    )  # noqa: PT021
+    )
     return make
 
 

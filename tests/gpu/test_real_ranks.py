@@ -130,9 +130,9 @@ def tokens_of(engine: Engine) -> int:
     body = json.dumps(
         {"model": engine.model_name, "prompt": [5, 6, 7], "max_tokens": 8, "ignore_eos": True}
     ).encode()
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310
         f"{engine.base_url}/v1/completions", body, {"Content-Type": "application/json"}
-    )  # noqa: S310
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         return int(json.load(answer)["usage"]["completion_tokens"])
 

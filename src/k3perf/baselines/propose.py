@@ -258,7 +258,9 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
 
 
 def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
-    """Entries of every gated metric that was measured, over all cells of one workload."""
+    """Entries of every gated metric that was measured, over all cells of one
+    workload.
+    """
     entries = []
     for name, tolerance in policy.for_cell(cells[0].config, cells[0].workload).tolerances.items():
         metric = METRICS[name]
@@ -436,7 +438,7 @@ def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
     ranks = f"; {told}" if metric.name in RANK_METRICS else ""
     if entry.constant:
         return f"equal in {count}{ranks}"
-    return (
+    return (  # noqa: E501
         f"worst of {count},"
         f" {next(session.session_id for session in entry.sessions if session.value == value)}{ranks}"
     )

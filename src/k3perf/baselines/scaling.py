@@ -56,7 +56,9 @@ class ScalingReading:
 
     @property
     def efficiency_ratio(self) -> float | None:
-        """1.0: every device does as much as one of the base's; None without both rates."""
+        """1.0: every device does as much as one of the base's; None without both
+        rates.
+        """
         if self.tokens_per_s is None or self.base_tokens_per_s is None:
             return None
         return scaling_efficiency_ratio(

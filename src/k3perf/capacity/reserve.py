@@ -162,7 +162,9 @@ def requested_bytes(
 
 
 def spread_over(parallelism: Parallelism) -> bool:
-    """Whether ranks talk to each other, which takes buffers that nothing here counts."""
+    """Whether ranks talk to each other, which takes buffers that nothing here
+    counts.
+    """
     return parallelism.tensor * parallelism.pipeline * parallelism.data > 1
 
 

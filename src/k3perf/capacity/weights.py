@@ -24,7 +24,9 @@ _SCALES_BYTES = 4 * _F32
 
 @dataclass(frozen=True, slots=True)
 class WeightContext:
-    """What every part is computed from. ``width`` is the byte size of a dense weight."""
+    """What every part is computed from. ``width`` is the byte size of a dense
+    weight.
+    """
 
     shape: ModelShape
     parallelism: Parallelism

@@ -81,7 +81,9 @@ def _y(value: float, values: tuple[float, ...]) -> float:
 
 
 def issue(slides: tuple[Slide, ...]) -> str:
-    """The issue's text: one row a slide, worst first, with the commit range to look at."""
+    """The issue's text: one row a slide, worst first, with the commit range to look
+    at.
+    """
     lines = [
         ISSUE_MARKER,
         "The nightly history holds changes for the worse that later nights confirm.",

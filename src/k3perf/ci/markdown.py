@@ -341,7 +341,7 @@ def workflow_commands(verdict: VerdictDocument) -> str:
     commands = {"failure": "error", "warning": "warning", "notice": "notice"}
     lines = [
         f"::{commands[level]}"
-        f" file={command_property(path)},line=1,title={command_property(title)}::{command_data(message)}"
+        f" file={command_property(path)},line=1,title={command_property(title)}::{command_data(message)}"  # noqa: E501
         for path, level, title, message in _findings(verdict)
     ]
     return "\n".join(lines) + "\n" if lines else ""

@@ -163,7 +163,9 @@ class Shard:
 
 
 class CostBasis(StrEnum):
-    """What a cell's seconds rest on. All but MEASURED is an estimate, and shown as one."""
+    """What a cell's seconds rest on. All but MEASURED is an estimate, and shown as
+    one.
+    """
 
     MEASURED = "measured"  # sessions of this very cell
     RELATED = "related"  # other configs of its target and workload

@@ -248,7 +248,9 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def _scaling(suite: Suite, root: Path, baseline: Baseline) -> list[str]:
-    """What the proposed rates are against the target's scaling base, a line a workload."""
+    """What the proposed rates are against the target's scaling base, a line a
+    workload.
+    """
     from k3perf.run.cell_notes import read_scaling_base
 
     base = read_scaling_base(suite, suite.target(baseline.target), root)

@@ -175,7 +175,9 @@ def environment_problems(
 
 
 def unknown_argument(name: str) -> str:
-    """Why ``name`` is not in the shipped table, and the next step. Empty where it is."""
+    """Why ``name`` is not in the shipped table, and the next step. Empty where it
+    is.
+    """
     table = shipped_table()
     found = table.unknown(name)
     return "" if found is None else f"{found[0]}. {found[1]} Checked against {table.source}."
@@ -199,7 +201,9 @@ def _objection(name: str, value: Any, engine_table: EngineTable | None) -> tuple
 
 
 def native_value(name: str, value: Any) -> Any:
-    """The value as vLLM's ``--config`` file must hold it: some lists only as JSON text."""
+    """The value as vLLM's ``--config`` file must hold it: some lists only as JSON
+    text.
+    """
     definition = shipped_table().arguments.get(name)
     if definition is None or not isinstance(value, list):
         return value

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Why an argument is refused: a problem after the argument's name, and a next step."""
+    """Why an argument is refused: a problem after the argument's name, and a next
+    step.
+    """
 
     problem: str
     next_step: str

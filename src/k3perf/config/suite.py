@@ -268,7 +268,9 @@ class Suite:
         return self.refusal(target, config) or self.equivalent(target, config)
 
     def equivalent(self, target: TargetSpec, config: ConfigSpec) -> str:
-        """Why another config of the target stands for this one; empty when none does."""
+        """Why another config of the target stands for this one; empty when none
+        does.
+        """
         for group in target.equivalences:
             if config.name in group.configs[1:]:
                 return f"resolves to the same engine as {group.configs[0]}: {group.reason}"

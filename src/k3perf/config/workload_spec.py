@@ -181,7 +181,9 @@ class Conversation(Declared):
 
 
 class Sampling(Declared):
-    """Sampling parameters; greedy by default so that the work is the same every time."""
+    """Sampling parameters; greedy by default so that the work is the same every
+    time.
+    """
 
     temperature: float = Field(ge=0, default=0.0, allow_inf_nan=False)
     sequences: int = Field(ge=1, default=1)

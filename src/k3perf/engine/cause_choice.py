@@ -279,7 +279,9 @@ def _victim_depth(death: Said) -> int:
 
 
 def _same(said: Said, death: Said) -> bool | None:
-    """Whether the one that spoke is the one that died. None where the names do not say."""
+    """Whether the one that spoke is the one that died. None where the names do not
+    say.
+    """
     process, pid = said.statement.process, said.statement.record.pid
     if death.victim_pid is not None and pid is not None:
         return death.victim_pid == pid

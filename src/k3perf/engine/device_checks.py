@@ -101,7 +101,7 @@ def _device(needs: DeviceNeeds, state: DeviceState) -> list[Finding]:
 def _class(hardware: Hardware, state: DeviceState) -> Finding:
     wanted_bytes = hardware.device_memory_bytes
     size = _size_text(state)
-    needed = f"{hardware.device_name or 'any'}{'' if wanted_bytes is None else f' with {format_bytes(wanted_bytes)}'}"
+    needed = f"{hardware.device_name or 'any'}{'' if wanted_bytes is None else f' with {format_bytes(wanted_bytes)}'}"  # noqa: E501
     name = f"device {state.index} class"
     reading = f"{state.name or _unknown(state, 'name')}, {size}"
     right_name = hardware.device_name.lower() in state.name.lower()
@@ -162,7 +162,7 @@ def _health(state: DeviceState) -> Finding:
     sick = bool(state.uncorrected_ecc_count) or bool(state.needs_reset)
     reading = (
         "uncorrected ECC errors"
-        f" {_unknown(state, 'ecc') if state.uncorrected_ecc_count is None else state.uncorrected_ecc_count}"
+        f" {_unknown(state, 'ecc') if state.uncorrected_ecc_count is None else state.uncorrected_ecc_count}"  # noqa: E501
     )
     if state.needs_reset:
         reading += ", row remapping pending or failed"

@@ -238,7 +238,9 @@ class EngineGroup:
         return self._cause
 
     def death_error(self) -> EngineError:
-        """The error to report: which rank died, how, and the end of every rank's log."""
+        """The error to report: which rank died, how, and the end of every rank's
+        log.
+        """
         return EngineError(
             f"engine died in service: {self.death_cause() or 'a rank ended'}",
             stage="serving",

@@ -74,7 +74,9 @@ class LogReader:
         )  # what the log said when it had so many bytes
 
     def drain(self) -> int:
-        """Read what came since the last look; returns the number of new complete lines."""
+        """Read what came since the last look; returns the number of new complete
+        lines.
+        """
         opened: list[str] = []
         count = 0
         with self._lock:

@@ -55,7 +55,9 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """No process, the port free, the device memory back as far as it can be read."""
+        """No process, the port free, the device memory back as far as it can be
+        read.
+        """
         return not self.left_pids and self.port_free and self.device_memory_returned is not False
 
     @property
@@ -219,7 +221,9 @@ class Engine:
         parts.gate.open()
 
     def pids(self) -> tuple[int, ...]:
-        """Every running process of the tree, root first, reparented orphans included."""
+        """Every running process of the tree, root first, reparented orphans
+        included.
+        """
         return self._parts.tree.pids()
 
     def mark_ready(self, ready_ns: int) -> None:

@@ -43,8 +43,10 @@ def without_spaces(engine_python: Path) -> Path:
 def _own_directory() -> Path:
     """A directory that no other user can write."""
     temporary = next(
-        path for path in (tempfile.gettempdir(), "/tmp") if not _splits(path) or path == "/tmp"
-    )  # noqa: S108
+        path
+        for path in (tempfile.gettempdir(), "/tmp")
+        if not _splits(path) or path == "/tmp"  # noqa: S108
+    )
     directory = Path(temporary) / f"k3perf-engines-{os.getuid()}"
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -19,7 +19,7 @@ from k3perf.config.models import Tolerance
 from k3perf.gate.decision import next_purchase
 from k3perf.gate.drift import config_differences
 from k3perf.gate.environments import environment_notes
-from k3perf.gate.exact import judge_exact, judge_other_ranks, rank_counts
+from k3perf.gate.exact import judge_exact, judge_other_ranks, plain_verdict, rank_counts
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Readings, read_cell, read_metric, served_as_planned
 from k3perf.gate.reference import Subject
@@ -32,7 +32,7 @@ from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import InvalidReason
-from k3perf.records.verdict import Buy, CellVerdict, ConfigDifference, plain_verdict
+from k3perf.records.verdict import Buy, CellVerdict, ConfigDifference
 
 Recorded = Mapping[tuple[str, str], MetricBaseline]
 """A workload's entries by metric and basis."""
@@ -238,7 +238,7 @@ def _judge_metrics(
         if item is None:
             notes.append(
                 f"{name}: not judged,"
-                f" {'recorded on other hardware' if foreign else 'neither recorded nor measured in this cell'}"
+                f" {'recorded on other hardware' if foreign else 'neither recorded nor measured in this cell'}"  # noqa: E501
             )
         else:
             judged.append(item)
@@ -418,7 +418,9 @@ def _left_out(readings: Readings) -> list[str]:
 
 
 def _by_rule(reasons: Sequence[InvalidReason]) -> str:
-    """Each rule with how many rounds or sessions broke it and the reading of the first."""
+    """Each rule with how many rounds or sessions broke it and the reading of the
+    first.
+    """
     counts = Counter(reason.rule for reason in reasons)
     first = {reason.rule: reason.text for reason in reversed(reasons)}
     return "; ".join(

@@ -13,7 +13,7 @@ from k3perf.metrics.session_values import RANK_METRICS
 from k3perf.records.measurement import SessionMetrics
 from k3perf.records.metric_definitions import Direction, MetricDef
 from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import MetricVerdict, plain_verdict
+from k3perf.records.verdict import MetricVerdict
 
 
 def judge_exact(
@@ -125,3 +125,28 @@ def allowed_loss(tolerance: Tolerance, baseline_value: float) -> float:
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else f"{value!r}"
+
+
+def plain_verdict(
+    metric: MetricDef, tolerance: Tolerance, outcome: Outcome, reason: str
+) -> MetricVerdict:
+    """A verdict without numbers."""
+    return MetricVerdict(
+        metric=metric.name,
+        unit=metric.unit,
+        outcome=outcome,
+        baseline_value=None,
+        now_value=None,
+        loss_ratio=None,
+        loss_lower_bound_ratio=None,
+        loss_upper_bound_ratio=None,
+        tolerance_ratio=tolerance.loss_ratio,
+        tolerance_absolute=tolerance.loss_absolute,
+        relevant=None,
+        significant=None,
+        smallest_detectable_loss_ratio=None,
+        session_count=0,
+        round_count=0,
+        alpha=None,
+        reason=reason,
+    )

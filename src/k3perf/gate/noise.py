@@ -96,7 +96,9 @@ class MetricNoise:
         return self.factor * sum(squares) / len(squares) if squares else None
 
     def doubled(self) -> MetricNoise:
-        """The noise of a difference of two such sessions that have nothing in common."""
+        """The noise of a difference of two such sessions that have nothing in
+        common.
+        """
         return replace(self, factor=2 * self.factor)
 
     def session(self, taken: Taken) -> VariancePrior:

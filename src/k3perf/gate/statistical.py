@@ -11,7 +11,7 @@ from typing import Final
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.decision import Decision, judge
-from k3perf.gate.exact import judge_exact
+from k3perf.gate.exact import judge_exact, plain_verdict
 from k3perf.gate.looks import Look, schedule
 from k3perf.gate.policy import Policy
 from k3perf.gate.readings import Series
@@ -22,7 +22,7 @@ from k3perf.metrics.validity import SPREAD_LIMIT
 from k3perf.records.baseline import MetricBaseline
 from k3perf.records.metric_definitions import Scope
 from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import MetricVerdict, plain_verdict
+from k3perf.records.verdict import MetricVerdict
 from k3perf.stats.location import mean, median, robust_sigma
 from k3perf.stats.order_statistics import Location
 
@@ -282,7 +282,9 @@ def _against_anchor(
     entry: MetricBaseline,
     cap_ratio: float,
 ) -> MetricVerdict:
-    """A slow slide: every step inside the tolerance, the sum certainly beyond the cap."""
+    """A slow slide: every step inside the tolerance, the sum certainly beyond the
+    cap.
+    """
     moved = _moved_since_anchor(entry, subject.scale)
     if (
         decision.estimate is None
@@ -304,7 +306,9 @@ def _against_anchor(
 
 
 def _moved_since_anchor(entry: MetricBaseline, scale: Scale) -> float:
-    """The baseline's own loss since the anchor, both in the values that were committed."""
+    """The baseline's own loss since the anchor, both in the values that were
+    committed.
+    """
     key = ("moved", scale.logarithmic)
     moved: float | None = entry.memo.get(key)
     if moved is None:

@@ -36,7 +36,6 @@ class Exchange:
     ``reads`` are (nanoseconds, bytes) in order; ``failure`` is None while all is well.
     """
 
-    # fmt: skip
     __slots__ = (
         "connection_closes",
         "end_ns",
@@ -77,7 +76,6 @@ class Connection(asyncio.Protocol):
         "_on_idle_lost",
         "_reads",
         "_tail",
-        # fmt: skip
         "endpoint_index",
         "free_since_ns",
         "served_count",

@@ -158,7 +158,9 @@ def live_trial(
 
 
 def _check_reached(samples: Sequence[RequestSample], base_url: str) -> None:
-    """A server that is not there misses every bound, which says nothing about a rate."""
+    """A server that is not there misses every bound, which says nothing about a
+    rate.
+    """
     if all(
         sample.status in (RequestStatus.REFUSED, RequestStatus.RESET) and not sample.chunks
         for sample in samples

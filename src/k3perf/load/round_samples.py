@@ -1,4 +1,6 @@
-"""What one round of load gave: samples, window, and how punctual the client itself was."""
+"""What one round of load gave: samples, window, and how punctual the client itself
+was.
+"""
 
 from __future__ import annotations
 

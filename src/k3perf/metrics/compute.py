@@ -77,7 +77,9 @@ def round_metrics(
 
 
 def _readings(record: RoundRecord) -> tuple[TelemetryReading, ...]:
-    """The round's telemetry, and the processor time that the server counted for itself."""
+    """The round's telemetry, and the processor time that the server counted for
+    itself.
+    """
     server_cpu_s = record.counters.get(_SERVER_CPU_COUNTER)
     if server_cpu_s is None:
         return record.telemetry

@@ -120,7 +120,9 @@ def _told(reports: Sequence[RankReport]) -> list[str]:
 
 
 def device_clocks(rounds: Iterable[RoundRecord]) -> DeviceClocks:
-    """Of the valid measured rounds; a device whose kind has no such clock is left out."""
+    """Of the valid measured rounds; a device whose kind has no such clock is left
+    out.
+    """
     found: DeviceClocks = {}
     for record in rounds:
         if record.kind is not RoundKind.MEASURED or not record.valid:

@@ -473,7 +473,9 @@ def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReaso
 
 
 def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
-    """Reasons against the session as a whole, as far as they show without a baseline."""
+    """Reasons against the session as a whole, as far as they show without a
+    baseline.
+    """
     measured = [entry for entry in record.rounds if entry.kind is RoundKind.MEASURED]
     valid = [entry for entry in measured if entry.valid]
     needed = rules.session_limits[VALID_ROUNDS_LIMIT]

@@ -80,7 +80,8 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
         if item.config.pluginmanager.hasplugin("timeout"):
             item.add_marker(
                 pytest.mark.timeout(0)
-                # the first test of an engine waits for all its rounds; the supervisor has the deadlines
+                # the first test of an engine waits for all its rounds; the supervisor
+                # has the deadlines
             )
         if "benchmark" in getattr(item, "fixturenames", ()):
             clock = item.stash.setdefault(CLOCK_KEY, ReplayClock())

@@ -160,7 +160,9 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class StageTiming:
-    """One stage of an engine's start: import, load, profile, compile, capture, ready."""
+    """One stage of an engine's start: import, load, profile, compile, capture,
+    ready.
+    """
 
     stage: str
     duration_s: float

@@ -7,8 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from k3perf.config.models import Tolerance
-from k3perf.records.metric_definitions import MetricDef
 from k3perf.records.outcome import Outcome, join
 from k3perf.records.samples import InvalidReason
 
@@ -58,31 +56,6 @@ class MetricVerdict:
     look: int = 0
     cumulative_loss_ratio: float | None = None
     waived_by: str = ""
-
-
-def plain_verdict(
-    metric: MetricDef, tolerance: Tolerance, outcome: Outcome, reason: str
-) -> MetricVerdict:
-    """A verdict without numbers."""
-    return MetricVerdict(
-        metric=metric.name,
-        unit=metric.unit,
-        outcome=outcome,
-        baseline_value=None,
-        now_value=None,
-        loss_ratio=None,
-        loss_lower_bound_ratio=None,
-        loss_upper_bound_ratio=None,
-        tolerance_ratio=tolerance.loss_ratio,
-        tolerance_absolute=tolerance.loss_absolute,
-        relevant=None,
-        significant=None,
-        smallest_detectable_loss_ratio=None,
-        session_count=0,
-        round_count=0,
-        alpha=None,
-        reason=reason,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def causes_of(cell: CellVerdict) -> tuple[str, ...]:
     """
     reasons = [
         f"{reason.rule}"
-        f" {reason.failure.cause if reason.failure is not None and reason.failure.cause else reason.text}"
+        f" {reason.failure.cause if reason.failure is not None and reason.failure.cause else reason.text}"  # noqa: E501
         for reason in cell.invalid_reasons
     ]
     differences = [difference_text(difference) for difference in cell.differences]

@@ -55,7 +55,9 @@ _DEATH_NOTICED_S: Final = (
 
 @dataclass
 class LiveEngine:
-    """One engine process tree that serves, with everything read from it once at ready."""
+    """One engine process tree that serves, with everything read from it once at
+    ready.
+    """
 
     session_id: str
     arm: Arm

@@ -82,7 +82,9 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Listens and says nothing. A base for listeners that need only some of the calls."""
+    """Listens and says nothing. A base for listeners that need only some of the
+    calls.
+    """
 
     def planned(self, steps: Sequence[Step]) -> None:
         """Ignored."""

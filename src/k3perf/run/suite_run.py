@@ -58,7 +58,9 @@ class CellResult:
 
 
 class SuiteRun:
-    """Context manager. ``measure`` a cell as often as tests ask; it is measured once."""
+    """Context manager. ``measure`` a cell as often as tests ask; it is measured
+    once.
+    """
 
     def __init__(self, settings: RunSettings, cells: Sequence[Cell], progress: Progress) -> None:
         self.settings = settings

@@ -42,7 +42,9 @@ def mean(values: Sequence[float]) -> float:
 
 
 def sample_variance(values: Sequence[float]) -> float:
-    """Variance with ddof 1; 0 for a single value, which carries no degree of freedom."""
+    """Variance with ddof 1; 0 for a single value, which carries no degree of
+    freedom.
+    """
     if len(values) < 2:
         return 0.0
     centre = mean(values)

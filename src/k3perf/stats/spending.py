@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 
 def shares(fractions: Sequence[float], power: float) -> tuple[float, ...]:
-    """Each look's share of the budget; ``fractions`` rise to 1 and the shares sum to 1."""
+    """Each look's share of the budget; ``fractions`` rise to 1 and the shares sum
+    to 1.
+    """
     spent = [fraction**power for fraction in fractions]
     return tuple(now - before for now, before in zip(spent, [0.0, *spent[:-1]], strict=True))

@@ -44,7 +44,9 @@ def write_proposal(folder: Path, proposal: Proposal) -> Path:
 
 
 def _require_untouched(path: Path, folder: Path, baseline: Baseline) -> None:
-    """As ``propose`` wrote it: an acceptance would give edited numbers a good digest."""
+    """As ``propose`` wrote it: an acceptance would give edited numbers a good
+    digest.
+    """
     if path != proposal_path(folder, baseline.target, baseline.config):
         raise ConfigFileError(
             path,

@@ -296,7 +296,9 @@ def _entry(line: bytes) -> tuple[str, Any]:
 def _damaged(
     results: RunResults, number: int, line_count: int, kind: str, error: Exception
 ) -> ConfigFileError:
-    """``number``: of the line that is no record; ``results`` hold the lines before it."""
+    """``number``: of the line that is no record; ``results`` hold the lines before
+    it.
+    """
     problem = str(error).splitlines()[0]
     if not kind:
         problem = f"not a JSON record ({problem})"

@@ -54,7 +54,9 @@ def send_offsets_ns(
 
 
 def arrival_rate_per_s(arrival: OpenLoop, found_rate_per_s: float | None) -> float:
-    """The rate in requests per second: stated, or the stated share of the found rate."""
+    """The rate in requests per second: stated, or the stated share of the found
+    rate.
+    """
     if arrival.rate_per_s is not None:
         return arrival.rate_per_s
     assert arrival.found_rate_share_ratio is not None  # noqa: S101 - the model's validator holds this

@@ -13,7 +13,9 @@ def draw_lengths(
     label: str,
     count: int,
 ) -> tuple[int, ...]:
-    """``count`` token counts of one distribution; the same for the same seed and label."""
+    """``count`` token counts of one distribution; the same for the same seed and
+    label.
+    """
     if isinstance(length, FixedLength):
         return (length.tokens,) * count
     if isinstance(length, UniformLength):

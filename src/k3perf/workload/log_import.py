@@ -178,7 +178,9 @@ def _import_trace(
 
 
 class _LogReader:
-    """Reads the records of one log into columns, which stay small for millions of them."""
+    """Reads the records of one log into columns, which stay small for millions of
+    them.
+    """
 
     def __init__(self, file: RecordFile, time_unit: TimeUnit | None) -> None:
         self._file = file
@@ -247,7 +249,9 @@ class _LogReader:
 
 
 def _csv_form(header: tuple[str, ...]) -> tuple[str, TimeUnit | None]:
-    """(name, unit of times that are not since 1970) of a CSV file; ("", None) for JSON."""
+    """(name, unit of times that are not since 1970) of a CSV file; ("", None) for
+    JSON.
+    """
     names = {normal_name(name) for name in header}
     for columns, form, unit in _CSV_FORMS:
         if columns <= names:

@@ -171,7 +171,9 @@ class RecordFile:
                 yield _record(f"object {place}", value, problem)
 
     def _values(self, begin: str, separator: str, end: str) -> Iterator[tuple[Any, str]]:
-        """(value, "") of each JSON value, then (None, why) where the text breaks off."""
+        """(value, "") of each JSON value, then (None, why) where the text breaks
+        off.
+        """
         decoder = json.JSONDecoder()
         buffer = "".join(self._ahead).lstrip().removeprefix(begin)
         self._ahead.clear()

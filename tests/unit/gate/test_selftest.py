@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from k3perf.cli import gate as command
 from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.measurement import CellMeasurement
@@ -18,6 +17,7 @@ from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.order_statistics import Location
 from k3perf.store.measurements import write_measurement_file
+from tests.calibration.lab import command
 from tests.calibration.lab.location_trial import location_table
 from tests.calibration.lab.recordings import (
     Recording,
@@ -622,7 +622,7 @@ def run() -> Callable[..., int]:
     command.register(parser.add_subparsers())
 
     def call(*words: str) -> int:
-        arguments = parser.parse_args(["gate", "selftest", *words])
+        arguments = parser.parse_args(["selftest", *words])
         return int(arguments.run(arguments))
 
     return call

@@ -23,9 +23,8 @@ from tests.processes import WAIT_S
 
 def get(server, path, body=None):
     data = json.dumps(body).encode() if body is not None else None
-    with urllib.request.urlopen(
-        urllib.request.Request(server.base_url + path, data=data), timeout=WAIT_S
-    ) as answer:  # noqa: S310
+    request = urllib.request.Request(server.base_url + path, data=data)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
         return answer.read().decode()
 
 

@@ -71,8 +71,8 @@ def _pod(target: TargetSpec, options: LaunchOptions, name: str, *, leader: bool)
         "resources": _resources(target, options),
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_MOUNT, "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],  # noqa: S108
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+        ],
     }
     volumes: list[dict[str, Any]] = [
         {"name": "config", "configMap": {"name": name}},
