@@ -51,8 +51,9 @@ async def play(tokens):
         import httpx
 
         user = httpx_user
-        opened = httpx.AsyncClient(  # noqa: S113
-            timeout=None, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        opened = httpx.AsyncClient(
+            timeout=None,  # noqa: S113
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
     else:
         import aiohttp

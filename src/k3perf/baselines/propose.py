@@ -438,10 +438,8 @@ def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
     ranks = f"; {told}" if metric.name in RANK_METRICS else ""
     if entry.constant:
         return f"equal in {count}{ranks}"
-    return (  # noqa: E501
-        f"worst of {count},"
-        f" {next(session.session_id for session in entry.sessions if session.value == value)}{ranks}"
-    )
+    worst = next(session.session_id for session in entry.sessions if session.value == value)
+    return f"worst of {count}, {worst}{ranks}"
 
 
 def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:

@@ -44,7 +44,7 @@ def _own_directory() -> Path:
     """A directory that no other user can write."""
     temporary = next(
         path
-        for path in (tempfile.gettempdir(), "/tmp")
+        for path in (tempfile.gettempdir(), "/tmp")  # noqa: S108
         if not _splits(path) or path == "/tmp"  # noqa: S108
     )
     directory = Path(temporary) / f"k3perf-engines-{os.getuid()}"
