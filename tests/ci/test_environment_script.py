@@ -87,7 +87,7 @@ def bash(tree: Path, text: str, **environment: str) -> subprocess.CompletedProce
     active. ``install_harness`` installs nothing.
     """
     active = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "DEBIAN_FRONTEND"},
         "PATH": f"{tree / '.venv' / 'bin'}:/usr/bin:/bin",
         "VIRTUAL_ENV": str(tree / ".venv"),
         "K3PERF_PYTHON": "",

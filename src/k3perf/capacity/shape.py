@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from k3perf.errors import UsageError
+from k3perf.errors import UsageError, shortened
 
 
 class Attention(StrEnum):
@@ -135,6 +135,10 @@ _GROUPED: Final = ("qwen3", "qwen3_moe")
 FAMILIES: Final[tuple[str, ...]] = (*_GROUPED, "qwen3_next", *_LATENT, *_KIMI_LINEAR)
 
 
+_LARGEST: Final = 10**9
+_MOST_LAYERS: Final = 10_000
+
+
 def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
     """Shape of the model that a ``config.json`` describes; a multimodal file's
     ``text_config`` is read, its vision part only noted.
@@ -142,13 +146,27 @@ def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
     Raises UsageError naming the key when the family is unknown, a key is missing, or
     the weights' format is not covered.
     """
-    text: Mapping[str, Any] = {**model_config, **(model_config.get("text_config") or {})}
+    text_config = model_config.get("text_config") or {}
+    text: Mapping[str, Any] = {
+        **model_config,
+        **(text_config if isinstance(text_config, Mapping) else {}),
+    }
     family = str(text.get("model_type", ""))
     if family not in FAMILIES:
         raise UsageError(
-            f"model_type {family!r} is not covered by the memory plan. Covered:"
+            f"model_type {shortened(family)!r} is not covered by the memory plan. Covered:"
             f" {', '.join(FAMILIES)}."
         )
+    try:
+        return _shape(family, model_config, text)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise UsageError(
+            f"config.json holds a value that a {family} model cannot have"
+            f" ({shortened(str(error))}). Give the file as its publisher wrote it."
+        ) from None
+
+
+def _shape(family: str, model_config: Mapping[str, Any], text: Mapping[str, Any]) -> ModelShape:
     linear = _linear_shape(family, text)
     experts = _expert_shape(family, text)
     return ModelShape(
@@ -180,16 +198,18 @@ def model_shape(model_config: Mapping[str, Any]) -> ModelShape:
 
 def _integer(text: Mapping[str, Any], key: str) -> int:
     value = text.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
         raise UsageError(
-            f"config.json has no whole number at {key!r} (value: {value!r}); the memory plan"
-            " needs it."
+            f"config.json has no whole number above 0 at {key!r} (value: {shortened(repr(value))});"
+            " the memory plan needs it."
         )
     return value
 
 
 def _layers(family: str, text: Mapping[str, Any], has_experts: bool) -> tuple[LayerShape, ...]:
     count = _integer(text, "num_hidden_layers")
+    if count > _MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers is {count}")
     return tuple(
         LayerShape(
             _attention(family, text, index), has_experts and _is_expert_layer(family, text, index)

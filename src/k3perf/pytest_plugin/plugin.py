@@ -7,6 +7,7 @@ starts no engine and needs no vLLM.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,8 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
         state = known_state(config)
         if state is None or (isinstance(error, pytest.UsageError) and not state.endings.checked):
             raise
-        state.close_run()
+        with suppress(Exception):
+            state.close_run()
         status = state.endings.escaped(error)
     else:
         state = known_state(config)

@@ -124,7 +124,7 @@ def test_deleting_is_allowed_only_with_the_config() -> None:
 )
 def test_what_is_no_baseline_is_refused(content: bytes) -> None:
     (found,) = findings(OLD, content)
-    assert found.problem.startswith(("is no baseline", "has "))
+    assert found.problem.startswith(("is not a baseline", "has "))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ import pytest
 from tests.unit.cli import workplace
 
 from k3perf.cli.main import build_parser, main
+from k3perf.cli.output import login_name
 from k3perf.engine.bundle.wheels import DownloadError
 from k3perf.errors import ExitStatus
 
@@ -447,7 +448,7 @@ def contents(place: Path) -> dict[Path, bytes]:
     """What the commands may change in the workplace."""
     folders = [
         place / name
-        for name in ("perf_tests", "baselines", ".k3perf", "run", "recordings", "bundle")
+        for name in ("perf_tests", "baselines", ".k3perf", "run", "recordings", "bundle", "models")
     ]
     paths = [path for folder in folders for path in folder.rglob("*")] + list(place.glob("*.*"))
     return {path: path.read_bytes() for path in paths if path.is_file()}
@@ -697,3 +698,11 @@ def test_an_error_that_nobody_thought_of_is_one_line(
     monkeypatch.setenv("K3PERF_TRACEBACK", "1")
     with pytest.raises(KeyError):
         call(["scaling"])
+
+
+def test_a_user_without_a_name_accepts_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", fail)
+    assert login_name() == f"user {os.getuid()}"

@@ -10,18 +10,25 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import shlex
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.unit.cli import workplace
+from tests.unit.cli.test_every_command import accident, contents, no_network, restore
 
+from k3perf.cli.main import main
 from k3perf.errors import K3PerfError
 from k3perf.records.baseline import digest_of
 from k3perf.store.baselines import parse_baseline
 
+MAY_END_WITH = frozenset({0, 4, 10})
 ODD_VALUES: tuple[Any, ...] = (None, -1, 0, 1e308, True, "", "nosuch", [], {"a": 1})
 Place = tuple[str | int, ...]
 
@@ -127,6 +134,16 @@ DOCUMENTS = {
 }
 
 
+MODELS = ("cpu-hybrid", "h200-k3", "kimi-k3")
+DOCUMENTS |= {
+    name: Document(
+        f"models/{name}.json",
+        (f"memory plan --model-config models/{name}.json --device-memory-bytes 150754820096",),
+    )
+    for name in MODELS
+}
+
+
 def read(path: Path) -> Any:
     return (
         yaml.safe_load(path.read_text()) if path.suffix == ".yaml" else json.loads(path.read_text())
@@ -143,13 +160,12 @@ def places(data: Any, at: Place = ()) -> Iterator[Place]:
     """
     if at:
         yield at
-    items = (
-        data.items()
-        if isinstance(data, dict)
-        else list(enumerate(data))[:1]
-        if isinstance(data, list)
-        else ()
-    )
+    items: Any = ()
+    if isinstance(data, dict):
+        alike = len(data) > 2 and all(isinstance(value, dict) for value in data.values())
+        items = list(data.items())[: 2 if alike else None]
+    elif isinstance(data, list):
+        items = list(enumerate(data))[:1]
     for key, value in items:
         yield from places(value, (*at, key))
 
@@ -163,21 +179,68 @@ def changed(data: Any, at: Place, value: Any) -> Any:
     return fresh
 
 
-def variants(document: Document, path: Path) -> Iterator[tuple[str, str]]:
-    """The document's text with one value replaced or left out, and what was done."""
+def variants(document: Document, path: Path, each: int) -> Iterator[tuple[str, str]]:
+    """The document's text with one value replaced by ``each`` of the odd values in
+    turn, and what was done.
+    """
     lines = path.read_text().splitlines()
-    texts = (
-        list(
-            {json.loads(line).get("kind", ""): number for number, line in enumerate(lines)}.values()
-        )
+    kinds = (
+        {json.loads(line).get("kind", ""): number for number, line in enumerate(lines)}
         if document.lines
-        else [0]
+        else {"": 0}
     )
-    for number in texts:
+    for number in kinds.values():
         data = json.loads(lines[number]) if document.lines else read(path)
-        for at in places(data):
-            for value in ODD_VALUES:
+        for turn, at in enumerate(places(data)):
+            for step in range(each):
+                value = ODD_VALUES[(turn + 4 * step) % len(ODD_VALUES)]
                 text = written(path, document.stamp(changed(data, at, value)))
                 if document.lines:
                     text = "\n".join([*lines[:number], text, *lines[number + 1 :]]) + "\n"
                 yield f"line {number + 1}, {'.'.join(map(str, at))} = {value!r}", text
+
+
+@pytest.fixture(scope="module")
+def place(repository: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="k3perf-documents-") as folder:
+        workplace.build(Path(folder), repository)
+        (Path(folder) / "other").mkdir()
+        (Path(folder) / "models").mkdir()
+        for name in MODELS:
+            shutil.copy(
+                repository / "perf_tests" / "models" / name / "config.json",
+                Path(folder) / "models" / f"{name}.json",
+            )
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [(name, line) for name, document in DOCUMENTS.items() for line in document.commands],
+)
+def test_one_changed_value_is_refused_in_words_or_taken(
+    name: str,
+    line: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = DOCUMENTS[name]
+    path = place / document.path
+    before = contents(place)
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.setattr("k3perf.engine.bundle.make.PipFetcher", no_network)
+    first = line == document.commands[0]
+    found = []
+    for what, text in list(variants(document, path, 2 if first else 1)):
+        path.write_text(text)
+        try:
+            status = main(shlex.split(line))
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        said = capsys.readouterr()
+        problem = accident(status, said.err or said.out, MAY_END_WITH)
+        found += [f"{what}: {problem}: status {status}: {said.err[-500:]}"] if problem else []
+        restore(place, before)
+    assert not found, "\n".join(found)

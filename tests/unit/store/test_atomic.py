@@ -37,3 +37,16 @@ def test_a_failure_at_any_step_leaves_the_old_file_and_nothing_else(
         replace_file(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        replace_file(path, "text")
+        assert os.read(reading, 10) == b"text"
+    finally:
+        os.close(reading)
+    assert path.is_fifo()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
