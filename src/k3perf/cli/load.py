@@ -30,13 +30,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     importing.add_argument(
         "--time-unit",
         choices=("s", "ms", "us", "ns"),
-        help="unit of times that are numbers (default: told by their size or the form)",
+        help="unit of times that are numbers (default: from their size or the form)",
     )
     importing.add_argument(
         "--block-tokens",
         type=count,
         metavar="N",
-        help="tokens of one block of a trace's hash_ids (default: told by the form or the ids)",
+        help="tokens of one block of a trace's hash_ids (default: from the form or the ids)",
     )
     importing.set_defaults(run=import_log)
     making = commands.add_parser(

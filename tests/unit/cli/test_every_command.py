@@ -221,7 +221,8 @@ COMMANDS = {
         status=10,
     ),
     "load import-log": Command(
-        "load import-log log.jsonl --output other/trace.jsonl", {"log": FLAG, "--output": OUTPUT}
+        "load import-log log.jsonl --time-unit s --output other/trace.jsonl",
+        {"log": FLAG, "--output": OUTPUT, "--time-unit": CHOICE, "--block-tokens": NUMBER},
     ),
     "load make-trace": Command(
         "load make-trace --requests 5 --output other/trace.jsonl",

@@ -714,7 +714,7 @@ def test_the_command_simulates_the_shapes_asked_for(
 
 
 def test_misuse_is_told(tmp_path: Path, run: Callable[..., int]) -> None:
-    with pytest.raises(UsageError, match="--runs is 0"):
+    with pytest.raises(SystemExit):  # argparse refuses it
         run("--runs", "0")
     with pytest.raises(UsageError, match="--tolerance is 5"):
         run("--tolerance", "5")
