@@ -87,6 +87,8 @@ OWN_OPTIONS = [
     row("--k3-resume --k3-results nowhere", USAGE, base=False),
     row("--k3-record --k3-resume --k3-results x", USAGE, base=False),
     row("--k3-record --k3-results recorded --k3-sessions 1", (0, 0, 10), base=False),
+    row("--k3-quiet-wait 1"),
+    row("--k3-quiet-wait soon", USAGE),
     row("--k3-nosuch", USAGE),
 ]
 OF_PYTEST = [
