@@ -40,8 +40,8 @@ def metrics_page() -> str:
             GENERATED,
             "",
             (
-                "Defined once, in `src/k3perf/records/metric_definitions.py`. A metric is gated where"
-                " `perf_tests/tolerances.yaml` gives it a tolerance;"
+                "Defined once, in `src/k3perf/records/metric_definitions.py`. A metric is gated"
+                " where `perf_tests/tolerances.yaml` gives it a tolerance;"
             ),
             (
                 "every other one is reported. Percentiles are over the requests (for `itl`: the"
