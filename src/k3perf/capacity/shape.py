@@ -173,9 +173,9 @@ def _shape(family: str, model_config: Mapping[str, Any], text: Mapping[str, Any]
         family=family,
         hidden=_integer(text, "hidden_size"),
         vocabulary=_integer(text, "vocab_size"),
-        intermediate=int(text.get("intermediate_size") or 0),
+        intermediate=_amount(text.get("intermediate_size")),
         tied_embeddings=bool(text.get("tie_word_embeddings", False)),
-        maximum_positions=int(text.get("max_position_embeddings") or 0),
+        maximum_positions=_amount(text.get("max_position_embeddings")),
         dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix(
             "torch."
         ),
@@ -204,6 +204,14 @@ def _integer(text: Mapping[str, Any], key: str) -> int:
             " the memory plan needs it."
         )
     return value
+
+
+def _amount(value: Any) -> int:
+    """A number that may be missing, which counts as 0. ValueError: it is out of range."""
+    number = int(value or 0)
+    if not 0 <= number <= _LARGEST:
+        raise ValueError(f"{shortened(repr(value))} is out of range")
+    return number
 
 
 def _layers(family: str, text: Mapping[str, Any], has_experts: bool) -> tuple[LayerShape, ...]:
@@ -295,18 +303,18 @@ def _linear_shape(family: str, text: Mapping[str, Any]) -> LinearAttentionShape 
 
 
 def _expert_shape(family: str, text: Mapping[str, Any]) -> ExpertShape | None:
-    count = int(text.get("num_experts") or text.get("n_routed_experts") or 0)
+    count = _amount(text.get("num_experts") or text.get("n_routed_experts"))
     if count == 0:
         return None
     hidden = _integer(text, "hidden_size")
     intermediate = _integer(text, "moe_intermediate_size")
     kimi = family in _KIMI_LINEAR
     if family in (*_KIMI_LINEAR, *_LATENT):
-        shared = intermediate * int(
-            text.get("num_shared_experts") or text.get("n_shared_experts") or 0
+        shared = intermediate * _amount(
+            text.get("num_shared_experts") or text.get("n_shared_experts")
         )
     else:
-        shared = int(text.get("shared_expert_intermediate_size") or 0)
+        shared = _amount(text.get("shared_expert_intermediate_size"))
     return ExpertShape(
         count=count,
         active_count=int(text.get("num_experts_per_token") or text.get("num_experts_per_tok") or 1),

@@ -96,7 +96,11 @@ def _inventory(arguments: argparse.Namespace) -> int:
         return ExitStatus.OK
     try:
         done = subprocess.run(
-            [arguments.python, spec.origin], capture_output=True, text=True, check=False
+            [arguments.python, spec.origin],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except OSError as error:
         raise UsageError(

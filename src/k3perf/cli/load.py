@@ -11,6 +11,7 @@ from pathlib import Path
 from k3perf.cli import find_rate
 from k3perf.cli.numbers import count, positive
 from k3perf.cli.output import write_lines, write_text
+from k3perf.errors import UsageError
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,6 +59,9 @@ def import_log(arguments: argparse.Namespace) -> int:
     from k3perf.workload.trace import trace_lines
     from k3perf.workload.trace_source import source_document, source_path
 
+    for written in (arguments.output, source_path(arguments.output)):
+        if written.exists() and arguments.log.exists() and written.samefile(arguments.log):
+            raise UsageError(f"{written} is the log itself. Choose another --output.")
     unit = TimeUnit(arguments.time_unit) if arguments.time_unit else None
     imported = read_log(arguments.log, time_unit=unit, block_tokens=arguments.block_tokens)
     source = imported.source

@@ -63,6 +63,7 @@ def installed_vllm(python: Path) -> InstalledVllm:
             [str(python), "-c", _ASK],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_DEADLINE_S,
             check=False,
         )

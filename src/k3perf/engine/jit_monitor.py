@@ -35,6 +35,7 @@ def can_be_verbose(python: Path) -> bool:
             [str(python), "-c", _ASK],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_DEADLINE_S,
             check=False,
         )

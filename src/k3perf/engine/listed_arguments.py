@@ -98,6 +98,7 @@ def _output(
             [str(python), "-c", text, *arguments],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=timeout_s,
             check=False,
             cwd=place,

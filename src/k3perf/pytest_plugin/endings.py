@@ -160,6 +160,17 @@ def _status_of(error: BaseException | None, otherwise: ExitStatus) -> ExitStatus
     return ExitStatus.INTERNAL_ERROR if status in (ExitStatus.REGRESSED, ExitStatus.OK) else status
 
 
+def open_closed_streams() -> None:
+    """Give a call whose standard output or error is closed (``>&-``) one that leads
+    nowhere. pytest ends with status 1, a regression's, without them.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lasts as long as the process
+            setattr(sys, name, nowhere)
+            setattr(sys, f"__{name}__", nowhere)
+
+
 def settle_output() -> None:
     """Flush standard output. Drop what is left if its reader is gone: pytest would end
     with status 1 for it.

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the suite."""
+    """Options of the suite. The first hook of a call, so that reporters find streams."""
+    from k3perf.pytest_plugin.endings import open_closed_streams
+
+    open_closed_streams()
     add_options(parser)
 
 
@@ -35,9 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
     register(config)
     if (state := _state(config)) is not None:
+        from k3perf.engine.signals import install as install_signals
         from k3perf.pytest_plugin.benchmark_output import make_no_folder
         from k3perf.pytest_plugin.endings import EndingHooks
 
+        # from here on, not from the first engine on: collecting is ended by SIGTERM too
+        config.add_cleanup(install_signals())
         make_no_folder(config)
         config.pluginmanager.register(EndingHooks(state.endings), "k3perf-endings")
 

@@ -268,6 +268,8 @@ def _csv_header(line: str) -> tuple[tuple[str, ...], str]:
     """The column names and the delimiter where the first line names a time or a count;
     () otherwise.
     """
+    if len(line) > csv.field_size_limit():
+        return (), ","
     for delimiter in _DELIMITERS:
         names = tuple(name.strip() for name in next(csv.reader([line], delimiter=delimiter), []))
         if len(names) > 1 and sum(is_known_field(name) for name in names) > 1:

@@ -56,7 +56,9 @@ class PipFetcher:
         command += ["--python-version", self._host.python_version, "--implementation", "cp"]
         for tag in self._host.platform_tags():
             command += ["--platform", tag]
-        done = subprocess.run([*command, *texts], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, *texts], capture_output=True, text=True, errors="replace", check=False
+        )
         if done.returncode != 0:
             raise DownloadError(
                 f"pip found no wheel for {', '.join(texts)} on Python {self._host.python_version}:"
