@@ -207,7 +207,7 @@ def _integer(text: Mapping[str, Any], key: str) -> int:
 
 
 def _amount(value: Any) -> int:
-    """A number that may be missing, which counts as 0. ValueError: it is out of range."""
+    """A number, 0 where it is missing. Raises ValueError where it is out of range."""
     number = int(value or 0)
     if not 0 <= number <= _LARGEST:
         raise ValueError(f"{shortened(repr(value))} is out of range")

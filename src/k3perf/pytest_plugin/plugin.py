@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the suite. The first hook of a call, so that reporters find streams."""
+    """Options of the suite. The first hook of a call, so reporters find streams."""
     from k3perf.pytest_plugin.endings import open_closed_streams
 
     open_closed_streams()

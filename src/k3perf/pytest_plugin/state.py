@@ -70,12 +70,12 @@ class PluginState:
         """Read everything that the selected cells will be judged with. UsageError for a
         missing engine Python or an unusable file.
         """
-        if any(self.config.getoption(option) for option in _STARTS_NOTHING):
-            return
         if not self.selected_cells:
             problem = nothing_selected(self.selection, self.config.getoption("keyword"))
             if problem:
                 raise pytest.UsageError(problem)
+            return
+        if any(self.config.getoption(option) for option in _STARTS_NOTHING):
             return
         try:
             _check_benchmark_options(self.config)
