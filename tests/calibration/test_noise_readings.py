@@ -167,7 +167,7 @@ def test_others_use_of_the_processors_does_not_matter_up_to_the_limit() -> None:
             )
             longer[name].append(100 * (entry["duration_s"] / usual - 1))
     shares = [f"{fmean(values):.1f} %" for values in longer.values()]
-    assert f"up to {100 * highest:.1f} % of 32 processors" in page()
+    assert f"up to {100 * highest:.1f} % of 32 CPUs" in page()
     assert f"({sum(map(len, longer.values()))} in {len(sessions)} sessions)" in page()
     assert (
         f"less than 3 % took {shares[0]} longer than their session's median, those with 3 to 6 %"
