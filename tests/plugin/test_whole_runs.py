@@ -344,7 +344,12 @@ def test_another_machine_is_a_note_and_another_vllm_is_config_drift(site):
     assert "version.python" not in drifted.stdout
 
 
-def test_engine_that_dies_is_invalid_with_its_cause_once(site):
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_engine_that_dies_is_invalid_with_its_cause_once(site, monkeypatch, ci):
+    """Also where CI is set, as on every runner: pytest's short summary shows whole
+    messages there.
+    """
+    monkeypatch.setenv("CI", ci)
     site.behave(die_after_requests=20)
     run = site.pytest("-k", "fp8_kv", "-W", "error")
     assert run.returncode == ExitStatus.INVALID, run.stdout
