@@ -1,5 +1,5 @@
 """The fault matrix: every fault, where it strikes, how it is injected, what must come
-of it. One row per fault; the tests and the table in docs/operating.md are made from the
+of it. One row per fault; the tests and the table in docs/supervision.md are made from the
 same rows.
 """
 
