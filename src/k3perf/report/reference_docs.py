@@ -65,7 +65,7 @@ def configs_page() -> str:
         GENERATED,
         "",
         (
-            "Every file is strict: an unknown key, a key written twice or a value of the wrong kind"
+            "Every file is strict. An unknown key, a key written twice or a value of the wrong kind"
             " is an error that names file, key, value and"
         ),
         "next step (exit status 4). Engine arguments are vLLM's own names with underscores.",
