@@ -1,8 +1,8 @@
 """Session records to SESSION metrics: memory of the worst rank, capacity, start-up.
 Pure.
 
-A part that one rank could not tell leaves the metric None: the worst of the others need
-not be the worst.
+A part that one rank did not report makes the metric None, since that rank may be the
+worst.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ metrics are settled when the engine starts.
 
 
 def session_values(record: SessionRecord) -> dict[str, MetricValue]:
-    """Every SESSION metric by name; None where it was not offered or not seen, with the
-    reason counted.
+    """Every SESSION metric by name. A value that was not offered or not read is None,
+    with the reason counted.
     """
     values = {name: _worst_rank(record.memory, part) for name, part in _RANK_PARTS.items()}
     values["engine_peak_rss_bytes"] = _single(record.engine_peak_resident_bytes)
@@ -82,10 +82,10 @@ tells of no compiled graph.
 
 
 def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
-    """Process start to ready under the name of the compile cache's state: cold, warm,
-    or no compiled graphs at all; the other names are None.
+    """Process start to ready, under the name of the compile cache's state: cold, warm,
+    or no compiled graphs. The other names are None.
 
-    All are None for a process that had imported vLLM ahead of its turn.
+    All are None for a process that imported vLLM ahead of its turn.
     """
     name = _START_UP[record.compile_cache_warm]
     why = "imported_ahead" if record.imported_ahead else "other_cache_state"

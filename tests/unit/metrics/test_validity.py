@@ -1,5 +1,5 @@
-"""Validity rules: each broken by one reading and kept by its neighbour; lost sight is a
-reason, absent hardware is none.
+"""Validity rules: one reading breaks each rule, its neighbour keeps it. An unreadable
+reading is a reason, absent hardware is not.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def test_the_servers_counters_and_the_clients_lag():
     ],
 )
 def test_client_and_server_must_agree_on_the_first_token(server_s, count, expected):
-    """The client saw 20 ms. A difference under 10 ms is none, and a server that counted
-    nothing cannot disagree.
+    """The client saw 20 ms. A difference under 10 ms does not count, and a server that
+    counted nothing cannot disagree.
     """
     counters = {
         "vllm:time_to_first_token_seconds_sum": server_s,
@@ -167,7 +167,7 @@ def test_the_reason_tells_reading_and_limit():
 
 
 def measured(*last_ms, **fields):
-    """Rounds of one request whose last token came at the given times."""
+    """Rounds of one request, with the last token at the given times."""
     return tuple(record(sample(chunks=((10, 1), (ms, 2))), **fields) for ms in last_ms)
 
 

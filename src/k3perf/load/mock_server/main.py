@@ -1,4 +1,4 @@
-"""``python -m k3perf.load.mock_server.main``: the mock server's process; ``k3perf
+"""``python -m k3perf.load.mock_server.main``: the mock server's process. ``k3perf
 mock-server`` runs the same.
 """
 
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; the base URL is the first line on stdout. Raises
+    """Serve until SIGINT or SIGTERM. The base URL is the first line on stdout. Raises
     UsageError.
     """
     if arguments.cpus:
