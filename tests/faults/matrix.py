@@ -465,7 +465,7 @@ _ROUND = (
     ),
     _round(
         "server_counts_nothing",
-        "/metrics lacks the counters that a round is held against",
+        "/metrics lacks the counters that a round is checked against",
         "server_counters",
     ),
     _round("preempted", "the server counts preemptions", "preemptions"),

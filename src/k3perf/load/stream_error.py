@@ -30,7 +30,7 @@ _MESSAGES: Final = (
 _HOLDERS: Final = ("error", "errors", "detail", "details")
 _KINDS: Final = ("type", "error_type", "code", "status", "status_code", "error_code")
 GIVEN_UP: Final = ("error", "abort", "aborted")
-"""Values of a choice's ``finish_reason`` with which an engine gives the request up."""
+"""Values of a choice's ``finish_reason`` for a request that the engine aborted."""
 _ANSWER: Final = ("choices", "usage")
 
 

@@ -19,9 +19,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
     ),
     "distribution": "the C library and the system libraries belong to the host or its image",
     "kernel": "the host's kernel schedules the engine's processes; an image cannot bring its own",
-    "processor": (
-        "the host's processor; targets of another hardware class have baselines of their own"
-    ),
+    "processor": ("the host's CPU; targets of another hardware class have separate baselines"),
 }
 """Name of each value of the environment and why it is not locked."""
 

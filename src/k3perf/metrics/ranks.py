@@ -19,8 +19,7 @@ PARTS: Final = tuple(name for name in RankMemory.__dataclass_fields__ if name.en
 CLOCK_READING: Final = "sm_clock_min_mhz"
 
 DeviceClocks = dict[str, float | None]
-"""Lowest SM clock in MHz by the place it was read; None where it could not be read in
-some round.
+"""Lowest SM clock in MHz by place. None if it could not be read in some round.
 """
 
 

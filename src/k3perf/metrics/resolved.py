@@ -96,7 +96,7 @@ LOCKED_VERSIONS: Final[dict[str, str]] = {
     "torch": "operators, allocator and compiler of the model's code",
     "triton": "compiles the kernels that vLLM writes in Triton",
     "flashinfer": "attention, sampling and expert kernels",
-    "transformers": "model configuration and tokenizer; model code where vLLM has none of its own",
+    "transformers": "model configuration and tokenizer; model code that vLLM lacks",
     "cuda": "the toolkit that torch was built with and carries: cuBLAS, cuDNN, NCCL",
 }
 

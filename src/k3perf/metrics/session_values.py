@@ -23,16 +23,16 @@ _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
 }
 
 RANK_METRICS: Final = frozenset((*_RANK_PARTS, "kv_bytes_per_token"))
-"""Metrics of the worst rank; the ``n`` of their values is how many ranks were read."""
+"""Metrics of the worst rank. The ``n`` of their values is the number of ranks read."""
 
 KV_METRICS: Final = frozenset(
     {"kv_cache_bytes", "kv_capacity_tokens", "kv_bytes_per_token", "max_concurrency_ratio"}
 )
-"""What the size of the KV cache decides."""
+"""Metrics that follow from the size of the KV cache."""
 
 SERVING_METRICS: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
-"""Memory that depends on what was served, and so belongs to a workload; all other exact
-metrics are settled when the engine starts.
+"""Memory that depends on the workload. All other exact metrics are settled when the
+engine starts.
 """
 
 
@@ -76,8 +76,8 @@ def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> Metr
 
 
 _START_UP: Final = {False: "startup_cold_s", True: "startup_warm_s", None: "startup_uncompiled_s"}
-"""The name of a start's time by the state of the compile cache; None: the engine's log
-tells of no compiled graph.
+"""The name of a start's time by the state of the compile cache. None: the engine's log
+reports no compiled graph.
 """
 
 

@@ -36,9 +36,7 @@ ENGINE_DEATHS_READING: Final = "engine_deaths_count"
 GENERATED_COUNTER: Final = "vllm:generation_tokens_total"
 PREEMPTED_COUNTER: Final = "vllm:num_preemptions_total"
 NEEDED_COUNTERS: Final = (GENERATED_COUNTER, PREEMPTED_COUNTER)
-"""Without these a round that a stranger shared, or in which requests were preempted,
-would look like any other.
-"""
+"""They reveal another client's traffic in the round, and preempted requests."""
 
 # NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software
 # thermal 0x20, hardware thermal 0x40, power brake 0x80. A healthy device may report
@@ -253,7 +251,7 @@ class Rule:
 ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
     Rule("failed_requests", _FAILED, "requests", 0, "requests failed"),
-    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "requests ended with an unasked-for length"),
+    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "replies had another length than requested"),
     Rule(
         "engine_died",
         Telemetry(ENGINE_DEATHS_READING),
@@ -283,7 +281,7 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         Telemetry(UNCOUNTED_READING),
         "of the needed counters",
         0,
-        "the server does not count what the round is held against",
+        "the server lacks counters that the round is checked against",
         requires=True,
         next_step=(
             "This vLLM may name them differently: put its names in place of the old ones in"
@@ -361,14 +359,14 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         Telemetry("steal_ratio"),
         "of the time",
         0.02,
-        "the hypervisor took processor time away",
+        "the hypervisor took CPU time away",
     ),
     Rule(
         "psi_cpu_some_ratio",
         Telemetry("psi_cpu_some_ratio"),
         "of the time",
         None,
-        "tasks waited for a processor",
+        "tasks waited for a CPU",
     ),
     Rule(
         "psi_memory_some_ratio",
@@ -380,9 +378,9 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "foreign_cpu_ratio",
         Telemetry("foreign_cpu_ratio"),
-        "of the processors",
+        "of the CPUs",
         0.1,
-        "other processes used the processors",
+        "other processes used the CPUs",
     ),
     Rule("swap_used_bytes", Telemetry("swap_used_bytes"), "bytes", 0, "memory was swapped out"),
     Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
@@ -402,7 +400,7 @@ TIMES_RULES: Final = frozenset(
         "clock_jump_ms",
     }
 )
-"""Rules that only ask for a quiet machine. Memory, capacity and configuration do not
+"""Rules that only require a quiet machine. Memory, capacity and configuration do not
 need one.
 """
 
@@ -429,13 +427,12 @@ SESSION_RULES: Final[dict[str, float]] = {
     VALID_ROUNDS_LIMIT: 1,
     SPREAD_LIMIT: 3.0,
 }
-"""Limits by rule. How many times as much as recorded a session's rounds may spread is
-judged by the gate, which knows the recorded noise of every metric (``gate.reference``);
-the rest in ``judge_session``.
+"""Limits by rule. The gate judges the spread of a session's rounds, since it knows the
+recorded noise of every metric (``gate.reference``). ``judge_session`` judges the rest.
 """
 READINGS_TOLD: Final = 3
-"""Of so many broken rules the last reading is told where a session has too few valid
-rounds.
+"""Number of broken rules whose last reading is reported for a session with too few
+valid rounds.
 """
 
 

@@ -80,7 +80,7 @@ class TraceUse:
             f"{self.outside_window_count} outside the window, {self.too_long_count} too long, "
             f"{self.beyond_limit_count} beyond the workload's number"
         )
-        return f"trace {self.source}; {self.used_count} requests used, left out: {left_out}"
+        return f"trace {self.source}; {self.used_count} requests used, omitted: {left_out}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def test_counters_that_are_missing_tell_the_next_step_and_taking_it_ends_the_rea
     (reason,) = judge_round(record(sample(), telemetry=missing), DEFAULT)
     assert (
         reason.text
-        == "the server does not count what the round is held against: 1 of the needed counters, at"
+        == "the server lacks counters that the round is checked against: 1 of the needed counters, at"
         " most 0 allowed (/metrics lacks vllm:num_preemptions_total). This vLLM may name them"
         " differently: put its names in place of the old ones in src/k3perf/metrics/validity.py"
         " (NEEDED_COUNTERS), or set `validity: {server_counters: 1}` in the target to measure"
