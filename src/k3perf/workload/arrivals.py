@@ -1,7 +1,7 @@
 """Arrival processes to send times in nanoseconds from the round's start. Pure and
 seeded.
 
-Sources: a Poisson process has independent exponential gaps; the ramp maps unit-rate
+Sources: a Poisson process has independent exponential gaps. The ramp maps unit-rate
 arrivals through the inverse of the integrated rate (time change of a Poisson process,
 e.g. Ross, *Introduction to Probability Models*, section 5.4).
 """
