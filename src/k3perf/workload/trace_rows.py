@@ -217,8 +217,8 @@ def _times(
 def _block_size(
     found: Sequence[_Found], form: TraceForm, known: int | None
 ) -> tuple[int | None, tuple[int, ...]]:
-    """(tokens per block, other sizes that fit as well). None if several fit and none is
-    the form's.
+    """(tokens per block, all sizes that fit equally well). None if several fit and none
+    is the form's.
     """
     if known is not None or form.block_size_is_certain:
         return known or form.block_tokens, ()

@@ -196,7 +196,7 @@ def test_a_session_needs_valid_measured_rounds():
     assert "0 of 1 measured" in reason.text
     assert "broken: preemptions" in reason.text
     assert reason.text.endswith("; last: requests were preempted: 3"), (
-        "the reading is told, not the rule alone"
+        "the reading is reported, not only the rule"
     )
     (empty,) = judge_session(session(rounds=()), DEFAULT)
     assert "broken" not in empty.text
