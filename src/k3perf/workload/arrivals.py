@@ -37,7 +37,7 @@ SyntheticArrival = AllAtOnce | ClosedLoop | Constant | Poisson | Gamma | Ramp
 def send_offsets_ns(
     arrival: SyntheticArrival, *, seed: int, count: int, found_rate_per_s: float | None = None
 ) -> tuple[int | None, ...]:
-    """``count`` send times in increasing order. None for a closed loop, where sends
+    """``count`` send times, never decreasing. None for a closed loop, where sends
     follow the replies.
 
     Raises UsageError if the rate is a share of the maximum sustainable rate and
