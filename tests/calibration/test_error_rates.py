@@ -44,7 +44,7 @@ TOLERANCE = 0.05
 RUNS = 400
 MODES = ("baseline", "reference")
 # rounds twice as slow in either arm: no location of twelve ratios keeps the noise
-# within a quarter of the tolerance (docs/gate.md)
+# within a quarter of the tolerance (docs/studies/2026-11-30-gate-error-rates.md)
 BEYOND_A_QUARTER = (("outlier_contaminated", "reference"),)
 PLANS = {
     # sessions at most: largest noise between sessions, as a share of the tolerance,
@@ -359,7 +359,7 @@ def test_at_most_one_clean_run_in_a_hundred_is_red_under_any_plan_of_the_suite(n
         if (
             shape,
             suite_plans()[name].mode,
-        ) in BEYOND_A_QUARTER:  # not held to 1 %: docs/gate.md says what was measured
+        ) in BEYOND_A_QUARTER:  # not held to 1 %: docs/studies/2026-11-30-gate-error-rates.md
             assert clean.red_runs <= 0.03 * RUNS
             continue
         assert clean.red_runs == 0, shape

@@ -1,5 +1,5 @@
-"""The table of docs/gate.md that says what each location of a session's rounds would
-have been worth on the K3 proxy's recordings.
+"""The table of estimators in docs/studies/2026-11-30-gate-on-h200.md, computed again from
+the K3 proxy's recordings.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def pooled_deviation(metric: str, location: Callable[[Series], float]) -> float:
 
 
 def documented() -> dict[str, list[str]]:
-    lines = (REPOSITORY / "docs" / "gate.md").read_text().splitlines()
+    lines = (
+        (REPOSITORY / "docs" / "studies" / "2026-11-30-gate-on-h200.md").read_text().splitlines()
+    )
     rows = (
         [part.strip() for part in line.strip("|").split("|")]
         for line in lines

@@ -1,5 +1,5 @@
-"""What docs/gpu.md says of the noise: computed again from the energy that every
-recorded round holds, and from the readings of later ones.
+"""What docs/studies/2026-11-30-h200.md says of the noise, computed again from the energy
+that every recorded round holds, and from the readings of later ones.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def over_sessions(pattern: str, configs: tuple[str, ...], sessions: int) -> floa
 
 
 def page() -> str:
-    return " ".join((REPOSITORY / "docs" / "gpu.md").read_text().split())
+    return " ".join((REPOSITORY / "docs" / "studies" / "2026-11-30-h200.md").read_text().split())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1][0])
@@ -170,8 +170,8 @@ def test_others_use_of_the_processors_does_not_matter_up_to_the_limit() -> None:
     assert f"up to {100 * highest:.1f} % of 32 CPUs" in page()
     assert f"({sum(map(len, longer.values()))} in {len(sessions)} sessions)" in page()
     assert (
-        f"less than 3 % took {shares[0]} longer than their session's median, those with 3 to 6 %"
-        f" {shares[1]}," in page()
+        f"less than 3 % took {shares[0]} longer than their session's median. Those with 3 to 6 %"
+        f" took {shares[1]}," in page()
     )
     assert f"with 6 to 10 % {shares[2]}, with more {shares[3]}." in page()
 

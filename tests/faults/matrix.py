@@ -1,5 +1,5 @@
 """The fault matrix: every fault, where it strikes, how it is injected, what must come
-of it. One row per fault; the tests and the table in docs/operating.md are made from the
+of it. One row per fault; the tests and the table in docs/supervision.md are made from the
 same rows.
 """
 
@@ -86,7 +86,7 @@ def _hangs(stage: str, where: str) -> Fault:
         f"hangs_at_{stage}",
         Kind.START,
         stage,
-        f"{where} sleeps for ever",
+        f"{where} sleeps forever",
         f"engine hung in stage {stage}: no progress",
         f"hang:{stage}",
     )
@@ -162,7 +162,7 @@ _START = (
         "no_executable",
         Kind.START,
         "spawn",
-        "argv names a file that is not there",
+        "argv names a missing file",
         "could not be started",
     ),
     _hung(
@@ -216,14 +216,14 @@ _START = (
         "port_stolen_once",
         Kind.START,
         "import",
-        "a stranger listens on the reserved port, the next one is free",
+        "another program listens on the reserved port, the next one is free",
         "",
     ),
     _invalid(
         "port_stolen_always",
         Kind.START,
         "import",
-        "a stranger listens on every reserved port",
+        "another program listens on every reserved port",
         "no port was to be had",
     ),
 )
@@ -291,7 +291,7 @@ _STOP = (
         "process_escapes",
         Kind.STOP,
         "stop",
-        "a process with a session of its own, no parent and no mark",
+        "a process with a separate session, no parent and no mark",
         "",
         "escape",
     ),
@@ -417,7 +417,7 @@ _MACHINE = (
         "",
     ),
     _machine("wrong_class", "another device than the target's", "NVIDIA L4"),
-    _machine("too_few_devices", "one device, the target wants two", "1 found, needed 2"),
+    _machine("too_few_devices", "one device, the target needs two", "1 found, needed 2"),
     _machine("old_driver", "a driver below the target's minimum", "driver: 550.1, needed 580"),
     _machine(
         "sick_memory",
@@ -431,7 +431,7 @@ _MACHINE = (
     _machine("results_read_only", "the results directory cannot be written", "is read-only"),
     _machine(
         "no_such_processor",
-        "the target pins to a processor that is not there",
+        "the target pins to a CPU that does not exist",
         r"Processors \(97,\)",
     ),
     _machine("no_engine_python", "--k3-engine-python names no executable", "engine python: "),
@@ -465,7 +465,7 @@ _ROUND = (
     ),
     _round(
         "server_counts_nothing",
-        "/metrics lacks the counters that a round is held against",
+        "/metrics lacks the counters that a round is checked against",
         "server_counters",
     ),
     _round("preempted", "the server counts preemptions", "preemptions"),
@@ -488,7 +488,7 @@ _ROUND = (
         "foreign_device_processes_count",
     ),
     _round("cpu_stolen", "the hypervisor takes 10 % of the time", "steal_ratio"),
-    _round("cpu_used_by_others", "other processes use half a processor", "foreign_cpu_ratio"),
+    _round("cpu_used_by_others", "other processes use half a CPU", "foreign_cpu_ratio"),
     _round("memory_short", "tasks wait a tenth of the time for memory", "psi_memory_some_ratio"),
     _round("swapped", "memory is swapped out", "swap_used_bytes"),
     _round("clock_jumps", "the wall clock jumps by two seconds", "clock_jump_ms"),
@@ -672,7 +672,7 @@ _REAL = (
         "real_port_stolen",
         Kind.REAL,
         "import",
-        "vLLM's CPU engine: a stranger listens on the reserved port",
+        "vLLM's CPU engine: another program listens on the reserved port",
         "",
     ),
     _real(

@@ -1,5 +1,5 @@
-"""The fault matrix and the validity rules as tables for docs/operating.md. ``python
-tests/faults/table.py`` rewrites them there.
+"""The fault matrix and the validity rules as tables for docs/supervision.md and
+docs/validity.md. ``python tests/faults/table.py`` rewrites them there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from k3perf.metrics.validity import ROUND_RULES, SESSION_RULES
 from tests.faults.matrix import FAULTS, Fault
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operating.md"
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = DOCS / "supervision.md"
+RULES_DOCUMENT = DOCS / "validity.md"
 BEGIN = "<!-- fault table: written by tests/faults/table.py -->\n"
 END = "<!-- end of the fault table -->\n"
 RULES_BEGIN = "<!-- rule table: written by tests/faults/table.py -->\n"
@@ -61,9 +63,15 @@ def _replaced(text: str, begin: str, end: str, table: str) -> str:
 
 
 def with_table(text: str) -> str:
-    """The document with its tables replaced."""
-    return _replaced(_replaced(text, BEGIN, END, render()), RULES_BEGIN, RULES_END, render_rules())
+    """docs/supervision.md with its table replaced."""
+    return _replaced(text, BEGIN, END, render())
+
+
+def with_rules(text: str) -> str:
+    """docs/validity.md with its table replaced."""
+    return _replaced(text, RULES_BEGIN, RULES_END, render_rules())
 
 
 if __name__ == "__main__":
     DOCUMENT.write_text(with_table(DOCUMENT.read_text()))
+    RULES_DOCUMENT.write_text(with_rules(RULES_DOCUMENT.read_text()))

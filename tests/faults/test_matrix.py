@@ -7,7 +7,14 @@ from pathlib import Path
 from k3perf.errors import ExitStatus
 from k3perf.records.outcome import EXIT_STATUS
 from tests.faults.matrix import FAULTS, Kind
-from tests.faults.table import BEGIN, DOCUMENT, with_table
+from tests.faults.table import (
+    BEGIN,
+    DOCUMENT,
+    RULES_BEGIN,
+    RULES_DOCUMENT,
+    with_rules,
+    with_table,
+)
 
 
 def test_at_least_forty_faults_each_with_a_name_of_its_own() -> None:
@@ -55,3 +62,9 @@ def test_the_documentation_shows_the_matrix_as_it_is() -> None:
     text = DOCUMENT.read_text()
     assert BEGIN in text
     assert with_table(text) == text, "run: python tests/faults/table.py"
+
+
+def test_the_documentation_shows_the_rules_as_they_are() -> None:
+    text = RULES_DOCUMENT.read_text()
+    assert RULES_BEGIN in text
+    assert with_rules(text) == text, "run: python tests/faults/table.py"

@@ -1,8 +1,8 @@
 """The load layer's clock and its precise timer.
 
-Every time of a round is an int of nanoseconds from ``monotonic_ns``. On Linux that
-clock is one for all processes of a machine, so the times of several client processes,
-and of the mock server, can be compared directly.
+Every time of a round is an int of nanoseconds from ``monotonic_ns``. On Linux all
+processes of a machine share that clock. So the times of several client processes, and
+of the mock server, can be compared directly.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ _TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 
 
 class PreciseTimer:
-    """One re-armable alarm on an event loop, ``callback()`` at or just after an
+    """One re-armable alarm on an event loop: ``callback()`` at or just after an
     absolute ``due_ns``.
 
     Event loops round their timers to whole milliseconds (asyncio's epoll and libuv both
     do), which would show as schedule lag. On Linux this waits on a timerfd, which wakes
-    the loop exactly as a readable socket does; elsewhere it falls back to
-    ``loop.call_later``.
+    the loop as a readable socket does. Elsewhere it falls back to ``loop.call_later``.
     """
 
     def __init__(
@@ -50,9 +49,7 @@ class PreciseTimer:
             loop.add_reader(self._fd, self._on_readable)
 
     def arm(self, due_ns: int) -> None:
-        """Ring at ``due_ns`` instead of whenever was set before; a time already past
-        rings at once.
-        """
+        """Set the alarm to ``due_ns``. A time in the past fires at once."""
         if self._fd is not None:
             _set_timerfd(self._fd, max(due_ns, 1))
             return
@@ -61,14 +58,14 @@ class PreciseTimer:
         self._handle = self._loop.call_later(delay_s, self._callback)
 
     def disarm(self) -> None:
-        """Forget the alarm."""
+        """Cancel the alarm."""
         if self._fd is not None:
             _set_timerfd(self._fd, 0)
         elif self._handle is not None:
             self._handle.cancel()
 
     def close(self) -> None:
-        """Give the descriptor back; the timer never rings again."""
+        """Close the descriptor. The timer never fires again."""
         self.disarm()
         if self._fd is not None:
             self._loop.remove_reader(self._fd)

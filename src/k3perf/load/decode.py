@@ -1,9 +1,8 @@
-"""Timed reads of one response to its request sample: HTTP framing, server-sent events,
-JSON, token counts, status.
+"""Turn the timed reads of one response into its request sample: HTTP framing,
+server-sent events, JSON, token counts, status.
 
 Pure. Runs after the round (or between turns of a conversation), so that its cost never
-delays a read. Nothing raises: whatever the bytes are, there is one sample with one
-status.
+delays a read. Never raises: any bytes give one sample with one status.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from k3perf.records.samples import ChunkRecord, RequestSample, RequestStatus
 
 _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refusal")
 _DETAIL_LIMIT: Final = 200
-# what the engine says of its own failure is kept word for word
+# the engine's error message is kept word for word
 _ERROR_LIMIT: Final = 2000
 _DONE: Final = b"[DONE]"
 _DATA: Final = b"data: "
@@ -30,7 +29,7 @@ _EVENT_END: Final = b"\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a response is held against."""
+    """The values that a response is compared with."""
 
     prompt_token_count: int
     output_token_count: int
@@ -39,8 +38,8 @@ class Expected:
 
 @dataclass(slots=True)
 class _Body:
-    """HTTP framing undone: status, content type, and body pieces with the time of the
-    read that completed them.
+    """Decode HTTP framing: status, content type, and body pieces, each with the time of
+    the read that completed it.
     """
 
     status_code: int = 0
@@ -89,8 +88,8 @@ class _Stream:
 def decode_exchange(
     exchange: Exchange, expected: Expected, *, request_index: int, round_end_ns: int
 ) -> RequestSample:
-    """The sample of one exchange; ``round_end_ns`` stands in for the end of one that
-    never ended.
+    """The sample of one exchange. ``round_end_ns`` is the end of an exchange that never
+    ended.
     """
     body = _unframe(exchange)
     stream = _read_events(body) if body.status_code == 200 and _is_event_stream(body) else _Stream()
@@ -115,8 +114,8 @@ def decode_exchange(
 
 
 def reply_token_ids(exchange: Exchange) -> tuple[int, ...]:
-    """The ids of the reply's first sequence as the server returned them; empty when it
-    returned none.
+    """The ids of the reply's first sequence as the server returned them, or an empty
+    tuple.
     """
     body = _unframe(exchange)
     if body.status_code != 200 or not _is_event_stream(body):
@@ -171,8 +170,8 @@ def _read_events(body: _Body) -> _Stream:
 
 
 def _read_line(stream: _Stream, line: bytes, at_ns: int) -> None:
-    """One line of a server-sent event; an empty one ends the event, and its type with
-    it.
+    """Read one line of a server-sent event. An empty line ends the event
+    and its type.
     """
     if line.startswith(b"data:"):
         _read_event(stream, line[5:].strip(), at_ns)
@@ -183,10 +182,10 @@ def _read_line(stream: _Stream, line: bytes, at_ns: int) -> None:
 
 
 def _read_usual_event(stream: _Stream, piece: bytes, at_ns: int) -> bool:
-    """Take a piece that is one whole event of the common form, that of a server which
-    was asked for ids and counts; else leave it alone.
+    """Decode a piece that is one whole event of the common form (a server that returns
+    ids and counts). Otherwise do nothing.
 
-    Several events in one piece are no valid JSON, so they are left alone too.
+    Several events in one piece are not valid JSON, so they are skipped too.
     """
     try:
         # the line ends after it are white space
@@ -246,8 +245,8 @@ def _read_event(stream: _Stream, payload: bytes, at_ns: int) -> None:
 
 
 def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
-    """A chunk holds as many tokens as it has ids, else as its usage rose by; text alone
-    only says that there was something.
+    """Count a chunk's tokens: its ids, or the rise of its usage. Text alone only shows
+    that there was a token.
     """
     ids = 0
     text = False
@@ -288,7 +287,7 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 
 def _take_usage(stream: _Stream, usage: dict[str, Any]) -> int:
-    """Note the counts; returns by how many output tokens the usage rose."""
+    """Note the counts and return by how many output tokens the usage rose."""
     stream.last_usage = None
     before = stream.usage_count or 0
     completion = usage.get("completion_tokens")
@@ -303,8 +302,8 @@ def _take_usage(stream: _Stream, usage: dict[str, Any]) -> int:
 
 
 def _chunks_and_count(stream: _Stream) -> tuple[tuple[ChunkRecord, ...], int | None]:
-    """Chunks with their counts, and the count of all tokens; None when neither ids nor
-    usage told it.
+    """Chunks with their counts, and the count of all tokens (None without ids and
+    usage).
     """
     if stream.chunks:
         return tuple(stream.chunks), stream.id_count if stream.id_count else stream.usage_risen

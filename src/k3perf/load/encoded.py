@@ -1,5 +1,5 @@
-"""A plan to the bytes of its requests, each for its endpoint: encoded before the clock
-starts, except what quotes a reply.
+"""Encode a plan's requests, each for its endpoint, before the clock starts. Only
+prompts that quote a reply are encoded later.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class EncodedRequests:
     """``bytes_of(position)`` is the whole HTTP request for ``plan.requests[position]``.
 
     ``follower_of[position]`` is the position of the conversation's next turn. Endpoints
-    are taken in turn; the turns of a conversation stay where the first went, since that
-    is where their prefix is cached.
+    are used in turn. The turns of a conversation stay on one endpoint, since their
+    prefix is cached there.
     """
 
     def __init__(self, plan: Plan, endpoints: Sequence[Endpoint], model_name: str) -> None:
@@ -41,16 +41,16 @@ class EncodedRequests:
         ]
 
     def bytes_of(self, position: int) -> bytes:
-        """The request's bytes; gives them out once, so that a long round does not keep
-        what it has sent.
+        """The request's bytes. They are released once sent, so that a long round does
+        not keep them.
         """
         encoded = self._encoded[position]
         self._encoded[position] = None
         return encoded if encoded is not None else self._encode(position)
 
     def take_reply(self, position: int, reply: tuple[int, ...]) -> None:
-        """Note the reply to a turn and encode the next one with it (the planned
-        stand-in where the reply has another length).
+        """Note the reply to a turn and encode the next one with it. A reply of another
+        length is replaced by the planned stand-in.
         """
         self._replies[self._plan.requests[position].index] = reply
         follower = self.follower_of[position]

@@ -1,9 +1,9 @@
-"""One request on its connection: bytes out, timed reads in. Parses no more HTTP than it
-takes to see where a response ends.
+"""One request on its connection: bytes out, timed reads in. Parses only enough HTTP to
+find the end of a response.
 
-A read costs one clock call, one list append and one count; JSON, server-sent events and
-counts are ``k3perf.load.decode``'s work, after the round. That is what keeps 1,024
-streams on one core punctual (docs/load.md has the measurements).
+A read costs one clock call, one list append and one count. ``k3perf.load.decode``
+handles JSON, server-sent events and counts after the round. This keeps 1,024 streams on
+one core punctual (docs/studies/2026-11-29-client-cost.md).
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from k3perf.records.samples import RequestStatus
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-# After the stream's own end marker the last chunk is the last chunk; JSON holds no bare
-# line end, so no token's text can look like this.
+# After the stream's end marker only the last chunk follows. JSON has no bare line end,
+# so no token's text can look like this.
 _DONE_AND_LAST_CHUNK: Final = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
 _CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
 _CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
-# digits; more are no size, and int() refuses thousands of them
+# more digits are not a size, and int() refuses thousands of them
 _LONGEST_LENGTH: Final = 18
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
 
 
 class Exchange:
-    """What was sent and read for the request at ``position`` of the plan.
+    """The bytes sent and read for the request at ``position`` of the plan.
 
-    ``reads`` are (nanoseconds, bytes) in order; ``failure`` is None while all is well.
+    ``reads`` are (nanoseconds, bytes) in order. ``failure`` is None for a good
+    exchange.
     """
 
     __slots__ = (
@@ -61,9 +62,9 @@ class Exchange:
 class Connection(asyncio.Protocol):
     """A kept-open connection that carries one exchange at a time.
 
-    ``on_finished(connection, exchange)`` is called once per exchange, at its end of
-    whatever kind; ``on_idle_lost(connection)`` when the peer closes the connection
-    between exchanges.
+    ``on_finished(connection, exchange)`` is called once per exchange, however it ends.
+    ``on_idle_lost(connection)`` is called when the peer closes the connection between
+    exchanges.
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class Connection(asyncio.Protocol):
         )
 
     def send(self, exchange: Exchange, request_bytes: bytes) -> None:
-        """Hand one whole HTTP request to the socket and note when."""
+        """Write one whole HTTP request to the socket and note the time."""
         assert self.transport is not None  # noqa: S101 - a connection is handed out after connection_made
         self._exchange = exchange
         self._reads = exchange.reads
@@ -125,12 +126,12 @@ class Connection(asyncio.Protocol):
         self.transport.write(request_bytes)
 
     def abort(self) -> None:
-        """Close at once, without waiting for anything."""
+        """Close at once."""
         if self.transport is not None:
             self.transport.abort()
 
     def fail(self, status: RequestStatus, detail: str) -> None:
-        """End the current exchange as failed, and the connection with it."""
+        """End the current exchange as failed, and close the connection."""
         exchange = self._exchange
         if exchange is not None:
             exchange.failure = (status, detail)
@@ -160,11 +161,11 @@ class Connection(asyncio.Protocol):
             self._read_outside_chunks(data, now_ns)
 
     def eof_received(self) -> None:
-        """The peer will send nothing more; connection_lost follows."""
+        """Wait for ``connection_lost``, which follows the peer's end of stream."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of a body without a length; a failure in the middle of an exchange;
-        nothing much between two.
+        """End a body without a length. In the middle of an exchange this is a failure,
+        between two it is harmless.
         """
         exchange = self._exchange
         if exchange is None:
@@ -176,10 +177,12 @@ class Connection(asyncio.Protocol):
         self._finish(self._clock())
 
     def _read_outside_chunks(self, data: bytes, now_ns: int) -> None:
-        """The slow path: the response's head, and bodies that are not chunked."""
+        """Handle the response's head, and bodies that are not chunked (the
+        slow path).
+        """
         exchange = self._exchange
         if exchange is None:
-            # bytes nobody asked for; the stream cannot be trusted any more
+            # unexpected bytes; the stream cannot be trusted any more
             self.abort()
             return
         if self._body_left is not None:
@@ -210,8 +213,8 @@ class Connection(asyncio.Protocol):
             self._finish(now_ns)
 
     def _look_for_last_chunk(self, now_ns: int) -> None:
-        """Finish if the chunked body is complete. A tail that may only look like the
-        last chunk is told apart by walking the chunks.
+        """Finish if the chunked body is complete. A tail that only looks like the last
+        chunk is recognised by walking the chunks.
         """
         if self._exchange is None:
             return
@@ -241,8 +244,8 @@ class Connection(asyncio.Protocol):
 
 
 def _chunks_are_complete(response: bytes) -> bool:
-    """Whether a chunked response ends exactly with its zero-length chunk; malformed
-    framing counts as not complete.
+    """Whether a chunked response ends exactly with its zero-length chunk. Malformed
+    framing counts as incomplete.
     """
     position = response.find(_HEAD_END) + len(_HEAD_END)
     while True:
@@ -252,7 +255,7 @@ def _chunks_are_complete(response: bytes) -> bool:
         digits = response[position:line_end].split(b";", 1)[0].strip()
         if (
             _CHUNK_SIZE.fullmatch(digits) is None
-        ):  # int() alone would take a sign too, and walk backwards for ever
+        ):  # int() also accepts a sign, and would walk backwards for ever
             return False
         size = int(digits, 16)
         if size == 0:

@@ -1,4 +1,4 @@
-"""The highest request rate at which a server still meets a service level: short runs,
+"""Search the highest request rate at which a server meets a service level: short runs,
 doubling, then bisection on the log scale.
 """
 
@@ -18,13 +18,13 @@ from k3perf.workload.plan import expand
 
 _MOST_TRIALS = 40
 _WARM_UP_REQUESTS = 8
-_WARM_UP_ROUND = 1 << 20  # content that no trial has
+_WARM_UP_ROUND = 1 << 20  # content that no trial uses
 
 
 @dataclass(frozen=True, slots=True)
 class RateTrial:
-    """One short run at one rate: how many requests met the service level, and what was
-    seen.
+    """One short run at one rate: how many requests met the service level, and its
+    readings.
     """
 
     rate_per_s: float
@@ -38,8 +38,8 @@ class RateTrial:
 
 @dataclass(frozen=True, slots=True)
 class RateSearch:
-    """What the search looks for and how far it goes. ``attainment_ratio``: the share of
-    requests that must meet the level.
+    """Limits of the search. ``attainment_ratio`` is the share of requests that must
+    meet the service level.
     """
 
     service_level: ServiceLevel
@@ -51,7 +51,7 @@ class RateSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundRate:
-    """The highest rate that passed, the lowest that did not (None: the search's own
+    """The highest rate that passed, the lowest that failed (None if the search's
     ceiling passed), and all trials in order.
     """
 
@@ -61,12 +61,12 @@ class FoundRate:
 
 
 def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) -> FoundRate:
-    """Search with ``run_trial(rate_per_s, trial_index)``; stops when the bracket is
-    within ``precision_ratio``.
+    """Search with ``run_trial(rate_per_s, trial_index)`` until the bracket is within
+    ``precision_ratio``.
 
-    Attainment falls with the rate, up to noise: the result is one boundary, not a
-    statement about every lower rate. Raises MeasurementInvalid when even the lowest
-    rate fails.
+    Attainment falls with the rate, up to noise. The result is one boundary, not a
+    statement about every lower rate. Raises MeasurementInvalid if even the lowest rate
+    fails.
     """
     trials: list[RateTrial] = []
 
@@ -100,10 +100,10 @@ def find_rate(search: RateSearch, run_trial: Callable[[float, int], RateTrial]) 
 
 
 def warm_up(spec: WorkloadSpec, *, base_url: str, model_name: str, vocabulary_size: int) -> None:
-    """A few of the workload's requests, so that the first trial does not pay for what
-    an engine does once.
+    """Send a few of the workload's requests, so that the first trial does not include
+    an engine's one-time work.
 
-    Raises MeasurementInvalid when none of them reaches a server.
+    Raises MeasurementInvalid if none of them reaches a server.
     """
     arrival = ClosedLoop(kind="closed_loop", concurrency=_WARM_UP_REQUESTS)
     few = spec.model_copy(update={"arrival": arrival, "requests": _WARM_UP_REQUESTS})
@@ -126,9 +126,9 @@ def live_trial(
     least_requests: int,
 ) -> Callable[[float, int], RateTrial]:
     """A trial on a live server: the workload's lengths under Poisson arrivals for about
-    ``duration_s``, fresh prompts each time.
+    ``duration_s``, with fresh prompts each time.
 
-    The first one raises MeasurementInvalid when none of its requests reaches a server.
+    The first one raises MeasurementInvalid if none of its requests reaches a server.
     """
 
     def run_trial(rate_per_s: float, trial_index: int) -> RateTrial:
@@ -158,8 +158,8 @@ def live_trial(
 
 
 def _check_reached(samples: Sequence[RequestSample], base_url: str) -> None:
-    """A server that is not there misses every bound, which says nothing about a
-    rate.
+    """Raise MeasurementInvalid for a server that is not running. It would miss every
+    bound, which says nothing about a rate.
     """
     if all(
         sample.status in (RequestStatus.REFUSED, RequestStatus.RESET) and not sample.chunks

@@ -1,11 +1,10 @@
-"""Under load, what arrives within a quarter of a millisecond is read in one go.
+"""Under load, read everything that arrives within a quarter of a millisecond in one go.
 
-A client that is ready in time is woken for nearly every token, and a wake-up costs
-several times what reading the token does (docs/load.md has the measurements). So once
-enough is being read, the loop rests for ``REST_NS`` after each turn of reading;
-whatever arrives meanwhile waits in its socket and is read, and timed, at the end of the
-rest. That is also the most that a time can be late by, and at low rates nothing rests
-and nothing is late.
+A punctual client wakes up for nearly every token, and a wake-up costs several times as
+much as reading the token (docs/studies/2026-11-29-client-cost.md). So under load the
+loop rests for ``REST_NS`` after each turn of reading. Bytes that arrive meanwhile wait
+in their sockets and are read, and timed, at the end of the rest. So a time is late by
+at most ``REST_NS``. At low rates nothing rests.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from k3perf.units import NS_PER_MS, NS_PER_S, NS_PER_US, ns_to_s
 REST_NS: Final = 250 * NS_PER_US
 BUSY_READS_PER_S: Final = (
     NS_PER_S // REST_NS
-)  # one read per rest: below this a rest would have nothing to gather
+)  # one read per rest: below this a rest has nothing to gather
 _LOOK_NS: Final = 10 * NS_PER_MS
 _WAKING_NS: Final = (
     100 * NS_PER_US
-)  # what a sleep may take longer than asked for (timer slack 50 us, and the wake-up itself)
+)  # what a sleep may take longer than requested (timer slack 50 us, and the wake-up)
 _SHORTEST_REST_NS: Final = 50 * NS_PER_US
 _NEVER_NS: Final = 1 << 63
 
 
 class Gatherer:
-    """Decides after each turn of reading whether the loop rests. One for all
-    connections of a loop.
+    """Decide after each turn of reading whether the loop rests. All connections of a
+    loop share one.
 
     A connection adds to ``read_count`` with every read, and calls ``look`` with the
-    time of a read at or after ``next_look_ns``: one addition and one comparison is all
-    that a read pays. ``idle_until_ns()`` is the time up to which the loop has nothing
-    to do of its own; a rest ends well before it, so that nothing is sent late.
+    time of a read at or after ``next_look_ns``. So a read pays one addition and one
+    comparison. ``idle_until_ns()`` is the time until which the loop has nothing else to
+    do. A rest ends well before it, so that nothing is sent late.
     """
 
     __slots__ = (
@@ -66,7 +65,7 @@ class Gatherer:
         self._counted = 0
 
     def look(self, now_ns: int) -> None:
-        """Judge the rate when it is time to; while it is high, book the rest that
+        """Judge the rate when it is time. While it is high, schedule the rest that
         follows this turn.
         """
         elapsed_ns = now_ns - self._since_ns

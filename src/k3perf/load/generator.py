@@ -1,5 +1,5 @@
-"""Plays one round of a plan against one or several endpoints and returns what was seen.
-Synchronous to its caller.
+"""Play one round of a plan against one or several endpoints. Synchronous to
+its caller.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def run_round(
     start_at_ns: Callable[[], int] | None = None,
     process_count: int = 1,
 ) -> RoundSamples:
-    """Play the plan once; a sample for every planned request, whatever happened to it.
+    """Play the plan once and return a sample for every planned request.
 
     Time-outs are the plan's. ``stop`` ends the round within 0.2 s once it is set (or
-    true): what is in flight or was not sent yet comes back as ABANDONED.
-    ``start_at_ns`` is asked for the start time when everything is encoded and
-    connected; by default that is now. ``process_count`` above 1 plays the plan with
-    that many client processes on the real clock; one core carries about 20,000 tokens
-    per second (docs/load.md). Connections are opened and bodies encoded before the
-    round's clock starts. Must not be called from a running event loop.
+    true). Requests in flight or not sent yet are then ABANDONED. ``start_at_ns`` is
+    called for the start time when everything is encoded and connected. The default is
+    now. ``process_count`` above 1 plays the plan with that many client processes on the
+    real clock. One core carries about 20,000 tokens per second (docs/load.md).
+    Connections are opened and bodies encoded before the round's clock starts. Must not
+    be called from a running event loop.
     """
     base_urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     endpoints = tuple(Endpoint.parse(url) for url in base_urls)
@@ -95,8 +95,8 @@ def _as_question(stop: threading.Event | Callable[[], bool] | None) -> Callable[
 
 @contextmanager
 def _no_collector_pauses() -> Iterator[None]:
-    """A full collection pauses the reader for milliseconds; a round makes no cycles
-    worth collecting.
+    """Disable garbage collection. A full collection pauses the reader for milliseconds,
+    and a round makes few cycles.
     """
     was_enabled = gc.isenabled()
     gc.collect()
@@ -109,8 +109,8 @@ def _no_collector_pauses() -> Iterator[None]:
 
 
 def _allow_open_files(connection_count: int) -> None:
-    """Raise the soft limit of open files to what the round needs, as far as the hard
-    limit lets.
+    """Raise the soft limit of open files to what the round needs, up to the
+    hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connection_count + soft // 2 + _SPARE_FILES

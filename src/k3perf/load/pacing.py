@@ -1,5 +1,5 @@
-"""When things are due: a heap of due times on one precise timer, and a probe of how
-late the event loop runs.
+"""When things are due: a heap of due times on one precise timer, and a probe of the
+event loop's lateness.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from typing import Final
 
 from k3perf.load.clock import Clock, PreciseTimer
 
-# A probe wakes the loop as a token does, and costs more: at one stream of 1,000 tokens
-# per second twenty-five a second are some 5 %.
+# A probe wakes the loop as a token does, and costs more. At one stream of 1,000 tokens
+# per second, twenty-five a second cost about 5 %.
 _PROBE_GAP_NS: Final = 32_000_000
 _PROBE_STEP_NS: Final = (
-    # the golden ratio's share of the spread: probes visit every phase of a periodic
-    # load
+    # the golden ratio of the spread: probes visit every phase of a periodic load
     9_888_544
 )
 _PROBE_SPREAD_NS: Final = 16_000_000
 
 
 class Pacer:
-    """Calls ``on_due(index, due_ns)`` for each added item at its time, in order."""
+    """Call ``on_due(index, due_ns)`` for each added item at its time, in order."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_due: Callable[[int, int], None], clock: Clock
@@ -48,16 +47,16 @@ class Pacer:
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next item is due; None while nothing is scheduled."""
+        """The time of the next item, or None."""
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:
-        """Forget everything that is not due yet."""
+        """Remove everything that is not due yet."""
         self._heap.clear()
         self._timer.disarm()
 
     def close(self) -> None:
-        """Give the timer back."""
+        """Close the timer."""
         self._timer.close()
 
     def _ring(self) -> None:
@@ -70,8 +69,8 @@ class Pacer:
 
 
 class LagProbe:
-    """Measures how long a due event waits for the loop: what a byte that arrives on a
-    socket waits, too.
+    """Measure how long a due event waits for the loop. A byte that arrives on a socket
+    waits as long.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:

@@ -1,5 +1,5 @@
-"""Kept-open connections to one endpoint: opened before the clock starts, replenished in
-the background.
+"""Kept-open connections to one endpoint, opened before the clock starts and replenished
+in the background.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from k3perf.load.wire import Endpoint
 from k3perf.units import NS_PER_S
 
 # Servers close connections that idle after a reply (uvicorn: 5 s). One that idled for
-# longer than this is replaced, never reused, so a reset seen while a request is under
-# way is the engine's and needs no silent retry.
+# longer than this is replaced. So a reset during a request is the engine's, and needs
+# no silent retry.
 IDLE_LIMIT_NS: Final = 2 * NS_PER_S
 _OPENED_AT_ONCE: Final = 64
 _CONNECT_TIMEOUT_S: Final = 10.0
 
 
 class ConnectionPool:
-    """Connections to one endpoint. ``spare`` idle ones are kept ready beyond those in
-    use.
+    """Connections to one endpoint. ``spare`` idle ones are kept ready in addition to
+    those in use.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class ConnectionPool:
         self._closed = False
 
     async def open(self, count: int) -> None:
-        """Open ``count`` connections; those that cannot be opened are left to be tried,
-        and reported, by the requests that need them.
+        """Open ``count`` connections. Those that fail are tried again, and reported, by
+        the requests that need them.
         """
         while count > 0:
             batch = min(count, _OPENED_AT_ONCE)
@@ -84,7 +84,7 @@ class ConnectionPool:
         return taken
 
     def give(self, connection: Connection) -> None:
-        """Put a connection back that finished its exchange well."""
+        """Return a connection after a complete exchange."""
         self._idle.append(connection)
 
     def discard(self, connection: Connection) -> None:
@@ -99,7 +99,7 @@ class ConnectionPool:
         self._spawn(self._open_for(on_open, on_error))
 
     async def close(self) -> None:
-        """Abort everything and wait until no task is left."""
+        """Abort everything and wait until all tasks have ended."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -124,7 +124,7 @@ class ConnectionPool:
         try:
             self._idle.insert(0, await self._connect())
         except OSError:
-            # a request that needs a connection will meet the same error and report it
+            # a request that needs a connection gets the same error and reports it
             pass
         finally:
             self._opening -= 1

@@ -1,7 +1,7 @@
-"""One round played by several client processes, when one core cannot carry the streams;
-merged without losing a sample.
+"""Play one round with several client processes, if one core cannot carry the streams,
+and merge the results without losing a sample.
 
-All processes share the machine's monotonic clock, so they start at one instant and
+All processes share the machine's monotonic clock. So they start at one instant, and
 their times need no translation.
 """
 
@@ -27,8 +27,8 @@ _STOP_POLL_S: Final = 0.05
 
 
 def split_plan(plan: Plan, process_count: int) -> tuple[Plan, ...]:
-    """The plan in at most ``process_count`` parts; conversations stay whole, the
-    concurrency is shared out.
+    """Split the plan into at most ``process_count`` parts. Conversations stay whole,
+    and the parts share the concurrency.
     """
     if plan.concurrency is not None:
         process_count = min(process_count, plan.concurrency)
@@ -86,7 +86,7 @@ def run_in_processes(
 
 
 def merge_rounds(results: Sequence[RoundSamples]) -> RoundSamples:
-    """One round out of its parts: every sample in plan order, the worst lag, the sum of
+    """Merge parts into one round: every sample in plan order, the worst lag, the sum of
     CPU time.
     """
     samples = tuple(
@@ -117,8 +117,8 @@ def merge_rounds(results: Sequence[RoundSamples]) -> RoundSamples:
 
 
 class _Worker:
-    """One client process: a pickled task in, ``ready`` out, a start time in, pickled
-    samples out; any later line means stop.
+    """One client process. It reads a pickled task, writes ``ready``, reads a start
+    time, and writes pickled samples. Any later line means stop.
     """
 
     def __init__(self, part: Plan, base_urls: Sequence[str], model_name: str) -> None:
@@ -132,13 +132,13 @@ class _Worker:
         self._task = pickle.dumps((part, tuple(base_urls), model_name))
 
     def await_ready(self) -> None:
-        """Hand over the task and wait until everything is encoded and connected."""
+        """Send the task and wait until everything is encoded and connected."""
         self.tell(self._task)
         if self._stdout.readline() != READY:
             raise MeasurementInvalid(f"a client process did not get ready: {self._last_words()}")
 
     def tell(self, message: bytes) -> None:
-        """Write to the process; one that is gone is noticed when its answer is read."""
+        """Write to the process. A dead process is noticed when its answer is read."""
         assert self._process.stdin is not None  # noqa: S101 - asked for above
         try:
             self._process.stdin.write(message)
@@ -147,7 +147,7 @@ class _Worker:
             pass
 
     def result(self) -> RoundSamples:
-        """Its part of the round."""
+        """The process's part of the round."""
         answer = self._stdout.read()
         if self._process.wait() != 0 or not answer:
             raise MeasurementInvalid(
@@ -163,7 +163,7 @@ class _Worker:
         return seen
 
     def end(self) -> None:
-        """Make sure that the process is gone."""
+        """Make sure that the process has ended."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
@@ -182,8 +182,8 @@ class _Worker:
 
 
 def _all_results(workers: Sequence[_Worker]) -> list[RoundSamples]:
-    """Read all answers, each in a thread, since a full pipe would stop a process while
-    another is waited for.
+    """Read all answers, each in a thread. A full pipe would otherwise block a process
+    while another one is read.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -1,8 +1,8 @@
-"""One pass of a plan over open connections: what is sent when, what follows what, and
-what ends late ones.
+"""One pass of a plan over open connections: when each request is sent, which one
+follows which, and the time-outs.
 
-Runs on one event loop in one thread. Makes exchanges, never samples; decoding is done
-afterwards.
+Runs on one event loop in one thread. Produces exchanges. Decoding them into samples
+happens afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from k3perf.workload.plan import Plan
 
 _SWEEP_S: Final = 0.1
 _SENDS_PER_TURN: Final = (
-    # then the loop reads what has come in, so that a burst's replies are not timed late
+    # then the loop reads pending bytes, so that a burst's replies are not timed late
     16
 )
 _SPARE_CONNECTIONS: Final = 8
@@ -35,8 +35,8 @@ _FAR_OFF_NS: Final = 1 << 63
 
 
 class RoundLoop:
-    """The mutable state of one round. ``exchanges[i]`` belongs to ``plan.requests[i]``;
-    None was never begun.
+    """The mutable state of one round. ``exchanges[i]`` belongs to ``plan.requests[i]``.
+    None means not begun.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class RoundLoop:
         self._encoded = EncodedRequests(plan, endpoints, model_name)
         self._waiting: deque[tuple[int, int, bool]] = (
             deque()
-        )  # (position, due_ns, held back by the concurrency)
+        )  # (position, due_ns, delayed by the concurrency)
         self._slot_free_ns = 0
-        # requests in flight, plus conversations whose user is thinking
+        # requests in flight, plus conversations with a thinking user
         self._user_count = 0
         self._active: dict[int, Connection] = {}
         self._unfinished = len(plan.requests)
@@ -71,8 +71,8 @@ class RoundLoop:
         self._stall_timeout_ns = s_to_ns(plan.spec.stall_timeout_s)
 
     async def run(self, start_at_ns: Callable[[], int]) -> None:
-        """Open connections, ask ``start_at_ns()`` when to begin (it may block), play
-        the plan, close everything.
+        """Open connections, call ``start_at_ns()`` for the start time (it may block),
+        play the plan, close everything.
         """
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
@@ -109,7 +109,7 @@ class RoundLoop:
         finally:
             self.stopped = (
                 self.stopped or self._unfinished > 0
-            )  # whatever ended this early, nothing more may be sent
+            )  # after an early end nothing more may be sent
             self.end_ns = self._clock()
             self.lags_ns = probe.lags_ns
             probe.close()
@@ -118,7 +118,7 @@ class RoundLoop:
                 sweeper.cancel()
             await asyncio.gather(*(pool.close() for pool in self._pools))
 
-    # what is sent when
+    # sending
 
     def _schedule_all(self) -> None:
         first_turns = [
@@ -135,7 +135,7 @@ class RoundLoop:
 
     def _on_due(self, position: int, due_ns: int) -> None:
         if self._plan.requests[position].previous_index is not None:
-            # this user's slot has been held while they were thinking
+            # this user kept the slot while thinking
             self._send(position, due_ns)
             return
         limit = self._plan.concurrency
@@ -149,8 +149,8 @@ class RoundLoop:
             self._loop.call_soon(self._send_waiting)
 
     def _send_waiting(self) -> None:
-        """Send what waits while there are free slots. A request held back by the
-        concurrency is due when its slot became free.
+        """Send waiting requests while there are free slots. A request that the
+        concurrency delayed is due when its slot became free.
         """
         self._turn_is_booked = False
         limit = self._plan.concurrency
@@ -163,8 +163,8 @@ class RoundLoop:
         self._book_turn()
 
     def _idle_until_ns(self) -> int:
-        """The next time at which something has to be sent; 0 while something waits to
-        be, far off when nothing is scheduled.
+        """The next time at which something must be sent: 0 while a request waits, far
+        off if nothing is scheduled.
         """
         if self._turn_is_booked:
             return 0
@@ -197,7 +197,7 @@ class RoundLoop:
         exchange.end_ns = self._clock()
         self._after(exchange)
 
-    # what follows what
+    # following requests
 
     def _on_finished(self, connection: Connection, exchange: Exchange) -> None:
         self._active.pop(exchange.position, None)
@@ -225,7 +225,7 @@ class RoundLoop:
         if self._waiting:
             self._send_waiting()
 
-    # what ends late ones
+    # time-outs
 
     async def _sweep(self) -> None:
         while not self._finished.done():
@@ -253,8 +253,8 @@ class RoundLoop:
             )
 
     def _crash(self, error: BaseException) -> None:
-        """A mistake in this code must end the round loudly; without this an exception
-        in a callback would leave it waiting for ever.
+        """End the round loudly on a bug in this code. An exception in a callback would
+        otherwise leave it waiting for ever.
         """
         if not self._finished.done():
             self._finished.set_exception(error)

@@ -1,6 +1,4 @@
-"""What one round of load gave: samples, window, and how punctual the client itself
-was.
-"""
+"""The result of one round of load: samples, window, and how punctual the client was."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from k3perf.records.samples import RequestSample
 
 @dataclass(frozen=True, slots=True)
 class EndpointLoad:
-    """What one of several endpoints got and gave."""
+    """The requests sent to one of several endpoints, and its replies."""
 
     base_url: str
     request_count: int
@@ -24,12 +22,12 @@ class EndpointLoad:
 class RoundSamples:
     """One pass of a plan: a sample for every planned request, in plan order.
 
-    ``client_lag_p99_ns`` is the larger of two readings of the client's own lateness:
-    how long a socket event waited for the client (a probe every 40 ms), and how late
-    requests went out. Requests due at one instant must queue for the wire, so only the
-    first of each such group counts there; ``schedule_lag_p99_ns`` counts all.
-    ``client_cpu_ns`` is the CPU time of sending, reading and decoding. ``stopped`` says
-    that the round was ended from outside.
+    ``client_lag_p99_ns`` is the client's lateness, the larger of two readings: how long
+    a socket event waited for the client (a probe every 40 ms), and how late requests
+    went out. Requests due at one instant queue for the wire, so only the first of each
+    such group counts there. ``schedule_lag_p99_ns`` counts all. ``client_cpu_ns`` is
+    the CPU time of sending, reading and decoding. ``stopped`` is true if the round was
+    ended from outside.
     """
 
     samples: tuple[RequestSample, ...]
@@ -44,7 +42,7 @@ class RoundSamples:
 
 def percentile_ns(values: Sequence[int], share: float) -> int:
     """The smallest value that at least ``share`` of the values do not exceed (nearest
-    rank); 0 for none.
+    rank). 0 without values.
     """
     if not values:
         return 0

@@ -1,13 +1,13 @@
-"""Errors inside a stream, in the forms that servers, older servers and the proxies
-before them use. Pure.
+"""Errors inside a stream, in the forms that servers, older servers and proxies use.
+Pure.
 
-{"error": {"message": ..., "type": ..., "code": ...}}      vLLM, OpenAI {"object":
-"error", "message": ..., "type": ..., "code": ...}      older vLLM, some proxies
-{"error": "..."}, {"errors": [...]}      TGI, Triton, GraphQL gateways {"detail":
-"..."}, {"detail": [{"msg": ...}]}      FastAPI {"message": ..., "code": ...},
-{"error_msg": ...}      gateways {"choices": [{"finish_reason": "error"}]}      an
-engine that gave one request up event: error      server-sent events with a type,
-whatever the data
+    {"error": {"message": ..., "type": ..., "code": ...}}     vLLM, OpenAI
+    {"object": "error", "message": ..., "type": ..., ...}     older vLLM, some proxies
+    {"error": "..."}, {"errors": [...]}                       TGI, Triton, GraphQL
+    {"detail": "..."}, {"detail": [{"msg": ...}]}             FastAPI
+    {"message": ..., "code": ...}, {"error_msg": ...}         gateways
+    {"choices": [{"finish_reason": "error"}]}                 an engine that gave up
+    event: error                                              any data
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MESSAGES: Final = (
 _HOLDERS: Final = ("error", "errors", "detail", "details")
 _KINDS: Final = ("type", "error_type", "code", "status", "status_code", "error_code")
 GIVEN_UP: Final = ("error", "abort", "aborted")
-"""Values of a choice's ``finish_reason`` with which an engine gives the request up."""
+"""Values of a choice's ``finish_reason`` for a request that the engine aborted."""
 _ANSWER: Final = ("choices", "usage")
 
 
 def error_in(event: Mapping[str, Any]) -> str | None:
-    """What the event says went wrong, its message word for word. None for an event that
-    is part of an answer.
+    """The error message of the event, word for word. None for an event that is part of
+    an answer.
     """
     for holder in _HOLDERS:
         if event.get(holder) and (holder.startswith("error") or not _is_answer(event)):
@@ -55,7 +55,7 @@ def error_in(event: Mapping[str, Any]) -> str | None:
 
 
 def error_text(payload: bytes) -> str:
-    """What the data of an event of the type ``error`` says, whatever its form."""
+    """The message of an event of the type ``error``, whatever its form."""
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
@@ -79,7 +79,7 @@ def _given_up(event: Mapping[str, Any]) -> str | None:
 
 
 def _text(value: Any, event: Mapping[str, Any]) -> str:
-    """The message in ``value``, and the kinds of error that stand next to it."""
+    """The message in ``value``, and the kinds of error next to it."""
     message = _message(value)
     named = value if isinstance(value, Mapping) else event
     kinds = [

@@ -1,4 +1,4 @@
-"""Planned requests to the bytes of HTTP requests. Pure; encoding happens before a
+"""Planned requests to the bytes of HTTP requests. Pure. Encoding happens before a
 round's clock starts.
 """
 
@@ -25,7 +25,7 @@ class Endpoint:
     @classmethod
     def parse(cls, base_url: str) -> Endpoint:
         """Raises UsageError for anything but plain http with a host."""
-        # a port that is not a number, a bracket that is not closed
+        # a port that is not a number, an unclosed bracket
         with suppress(ValueError):
             parts = urlsplit(base_url)
             port = parts.port or 80

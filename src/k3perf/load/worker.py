@@ -1,5 +1,5 @@
-"""``python -m k3perf.load.worker``: one client process of a round; the protocol is that
-of ``processes._Worker``.
+"""``python -m k3perf.load.worker``: one client process of a round.
+``processes._Worker`` defines the protocol.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from k3perf.load.processes import READY
 
 
 def main() -> NoReturn:
-    """Read the task, get ready, start when told, write the samples. The parent's end of
-    the pipe closing means stop, too.
+    """Read the task, get ready, start at the given time, write the samples. A closed
+    pipe from the parent also means stop.
     """
     commands = sys.stdin.buffer
     part, base_urls, model_name = pickle.load(commands)  # noqa: S301 - written by our own parent

@@ -1,1 +1,1 @@
-"""Samples and probes to metric sets. Pure; knows no baseline."""
+"""Samples and probes to metric sets. Pure, without knowledge of baselines."""

@@ -1,7 +1,7 @@
 """Round and session records to metric sets: every metric of
 ``records.metric_definitions``, each with its n and its exclusions. Pure.
 
-Judges nothing: an invalid round keeps its values and its reasons.
+Judges nothing. An invalid round keeps its values and its reasons.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def session_metrics(
     record: SessionRecord, *, service_level: ServiceLevel | None = None
 ) -> SessionMetrics:
     """The session's SESSION metrics and the ROUND metrics of its measured rounds, in
-    order of time; warm-up rounds are left out.
+    order of time, without warm-up rounds.
 
-    ``service_level`` is the workload's; without one there is no goodput (None, not 0).
+    ``service_level`` is the workload's. Without one goodput is None, not 0.
     """
     measured = sorted(
         (entry for entry in record.rounds if entry.kind is RoundKind.MEASURED),
@@ -56,8 +56,8 @@ def session_metrics(
 def round_metrics(
     record: RoundRecord, *, service_level: ServiceLevel | None = None
 ) -> RoundMetrics:
-    """Every ROUND metric of one round. Rates count over the time from the first send to
-    the last token.
+    """Every ROUND metric of one round. Rates use the time from the first send to the
+    last token.
     """
     values = _throughput(record.samples, service_level)
     for prefix, observations in latency_observations(record.samples).items():
@@ -77,9 +77,7 @@ def round_metrics(
 
 
 def _readings(record: RoundRecord) -> tuple[TelemetryReading, ...]:
-    """The round's telemetry, and the processor time that the server counted for
-    itself.
-    """
+    """The round's telemetry, and the CPU time that the server counted for itself."""
     server_cpu_s = record.counters.get(_SERVER_CPU_COUNTER)
     if server_cpu_s is None:
         return record.telemetry
@@ -87,8 +85,8 @@ def _readings(record: RoundRecord) -> tuple[TelemetryReading, ...]:
 
 
 def meets_service_level(sample: RequestSample, service_level: ServiceLevel) -> bool:
-    """OK, first token in time, and TPOT within its bound (a reply of one token has no
-    TPOT to break).
+    """Whether the request ended OK, with its first token in time and TPOT within its
+    bound. A reply of one token has no TPOT.
     """
     first_ns = ttft_ns(sample)
     if (
@@ -102,7 +100,7 @@ def meets_service_level(sample: RequestSample, service_level: ServiceLevel) -> b
 
 
 def window_s(samples: tuple[RequestSample, ...]) -> float | None:
-    """Seconds from the first send to the last token; None when there was neither."""
+    """Seconds from the first send to the last token. None without either."""
     sends_ns = [sample.sent_ns for sample in samples if sample.sent_ns is not None]
     lasts_ns = [sample.last_token_ns for sample in samples if sample.last_token_ns is not None]
     if not sends_ns or not lasts_ns or max(lasts_ns) <= min(sends_ns):
@@ -113,8 +111,8 @@ def window_s(samples: tuple[RequestSample, ...]) -> float | None:
 def _throughput(
     samples: tuple[RequestSample, ...], service_level: ServiceLevel | None
 ) -> dict[str, MetricValue]:
-    """Tokens count whatever became of their request: the engine made them in this time.
-    Requests count when they ended OK.
+    """Tokens count whatever the status of their request, since the engine made them in
+    this time. Requests count if they ended OK.
     """
     duration_s = window_s(samples)
     failed = dict(
@@ -158,7 +156,7 @@ def _prefix_hit_ratio(record: RoundRecord) -> MetricValue:
 
 
 def _energy_per_token(record: RoundRecord) -> MetricValue:
-    """The devices' energy summed; None as soon as one of them could not be read."""
+    """The devices' energy, summed. None if one of them could not be read."""
     readings = [reading.value for reading in record.telemetry if reading.name == "energy_j"]
     tokens = sum(sample.output_token_count for sample in record.samples)
     if not readings or not tokens:

@@ -1,9 +1,9 @@
-"""The environment of a session: what the machine brings. Recorded and reported, never
+"""The environment of a session: the machine's part. Recorded and reported, never
 locked. Pure.
 
-The lock (``metrics.resolved``) holds what a change can decide. Each machine has its own
-Python, driver, distribution, kernel and processor, and a run on it must still be
-comparable. So these are kept with each session and in the baseline.
+The lock (``metrics.resolved``) holds what a change can decide. Machines differ in
+Python, driver, distribution, kernel and CPU, and their runs must still be comparable.
+So these are kept with each session and in the baseline.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
     ),
     "distribution": "the C library and the system libraries belong to the host or its image",
     "kernel": "the host's kernel schedules the engine's processes; an image cannot bring its own",
-    "processor": (
-        "the host's processor; targets of another hardware class have baselines of their own"
-    ),
+    "processor": ("the host's CPU; targets of another hardware class have separate baselines"),
 }
 """Name of each value of the environment and why it is not locked."""
 
@@ -40,9 +38,8 @@ def read_environment(
 ) -> dict[str, str]:
     """The environment of an engine, from the identity of each rank.
 
-    A value that cannot be read is left out. Ranks on hosts that differ give both
-    values, in the order of ranks. Python and driver fall back to the server's own
-    account.
+    A value that cannot be read is omitted. Ranks on hosts that differ give both values,
+    in the order of ranks. Python and driver fall back to the server's account.
     """
     system = server_info.get("system_env") or {}
     fallback = {
@@ -63,8 +60,8 @@ def _known(value: object) -> str:
 
 
 def without_environment(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration without the keys of older files that are environment
-    now.
+    """A resolved configuration without the keys that count as environment today (older
+    files).
     """
     return {key: value for key, value in resolved.items() if key not in FORMERLY_LOCKED}
 
@@ -85,10 +82,10 @@ def environment_of(recorded: Environment, resolved: Mapping[str, Any]) -> dict[s
 def environment_changes(
     recorded: Iterable[Environment], seen: Iterable[Environment]
 ) -> tuple[str, ...]:
-    """``python 3.11.7 -> 3.11.2`` for each value that was seen and never recorded.
+    """``python 3.11.7 -> 3.11.2`` for each value that was seen now and never recorded.
 
-    A value that was not recorded cannot differ. A recorded one that cannot be read now
-    is ``unknown``.
+    A value without a record cannot differ. A recorded value that cannot be read now is
+    ``unknown``.
     """
     before, now = list(recorded), list(seen)
     changes = []

@@ -1,10 +1,10 @@
 """Request samples to latency observations and their summary. Pure.
 
-Only requests that ended OK give latencies; the others are counted by the status that
+Only requests that ended OK give latencies. The others are counted by the status that
 excluded them. Percentiles interpolate linearly between order statistics (type 7 of
-Hyndman and Fan, *Sample Quantiles in Statistical Packages*, 1996); with fewer than ``1
-/ (1 - p)`` observations a percentile is close to the largest one, which is why every
-value carries its n.
+Hyndman and Fan, *Sample Quantiles in Statistical Packages*, 1996). With fewer than ``1
+/ (1 - p)`` observations a percentile is close to the largest one, so every value
+carries its n.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ STATISTICS: Final = ("mean", "p50", "p90", "p99")
 
 @dataclass(slots=True)
 class Observations:
-    """Values in nanoseconds, each standing for ``weights[i]`` equal ones, and what was
-    left out by reason.
+    """Values in nanoseconds, each for ``weights[i]`` equal ones, and the excluded ones
+    by reason.
     """
 
     values_ns: list[float] = field(default_factory=list)
@@ -38,15 +38,15 @@ class Observations:
 
 
 def ttft_ns(sample: RequestSample) -> int | None:
-    """First token of any channel minus send; None if either was not seen."""
+    """First token of any channel minus send. None if either is missing."""
     if sample.first_token_ns is None or sample.sent_ns is None:
         return None
     return sample.first_token_ns - sample.sent_ns
 
 
 def tpot_ns(sample: RequestSample) -> float | None:
-    """``(last token - first token) / (tokens - 1)``; None below two tokens. Parallel
-    sequences: tokens of one sequence.
+    """``(last token - first token) / (tokens - 1)``, or None below two tokens. With
+    parallel sequences, the tokens of one sequence.
     """
     tokens = sample.output_token_count / sample.sequence_count
     if sample.first_token_ns is None or sample.last_token_ns is None or tokens <= 1:
@@ -82,8 +82,8 @@ def _observe(sample: RequestSample, found: dict[str, Observations]) -> None:
     found["tpot"].add(per_token_ns)
     if sample.sequence_count > 1:
         found["itl"].excluded["parallel_sequences"] += (
-            # their chunks interleave, so gaps between chunks are not gaps of one
-            # sequence
+            # chunks of parallel sequences interleave, so gaps between chunks are not
+            # gaps of one sequence
             1
         )
         return
@@ -92,8 +92,8 @@ def _observe(sample: RequestSample, found: dict[str, Observations]) -> None:
 
 
 def summarise_ms(observations: Observations) -> dict[str, MetricValue]:
-    """``mean``, ``p50``, ``p90`` and ``p99`` in milliseconds; None with n 0 when
-    nothing was observed.
+    """``mean``, ``p50``, ``p90`` and ``p99`` in milliseconds. None with n 0 without
+    observations.
     """
     n = sum(observations.weights)
     excluded = dict(observations.excluded)

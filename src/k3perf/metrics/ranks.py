@@ -1,8 +1,8 @@
-"""What the ranks and devices of one engine differ in: the worst rank of each memory
-part, the spread beside it, the slowest device's clock, and what parallelism brought.
+"""Differences between the ranks and devices of one engine: the worst rank of each
+memory part, the spread, the slowest device's clock, and the gain from parallelism.
 
-Pure. A part that some rank does not report has no worst: a maximum over the others
-could hide the very rank that grew.
+Pure. A part that some rank does not report has no worst. A maximum over the others
+could hide the rank that grew.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ PARTS: Final = tuple(name for name in RankMemory.__dataclass_fields__ if name.en
 CLOCK_READING: Final = "sm_clock_min_mhz"
 
 DeviceClocks = dict[str, float | None]
-"""Lowest SM clock in MHz by the place it was read; None where it could not be read in
-some round.
+"""Lowest SM clock in MHz by place. None if it could not be read in some round.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RankSpread:
-    """One memory part over all ranks, in bytes. The worst rank is the one with the
-    most, which is what the part's metric is judged by.
+    """One memory part over all ranks, in bytes. The worst rank has the most, and judges
+    the part's metric.
     """
 
     part: str
@@ -38,8 +37,8 @@ class RankSpread:
 
     @property
     def spread_ratio(self) -> float:
-        """(worst - smallest) / worst: 0 when all are equal or all are 0, towards 1 the
-        more unequal.
+        """(worst - smallest) / worst. 0 if all are equal or all are 0, near 1 if very
+        unequal.
         """
         return (
             (self.worst_bytes - self.smallest_bytes) / self.worst_bytes if self.worst_bytes else 0.0
@@ -47,7 +46,7 @@ class RankSpread:
 
     @property
     def text(self) -> str:
-        """The worst rank's figure and how far it is from the smallest."""
+        """The worst rank's figure and its distance from the smallest."""
         more = format_bytes(self.worst_bytes - self.smallest_bytes)
         return (
             f"{self.part} {format_bytes(self.worst_bytes)} on rank {self.worst_rank} (spread"
@@ -57,7 +56,7 @@ class RankSpread:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """``spreads`` by part; ``incomplete`` names each part that only some ranks report,
+    """``spreads`` by part. ``incomplete`` names each part that only some ranks report,
     with the ranks that do not.
     """
 
@@ -66,8 +65,8 @@ class RankReport:
 
 
 def rank_report(memory: tuple[RankMemory, ...]) -> RankReport:
-    """The spread of every part that all ranks report; parts that none reports are left
-    out. The lowest rank wins among equal worst ones.
+    """The spread of every part that all ranks report. Parts that none reports are
+    omitted. The lowest rank wins among equal worst ones.
     """
     spreads: dict[str, RankSpread] = {}
     incomplete: dict[str, tuple[int, ...]] = {}
@@ -82,13 +81,12 @@ def rank_report(memory: tuple[RankMemory, ...]) -> RankReport:
 
 
 def memory_note(sessions: Sequence[tuple[RankMemory, ...]], rank_count: int) -> str:
-    """A cell's ranks in a sentence: which parts are equal, the worst rank and the
-    spread of the others, parts that some rank does not tell, and how many of its
-    ``rank_count`` ranks were not read at all (those of data-parallel engines on another
-    host: ``ServerProbe.every_rank``).
+    """A cell's ranks in a sentence: equal parts, the worst rank and spread of the
+    others, parts that some rank does not report, and unread ranks.
 
-    Of several sessions the one in which a part spreads most speaks for it. Empty for
-    engines of one rank and where nothing was read.
+    ``rank_count`` is the number of ranks. Data-parallel engines on another host cannot
+    be read (``ServerProbe.every_rank``). Of several sessions, the one with a part's
+    largest spread counts. Empty for engines of one rank and without readings.
     """
     answered = [memory for memory in sessions if memory]
     if rank_count < 2 or not answered:
@@ -120,9 +118,7 @@ def _told(reports: Sequence[RankReport]) -> list[str]:
 
 
 def device_clocks(rounds: Iterable[RoundRecord]) -> DeviceClocks:
-    """Of the valid measured rounds; a device whose kind has no such clock is left
-    out.
-    """
+    """Clocks of the valid measured rounds. A device without such a clock is omitted."""
     found: DeviceClocks = {}
     for record in rounds:
         if record.kind is not RoundKind.MEASURED or not record.valid:
@@ -135,8 +131,8 @@ def device_clocks(rounds: Iterable[RoundRecord]) -> DeviceClocks:
 
 
 def clock_note(sessions: Sequence[DeviceClocks]) -> str:
-    """A cell's devices in a sentence, the slowest first: its clock is the one that
-    ``sm_clock_min_mhz`` judges. Empty for fewer than two devices.
+    """A cell's devices in a sentence, the slowest first. ``sm_clock_min_mhz`` judges
+    its clock. Empty for fewer than two devices.
     """
     lowest: DeviceClocks = {}
     for clocks in sessions:
@@ -155,11 +151,11 @@ def clock_note(sessions: Sequence[DeviceClocks]) -> str:
 def scaling_efficiency_ratio(
     throughput_per_s: float, device_count: int, single_throughput_per_s: float
 ) -> float:
-    """Throughput of ``device_count`` devices over ``device_count`` times that of one;
-    1.0 is perfect. Both must be measured alike.
+    """Throughput of ``device_count`` devices over ``device_count`` times that of one.
+    1.0 is perfect. Measure both alike.
 
-    Raises ValueError for a throughput of one device or a device count that is not above
-    0: a ratio to nothing says nothing.
+    Raises ValueError unless the throughput of one device and the device count are above
+    0.
     """
     if single_throughput_per_s <= 0 or device_count < 1:
         raise ValueError(
@@ -171,7 +167,7 @@ def scaling_efficiency_ratio(
 
 def balance_ratio(requests_by_endpoint: dict[str, int]) -> float | None:
     """The busiest endpoint's share over the even share: 1.0 is balanced, the number of
-    endpoints is one taking all. None without requests.
+    endpoints means that one got all. None without requests.
     """
     total = sum(requests_by_endpoint.values())
     return max(requests_by_endpoint.values()) * len(requests_by_endpoint) / total if total else None

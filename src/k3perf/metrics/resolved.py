@@ -1,10 +1,10 @@
 """Server-info JSON -> a flat dict of the values that decide speed or memory (the lock),
 and the readable difference of two such dicts.
 
-It holds what a change can decide, each key with its reason: whole sections, single keys
-of other sections, versions. What the machine brings is environment
-(``metrics.environment``). Pure: reads no server and no file. A section that a release
-no longer has is an error of the reading, not an empty dict.
+The lock holds what a change can decide, each key with its reason: whole sections,
+single keys of other sections, versions. The machine's part is the environment
+(``metrics.environment``). Pure: reads no server and no file. A missing section is an
+error of the reading, not an empty dict.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Sections of ``vllm_config`` in which every value counts unless it is in NOISE. New
-# keys of a release are taken in by themselves.
+# Sections of ``vllm_config`` in which every value counts unless it is in NOISE. A
+# release's new keys are included automatically.
 SECTIONS: Final[dict[str, str]] = {
     "cache_config": (
         "sizes, types and layout of the KV cache: how many tokens fit and how fast they are read"
@@ -61,16 +61,16 @@ TOP_LEVEL: Final[dict[str, str]] = {
     "additional_config": "what a platform's plugin reads",
 }
 
-# Patterns (whole keys) of values that differ from start to start or from machine to
-# machine and decide nothing.
+# Patterns (whole keys) of values that differ between starts or machines and decide
+# nothing.
 NOISE: Final[tuple[str, ...]] = (
     # ports, addresses, ids and ranks of this start
     r"parallel_config\.(.*_port|.*_port_list|.*_ip|master_addr|node_rank|rank|.*_rank|.*_rank_local|_api_process_.*|placement_group)",
     r"parallel_config\.(assigned_physical_gpu_ids|data_parallel_index|_.*)",
     r"kv_transfer_config\.(engine_id|.*_port|.*_ip|.*_rank)",
-    # how the harness itself is attached
+    # how the harness is attached
     r"parallel_config\.worker_extension_cls",
-    # places on this machine's disk, and what compiling left behind
+    # directories on this machine, and the results of compiling
     r"compilation_config\.(cache_dir|local_cache_dir|debug_dump_path|traced_files|compilation_time|encoder_compilation_time)",
     r"compilation_config\.(static_forward_context|static_all_moe_layers|enabled_custom_ops|disabled_custom_ops|bs_to_padded_graph_size)",
     # resolved twice under another name, or a private mark
@@ -79,7 +79,7 @@ NOISE: Final[tuple[str, ...]] = (
     r"cache_config\.(num_gpu_blocks|num_cpu_blocks|kv_cache_size_tokens|kv_cache_max_concurrency)",
 )
 
-# Environment variables (``vllm_env``) that decide nothing about speed or memory.
+# Environment variables (``vllm_env``) that do not affect speed or memory.
 ENVIRONMENT_NOISE: Final[tuple[str, ...]] = (
     r"VLLM_(ASSETS_CACHE|CACHE_ROOT|CONFIG_ROOT|MEDIA_CACHE|RPC_BASE_PATH|XLA_CACHE_PATH|DEBUG_DUMP_PATH|TUNED_CONFIG_FOLDER|PLUGINS)",
     r"VLLM_(HOST_IP|LOOPBACK_IP|PORT|NIXL_SIDE_CHANNEL_.*|EC_SIDE_CHANNEL_.*|MOONCAKE_BOOTSTRAP_PORT|P2P_SIDE_CHANNEL_PORT|DP_.*)",
@@ -90,13 +90,13 @@ ENVIRONMENT_NOISE: Final[tuple[str, ...]] = (
 )
 
 # Versions that an upgrade under test changes, from ``system_env`` and from the worker's
-# own identity.
+# identity.
 LOCKED_VERSIONS: Final[dict[str, str]] = {
     "vllm": "the code that schedules and serves; its defaults are the configuration",
     "torch": "operators, allocator and compiler of the model's code",
     "triton": "compiles the kernels that vLLM writes in Triton",
     "flashinfer": "attention, sampling and expert kernels",
-    "transformers": "model configuration and tokenizer; model code where vLLM has none of its own",
+    "transformers": "model configuration and tokenizer; model code that vLLM lacks",
     "cuda": "the toolkit that torch was built with and carries: cuBLAS, cuDNN, NCCL",
 }
 
@@ -117,15 +117,15 @@ _MEASURED: Final[dict[str, str]] = {
 
 
 class MissingSectionError(ValueError):
-    """The server's answer lacks a part that must be there: another vLLM layout than
-    this reader knows.
+    """The server's answer lacks a required part. Its vLLM has another layout than this
+    reader knows.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDifference:
-    """One value that two resolved configurations do not share; ``ABSENT`` stands for a
-    key that one of them lacks.
+    """One value that differs between two resolved configurations. ``ABSENT`` stands for
+    a missing key.
     """
 
     key: str
@@ -142,10 +142,10 @@ def resolved_config(
     """Flat ``section.key`` -> value of everything that decides speed or memory, sorted
     by key.
 
-    ``server_info`` is the JSON of ``/server_info?config_format=json``; ``identity`` the
-    worker's own versions, which win over the server's, and the backends that it chose
-    where the configuration says "auto". Raises MissingSectionError when the cache or
-    scheduler section is gone.
+    ``server_info`` is the JSON of ``/server_info?config_format=json``. ``identity`` has
+    the worker's versions, which take precedence over the server's, and the backends
+    that it chose where the configuration says "auto". Raises MissingSectionError if the
+    cache or scheduler section is missing.
     """
     config = _config(server_info)
     flat: dict[str, Any] = {}
@@ -168,7 +168,7 @@ def resolved_config(
 
 
 def reason_of(key: str) -> str:
-    """Why ``key`` is part of the lock. Empty for a key that nothing declares."""
+    """Why ``key`` is part of the lock. Empty for an undeclared key."""
     section, _, rest = key.partition(".")
     if section == "version":
         return LOCKED_VERSIONS.get(rest, "")
@@ -178,16 +178,16 @@ def reason_of(key: str) -> str:
 
 
 def capacity_values(server_info: Mapping[str, Any]) -> dict[str, float | None]:
-    """KV capacity as the engine itself resolved it: tokens, concurrency, blocks,
-    effective block size. None: not offered.
+    """KV capacity as the engine resolved it: tokens, concurrency, blocks, effective
+    block size. None: not offered.
     """
     cache = _config(server_info)["cache_config"]
     return {name: cache.get(key) for name, key in _MEASURED.items()}
 
 
 def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[ResolvedDifference, ...]:
-    """Every key whose value differs or that only one side has, sorted by key. Equal
-    numbers of another type are equal (1 and 1.0).
+    """Every key that differs or that only one side has, sorted. Equal numbers of
+    another type are equal (1 and 1.0).
     """
     keys = sorted(set(was) | set(now))
     return tuple(
@@ -198,11 +198,11 @@ def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Resolved
 
 
 def describe(differences: tuple[ResolvedDifference, ...]) -> str:
-    """One line a difference: ``key: was -> now``. Empty when there is none."""
+    """One line per difference: ``key: was -> now``. Empty without differences."""
     return "\n".join(f"{item.key}: {item.was!r} -> {item.now!r}" for item in differences)
 
 
-# Log lines in which vLLM says that it set a value by itself: key pattern, line pattern.
+# Log lines in which vLLM says that it set a value: key pattern, line pattern.
 FORCING: Final[tuple[tuple[str, str], ...]] = (
     (
         r"cache_config\.(block_size|mamba_block_size|effective_attention_block_size)",
@@ -224,8 +224,8 @@ FORCING: Final[tuple[tuple[str, str], ...]] = (
 
 
 def forced_by(key: str, log_lines: Iterable[str]) -> str:
-    """The last line of the engine's log that says why ``key`` has its value, from its
-    message on; empty when none says so.
+    """The message of the last line of the engine's log that says why ``key`` has its
+    value, or an empty string.
     """
     patterns = [line for pattern, line in FORCING if re.fullmatch(pattern, key)]
     found = ""

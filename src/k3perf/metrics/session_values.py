@@ -1,8 +1,8 @@
 """Session records to SESSION metrics: memory of the worst rank, capacity, start-up.
 Pure.
 
-A part that one rank could not tell leaves the metric None: the worst of the others need
-not be the worst.
+A part that one rank did not report makes the metric None, since that rank may be the
+worst.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
 }
 
 RANK_METRICS: Final = frozenset((*_RANK_PARTS, "kv_bytes_per_token"))
-"""Metrics of the worst rank; the ``n`` of their values is how many ranks were read."""
+"""Metrics of the worst rank. The ``n`` of their values is the number of ranks read."""
 
 KV_METRICS: Final = frozenset(
     {"kv_cache_bytes", "kv_capacity_tokens", "kv_bytes_per_token", "max_concurrency_ratio"}
 )
-"""What the size of the KV cache decides."""
+"""Metrics that follow from the size of the KV cache."""
 
 SERVING_METRICS: Final = frozenset({"peak_allocated_bytes", "engine_peak_rss_bytes"})
-"""Memory that depends on what was served, and so belongs to a workload; all other exact
-metrics are settled when the engine starts.
+"""Memory that depends on the workload. All other exact metrics are settled when the
+engine starts.
 """
 
 
 def session_values(record: SessionRecord) -> dict[str, MetricValue]:
-    """Every SESSION metric by name; None where it was not offered or not seen, with the
-    reason counted.
+    """Every SESSION metric by name. A value that was not offered or not read is None,
+    with the reason counted.
     """
     values = {name: _worst_rank(record.memory, part) for name, part in _RANK_PARTS.items()}
     values["engine_peak_rss_bytes"] = _single(record.engine_peak_resident_bytes)
@@ -76,16 +76,16 @@ def _bytes_per_token(kv_cache: MetricValue, capacity_tokens: int | None) -> Metr
 
 
 _START_UP: Final = {False: "startup_cold_s", True: "startup_warm_s", None: "startup_uncompiled_s"}
-"""The name of a start's time by the state of the compile cache; None: the engine's log
-tells of no compiled graph.
+"""The name of a start's time by the state of the compile cache. None: the engine's log
+reports no compiled graph.
 """
 
 
 def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
-    """Process start to ready under the name of the compile cache's state: cold, warm,
-    or no compiled graphs at all; the other names are None.
+    """Process start to ready, under the name of the compile cache's state: cold, warm,
+    or no compiled graphs. The other names are None.
 
-    All are None for a process that had imported vLLM ahead of its turn.
+    All are None for a process that imported vLLM ahead of its turn.
     """
     name = _START_UP[record.compile_cache_warm]
     why = "imported_ahead" if record.imported_ahead else "other_cache_state"

@@ -1,11 +1,10 @@
-"""Round and session records to the reasons why they cannot be trusted. Pure; the rules
-are data, their limits set per target.
+"""Round and session records to the reasons why they cannot be trusted. Pure. The rules
+are data, with limits set per target.
 
 A rule compares one reading with one limit. A reading that was asked for and could not
-be taken (named, but None) breaks a rule that ``requires`` it: lost sight is a reason,
-never silence. A reading that does not exist on this hardware is not judged. Limits that
-are None are off until a target sets them (``validity`` in
-``perf_tests/targets/*.yaml``, keyed by rule name).
+be taken (named, but None) breaks a rule that ``requires`` it. A reading that does not
+exist on this hardware is not judged. Limits that are None are off until a target sets
+them (``validity`` in ``perf_tests/targets/*.yaml``, keyed by rule name).
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from k3perf.records.samples import (
 )
 from k3perf.units import MS_PER_S, ns_to_ms
 
-# names of readings that the engine's own log and supervisor supply (the others are
-# telemetry's)
+# names of readings from the engine's log and supervisor (the others are telemetry's)
 JIT_COMPILES_READING: Final = "jit_compiles_count"
 UNCOUNTED_READING: Final = "server_counters_missing_count"
 ENGINE_RESTARTS_READING: Final = "engine_restarts_count"
@@ -38,27 +36,25 @@ ENGINE_DEATHS_READING: Final = "engine_deaths_count"
 GENERATED_COUNTER: Final = "vllm:generation_tokens_total"
 PREEMPTED_COUNTER: Final = "vllm:num_preemptions_total"
 NEEDED_COUNTERS: Final = (GENERATED_COUNTER, PREEMPTED_COUNTER)
-"""Without these a round that a stranger shared, or in which requests were preempted,
-would look like any other.
-"""
+"""They reveal another client's traffic in the round, and preempted requests."""
 
 # NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software
-# thermal 0x20, hardware thermal 0x40, power brake 0x80. Idle 0x1, application clocks
-# 0x2, the software power cap 0x4 and sync boost 0x10 are how a healthy device runs.
+# thermal 0x20, hardware thermal 0x40, power brake 0x80. A healthy device may report
+# idle 0x1, application clocks 0x2, the software power cap 0x4 and sync boost 0x10.
 HARMFUL_THROTTLE_BITS: Final = 0x8 | 0x20 | 0x40 | 0x80
 
-# how telemetry ends the source of a reading that this device or kernel does not have;
-# one that is lost says something else
+# how telemetry ends the source of a reading that this device or kernel does not have; a
+# lost reading has another ending
 NOT_OFFERED: Final = "not offered here"
 
 _TTFT_FLOOR_MS: Final = (
-    # below this a difference between client and server is scheduling, not disagreement
+    # below this a difference between client and server is scheduling
     10.0
 )
 
 
 class Bound(StrEnum):
-    """Which side of the limit is wrong."""
+    """The side of the limit that breaks the rule."""
 
     AT_MOST = "at most"
     AT_LEAST = "at least"
@@ -69,14 +65,12 @@ class Unseen(Exception):
 
 
 class Spoils(IntEnum):
-    """What a broken round rule spoils; a later member spoils what the earlier ones do
-    too.
-    """
+    """What a broken round rule spoils. A later member includes the earlier ones."""
 
-    TIMES = 1  # the machine was not quiet: what the engine holds in memory stands
-    # other work was done than planned: what was settled at the engine's start stands
+    TIMES = 1  # the machine was not quiet: what the engine holds in memory is valid
+    # the work was not the planned one: what was settled at the engine's start is valid
     SERVING = 2
-    ALL = 3  # the engine or its device is in doubt: nothing stands
+    ALL = 3  # the engine or its device is in doubt: nothing is valid
 
 
 Reading = Callable[[RoundRecord], float | None]
@@ -84,15 +78,15 @@ Reading = Callable[[RoundRecord], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The telemetry reading of a name. Several readings of one name (several devices):
-    ``pick`` chooses the worst.
+    """The telemetry reading of a name. Of several readings (several devices) ``pick``
+    chooses the worst.
     """
 
     name: str
     pick: Callable[[list[float]], float] = max
 
     def __call__(self, record: RoundRecord) -> float | None:
-        """The reading; None when this hardware has none. Raises Unseen when its source
+        """The reading, or None if this hardware has none. Raises Unseen if its source
         could not be read.
         """
         found = self._found(record)
@@ -103,8 +97,8 @@ class Telemetry:
         return self.pick([entry.value for entry in found if entry.value is not None])
 
     def where(self, record: RoundRecord, value: float) -> str:
-        """Where this value was read (which device, whose process, which line of the
-        log), in brackets; empty for the whole machine.
+        """Where this value was read (device, process, line of the log), in brackets.
+        Empty for the whole machine.
         """
         sources = dict.fromkeys(
             entry.source
@@ -144,7 +138,7 @@ class Requests:
         return float(sum(sample.status in self.statuses for sample in record.samples))
 
     def where(self, record: RoundRecord, value: float) -> str:  # noqa: ARG002 - the same question as Telemetry's
-        """How they ended, with the first one's own words, in brackets."""
+        """How they ended, with the first one's message, in brackets."""
         found = [sample for sample in record.samples if sample.status in self.statuses]
         kinds = ", ".join(
             f"{count} {status}"
@@ -183,11 +177,11 @@ def _server_ttft_mean_ms(record: RoundRecord) -> float | None:
 
 
 def _ttft_disagreement(record: RoundRecord) -> float | None:
-    """How much longer the client's mean TTFT is than the server's own histogram says,
-    as a share of the server's.
+    """How much longer the client's mean TTFT is than the server's histogram says, as a
+    share of the server's.
 
-    The client always sees a little more (network, its own event loop). Differences
-    under 10 ms are none.
+    The client always measures a little more (network, event loop). Differences under 10
+    ms do not count.
     """
     server_ms = _server_ttft_mean_ms(record)
     seen_ms = [
@@ -202,7 +196,7 @@ def _ttft_disagreement(record: RoundRecord) -> float | None:
 
 
 def _token_disagreement(record: RoundRecord) -> float | None:
-    """Output tokens counted by the server against those received, as a share of the
+    """Output tokens that the server counted against those received, as a share of the
     received ones. Another client's traffic shows here.
     """
     server = record.counters.get(GENERATED_COUNTER)
@@ -212,11 +206,11 @@ def _token_disagreement(record: RoundRecord) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. ``text`` completes the sentence "The round is invalid because ...";
-    ``requires``: an unreadable source breaks the rule.
+    """One rule. ``text`` completes the sentence "The round is invalid because ...".
+    With ``requires`` an unreadable source breaks the rule.
 
-    ``next_step``, where a broken rule asks for more than a quieter machine, is a format
-    string with ``{reading}``.
+    ``next_step`` is a format string with ``{reading}``, for rules that need more than a
+    quieter machine.
     """
 
     name: str
@@ -229,7 +223,9 @@ class Rule:
     next_step: str = ""
 
     def judge(self, record: RoundRecord) -> InvalidReason | None:
-        """The reason, or None: kept, off, or not judged on this hardware."""
+        """The reason, or None: the rule holds, is off, or is not judged on this
+        hardware.
+        """
         if self.limit is None:
             return None
         try:
@@ -255,7 +251,7 @@ class Rule:
 ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
     Rule("failed_requests", _FAILED, "requests", 0, "requests failed"),
-    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "requests ended with an unasked-for length"),
+    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "replies had another length than requested"),
     Rule(
         "engine_died",
         Telemetry(ENGINE_DEATHS_READING),
@@ -285,7 +281,7 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         Telemetry(UNCOUNTED_READING),
         "of the needed counters",
         0,
-        "the server does not count what the round is held against",
+        "the server lacks counters that the round is checked against",
         requires=True,
         next_step=(
             "This vLLM may name them differently: put its names in place of the old ones in"
@@ -363,14 +359,14 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         Telemetry("steal_ratio"),
         "of the time",
         0.02,
-        "the hypervisor took processor time away",
+        "the hypervisor took CPU time away",
     ),
     Rule(
         "psi_cpu_some_ratio",
         Telemetry("psi_cpu_some_ratio"),
         "of the time",
         None,
-        "tasks waited for a processor",
+        "tasks waited for a CPU",
     ),
     Rule(
         "psi_memory_some_ratio",
@@ -382,9 +378,9 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "foreign_cpu_ratio",
         Telemetry("foreign_cpu_ratio"),
-        "of the processors",
+        "of the CPUs",
         0.1,
-        "other processes used the processors",
+        "other processes used the CPUs",
     ),
     Rule("swap_used_bytes", Telemetry("swap_used_bytes"), "bytes", 0, "memory was swapped out"),
     Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
@@ -404,7 +400,7 @@ TIMES_RULES: Final = frozenset(
         "clock_jump_ms",
     }
 )
-"""Rules that only ask for a quiet machine. Memory, capacity and configuration do not
+"""Rules that only require a quiet machine. Memory, capacity and configuration do not
 need one.
 """
 
@@ -417,8 +413,8 @@ _RULE_NAMES: Final = frozenset(rule.name for rule in ROUND_RULES)
 
 
 def spoiled_by(reason: InvalidReason) -> Spoils:
-    """What a round's reason spoils: everything where the rule is unknown, as in a file
-    of another release.
+    """What a round's reason spoils. An unknown rule, as in a file of another release,
+    spoils everything.
     """
     if reason.rule in TIMES_RULES:
         return Spoils.TIMES
@@ -431,13 +427,12 @@ SESSION_RULES: Final[dict[str, float]] = {
     VALID_ROUNDS_LIMIT: 1,
     SPREAD_LIMIT: 3.0,
 }
-"""Limits by rule. How many times as much as recorded a session's rounds may spread is
-judged by the gate, which knows the recorded noise of every metric (``gate.reference``);
-the rest in ``judge_session``.
+"""Limits by rule. The gate judges the spread of a session's rounds, since it knows the
+recorded noise of every metric (``gate.reference``). ``judge_session`` judges the rest.
 """
 READINGS_TOLD: Final = 3
-"""Of so many broken rules the last reading is told where a session has too few valid
-rounds.
+"""Number of broken rules whose last reading is reported for a session with too few
+valid rounds.
 """
 
 
@@ -450,8 +445,8 @@ class ValidityRules:
 
     @classmethod
     def for_target(cls, overrides: Mapping[str, float]) -> ValidityRules:
-        """The default rules with ``TargetSpec.validity`` laid over them;
-        UnknownNameError for a rule nobody defined.
+        """The default rules, overlaid with ``TargetSpec.validity``. Raises
+        UnknownNameError for an undefined rule.
         """
         known = {rule.name for rule in ROUND_RULES} | set(SESSION_RULES)
         for name in overrides:
@@ -466,16 +461,14 @@ class ValidityRules:
 
 
 def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
-    """Every rule that the round breaks, in the table's order; empty for a valid round.
-    Reasons the record has already are not repeated.
+    """Every rule that the round breaks, in the table's order. Empty for a valid round.
+    Reasons in the record are not repeated.
     """
     return tuple(reason for rule in rules.rounds if (reason := rule.judge(record)) is not None)
 
 
 def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
-    """Reasons against the session as a whole, as far as they show without a
-    baseline.
-    """
+    """Reasons against the whole session that can be found without a baseline."""
     measured = [entry for entry in record.rounds if entry.kind is RoundKind.MEASURED]
     valid = [entry for entry in measured if entry.valid]
     needed = rules.session_limits[VALID_ROUNDS_LIMIT]

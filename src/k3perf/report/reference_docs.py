@@ -45,7 +45,7 @@ def metrics_page() -> str:
             ),
             (
                 "every other one is reported. Percentiles are over the requests (for `itl`: the"
-                " token gaps) of one round, with their number beside"
+                " token gaps) of one round, with their number next to"
             ),
             "them. A value that could not be computed is absent, never 0.",
             "",
@@ -65,7 +65,7 @@ def configs_page() -> str:
         GENERATED,
         "",
         (
-            "Every file is strict: an unknown key, a key written twice or a value of the wrong kind"
+            "Every file is strict. An unknown key, a key written twice or a value of the wrong kind"
             " is an error that names file, key, value and"
         ),
         "next step (exit status 4). Engine arguments are vLLM's own names with underscores.",
@@ -78,7 +78,7 @@ def configs_page() -> str:
             "objects, or does not have the engine's release, the engine's own Python is asked (a"
             " fork, a newer release). The message names the"
         ),
-        "table that was used. Not accepted are",
+        "table that was used. These are not accepted:",
         "",
         (
             "* sizes of parallelism (`tensor_parallel_size`, `enable_expert_parallel`, ...):"

@@ -1,9 +1,9 @@
-"""Segments to token ids: what a prompt says, as a pure function of seed, round and
+"""Segments to token ids: a prompt's content as a pure function of seed, round and
 segment.
 
-A prompt is a sequence of segments. Equal keys give equal tokens inside a round, which
-is how prefixes are shared; another round gives other tokens, so that no round hits what
-an earlier one left in the prefix cache.
+A prompt is a sequence of segments. Equal keys give equal tokens inside a round, so
+prefixes are shared. Another round gives other tokens, so that no round hits what an
+earlier one left in the prefix cache.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CONTENT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``token_count`` tokens named by ``key``. ``reply_to`` is set where the text is
-    the reply to an earlier request of the plan.
+    """``token_count`` tokens named by ``key``. ``reply_to`` is set if the text is the
+    reply to an earlier request of the plan.
     """
 
     key: str
@@ -29,8 +29,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """Where token ids come from: ids are drawn evenly from ``reserved_token_ids`` up
-    to, not including, ``vocabulary_size``.
+    """The source of token ids: drawn evenly from ``reserved_token_ids`` up to, not
+    including, ``vocabulary_size``.
     """
 
     seed: int
@@ -47,7 +47,7 @@ class TokenSource:
             )
 
     def token_ids(self, segment: Segment) -> list[int]:
-        """The segment's tokens; a shorter segment of the same key is a prefix of a
+        """The segment's tokens. A shorter segment of the same key is a prefix of a
         longer one.
         """
         words = raw_words(

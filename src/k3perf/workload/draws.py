@@ -1,8 +1,8 @@
-"""Seed and label to numbers that stay the same on every machine and NumPy release.
+"""Seed and label to numbers that are the same on every machine and NumPy release.
 
 Only the raw stream of the Philox bit generator is used, which NumPy promises to keep
-(NEP 19); its distributions may change between releases and would change every plan's
-digest with them.
+(NEP 19). NumPy's distributions may change between releases, which would change every
+plan's digest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def raw_words(seed: int, label: str, count: int) -> NDArray[np.uint64]:
-    """``count`` independent 64-bit words of the stream named by ``seed`` and ``label``;
+    """``count`` independent 64-bit words of the stream named by ``seed`` and ``label``,
     shape ``(count,)``.
     """
     from numpy.random import Philox
@@ -27,7 +27,7 @@ def raw_words(seed: int, label: str, count: int) -> NDArray[np.uint64]:
 
 
 def uniforms(seed: int, label: str, count: int) -> NDArray[np.float64]:
-    """``count`` numbers strictly between 0 and 1, 53 bits each; shape ``(count,)``."""
+    """``count`` numbers strictly between 0 and 1, 53 bits each, shape ``(count,)``."""
     import numpy as np
 
     return ((raw_words(seed, label, count) >> np.uint64(11)).astype(np.float64) + 0.5) / float(
@@ -36,7 +36,7 @@ def uniforms(seed: int, label: str, count: int) -> NDArray[np.float64]:
 
 
 def permutation(seed: int, label: str, count: int) -> list[int]:
-    """The numbers 0 .. count - 1 in an order given by the seed."""
+    """The numbers 0 .. count - 1 in an order that the seed decides."""
     import numpy as np
 
     return [int(index) for index in np.argsort(raw_words(seed, label, count), kind="stable")]

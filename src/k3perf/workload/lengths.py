@@ -13,8 +13,8 @@ def draw_lengths(
     label: str,
     count: int,
 ) -> tuple[int, ...]:
-    """``count`` token counts of one distribution; the same for the same seed and
-    label.
+    """``count`` token counts of one distribution. The same seed and label give the same
+    counts.
     """
     if isinstance(length, FixedLength):
         return (length.tokens,) * count

@@ -1,11 +1,10 @@
-"""Other people's files to a trace: request logs, CSV traces, and traces in another
-form.
+"""Import other files as a trace: request logs, CSV traces, and traces in another form.
 
-A log's record is a request's own or a response: counts are looked for in ``usage`` (at
-the top, under ``response``, ``body`` or ``response.body``) or at the top itself, and a
-time in the fields of ``log_values.TIME_FIELDS``. What a record says and does not say is
-counted, never guessed. A log says nothing about shared content, so every block gets an
-id of its own. A trace (``trace_rows``) keeps its ids.
+A log's record is a request or a response. Counts are read from ``usage`` (at the top,
+under ``response``, ``body`` or ``response.body``) or from the top level. Times are read
+from the fields of ``log_values.TIME_FIELDS``. Missing values are counted, never
+guessed. A log says nothing about shared content, so every block gets a separate id. A
+trace (``trace_rows``) keeps its ids.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from k3perf.workload.trace_source import TraceSource
 _PLACES: Final = ((), ("response",), ("body",), ("response", "body"), ("request",))
 _USAGE: Final = ("usage", "usageDetails", "token_usage")
 _TALKS: Final = ("conversations", "conversation", "messages")
-# normal names of CSV columns -> (the form's name, the unit of a time that is not since
-# 1970)
+# normal names of CSV columns -> (the form's name, the unit of a time that does not
+# count from 1970)
 _CSV_FORMS: Final = (
     (
         frozenset({"timestamp", "contexttokens", "generatedtokens"}),
@@ -80,7 +79,7 @@ NEEDED_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """An imported file: iterate over ``rows()`` in order of time, the first at 0 ms.
+    """An imported file. ``rows()`` iterates in order of time, the first at 0 ms.
 
     ``span_s``: seconds from the first request to the last. ``prompt_tokens_count`` and
     ``reply_tokens_count`` are sums.
@@ -96,7 +95,7 @@ class ImportedTrace:
     _ids: tuple[tuple[int | str, ...], ...] | None
 
     def rows(self) -> Iterator[TraceRow]:
-        """The trace's rows, made one by one."""
+        """The trace's rows, generated one by one."""
         fresh = count()
         size = self.source.block_tokens
         columns = zip(self._times_ms, self._prompts, self._replies, strict=True)
@@ -111,8 +110,8 @@ def import_log(
 ) -> ImportedTrace:
     """Read a log, a CSV trace or a trace in another form.
 
-    ``time_unit``: of the times that are numbers. ``block_tokens``: of a trace's block
-    ids. Raises UsageError where no record can be used, with what to do about it.
+    ``time_unit``: of times that are numbers. ``block_tokens``: of a trace's block ids.
+    Raises UsageError, with the next step, if no record can be used.
     """
     with open_records(path) as file:
         records = iter(file)
@@ -178,8 +177,8 @@ def _import_trace(
 
 
 class _LogReader:
-    """Reads the records of one log into columns, which stay small for millions of
-    them.
+    """Read the records of one log into columns, which stay small for millions of
+    records.
     """
 
     def __init__(self, file: RecordFile, time_unit: TimeUnit | None) -> None:
@@ -192,7 +191,7 @@ class _LogReader:
         self._readings: Counter[str] = Counter()
 
     def read(self, records: Iterable[Record]) -> ImportedTrace:
-        """Raises UsageError when no record can be used."""
+        """Read all records. Raises UsageError if none can be used."""
         for record in records:
             entry = _entry(record, self._time_unit, self._form_unit)
             if isinstance(entry, str):
@@ -249,8 +248,8 @@ class _LogReader:
 
 
 def _csv_form(header: tuple[str, ...]) -> tuple[str, TimeUnit | None]:
-    """(name, unit of times that are not since 1970) of a CSV file; ("", None) for
-    JSON.
+    """(name, unit of times that do not count from 1970) of a CSV file, or ("", None)
+    for JSON.
     """
     names = {normal_name(name) for name in header}
     for columns, form, unit in _CSV_FORMS:
@@ -270,7 +269,9 @@ def _json_form(fields: dict[str, Any]) -> str:
 def _entry(
     record: Record, given: TimeUnit | None, form: TimeUnit | None
 ) -> tuple[str, Moment, int, int] | str:
-    """(field of the time, time, prompt tokens, reply tokens), or why there is none."""
+    """(field of the time, time, prompt tokens, reply tokens), or the reason why there
+    is none.
+    """
     fields = record.fields
     if fields is None:
         return record.problem
@@ -318,8 +319,8 @@ def _counts(part: dict[str, Any]) -> tuple[int | str, int | str] | None:
 def _times(
     part: dict[str, Any], given: TimeUnit | None, form: TimeUnit | None
 ) -> list[tuple[str, Moment | str]]:
-    """(field, time or why it is none) of each field that holds a time, the one that
-    counts first.
+    """(field, time or the reason why it is none) of each field with a time, the
+    preferred one first.
     """
     found = []
     for key, value in part.items():
@@ -339,8 +340,8 @@ _TIME_RANKS: Final = {name: rank for rank, name in enumerate(TIME_FIELDS)}
 
 
 def foreign_form(file: RecordFile, record: Record) -> str:
-    """What a file is that is not a trace but can be imported, from one of its records;
-    "" otherwise.
+    """The form of a file that is not a trace but can be imported, from one of its
+    records, or an empty string.
     """
     name, unit = _csv_form(file.header)
     entry = _entry(record, None, unit)
@@ -354,7 +355,9 @@ def _counted(reasons: Counter[str]) -> str:
 
 
 def _refuse(file: RecordFile, left_out: Counter[str]) -> NoReturn:
-    """No record can be used: say why, and what to do."""
+    """Raise the error for a file without a usable record, with the reason and the next
+    step.
+    """
     common = left_out.most_common(1)
     reason = common[0][0] if common else ""
     if reason == CONVERSATION:

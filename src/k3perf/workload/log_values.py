@@ -1,9 +1,9 @@
-"""What one value of a log or trace means: a moment, a token count, the name of a field.
+"""Parse one value of a log or trace: a moment, a token count, the name of a field.
 
-A number says when something happened only with a unit. Since 1970 it has 10 digits in
-seconds, 13 in milliseconds, 16 in microseconds and 19 in nanoseconds (until the year
-2286), so its size is the unit. Any other number needs a unit from its field's name,
-from the file's form or from the caller.
+A number needs a unit to be a time. Since 1970 it has 10 digits in seconds, 13 in
+milliseconds, 16 in microseconds and 19 in nanoseconds (until the year 2286), so its
+size gives the unit. Any other number needs a unit from its field's name, from the
+file's form or from the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGITS: Final = re.compile(r"\s*[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?\s
 
 
 class TimeUnit(StrEnum):
-    """Units of times in files; the value is what ``--time-unit`` takes."""
+    """Units of times in files. ``--time-unit`` takes the values."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"
@@ -58,8 +58,8 @@ _NAMED_UNITS: Final = {
 _UNIT_SUFFIX: Final = re.compile(
     r"(?<=[a-z])(?:_|(?=[A-Z]))(" + "|".join(_NAMED_UNITS) + r")$", re.IGNORECASE
 )
-# normal names of fields; of several times in one record the first of this list counts,
-# since a request arrives when it starts, not when it ends
+# normal names of fields; the first of this list that a record has counts, since a
+# request arrives when it starts
 TIME_FIELDS: Final = (
     "starttime",
     "requeststarttime",
@@ -114,7 +114,7 @@ REPLY_FIELDS: Final = frozenset(
         "numdecodetokens",
     }
 )
-# what is not a moment, in the words of the report
+# values that are not a moment, in the report's words
 NO_UNIT: Final = "time without a unit (not since 1970)"
 NOT_FINITE: Final = "time that is not finite"
 NOT_A_TIME: Final = "time that is neither a number nor a date"
@@ -123,8 +123,8 @@ OTHER_UNIT: Final = "time of another size than the unit in its field's name"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """``at_ms`` since 1970, or since the file's start where ``is_since_1970`` is false.
-    ``reading``: how the value was read, for the report.
+    """``at_ms`` since 1970, or since the file's start if ``is_since_1970`` is false.
+    ``reading`` says how the value was read, for the report.
     """
 
     at_ms: float
@@ -135,16 +135,14 @@ class Moment:
 @lru_cache(maxsize=4096)
 def normal_name(name: str) -> str:
     """A field's name without case, spaces and signs: ``Request tokens`` and
-    ``request_tokens`` are one.
+    ``request_tokens`` become the same.
     """
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
 @lru_cache(maxsize=4096)
 def named_unit(name: str) -> tuple[str, TimeUnit | None]:
-    """A field's normal name without the unit that it ends in, and that unit:
-    ``timestamp_ms``.
-    """
+    """A field's normal name without its unit, and that unit: ``timestamp_ms``."""
     found = _UNIT_SUFFIX.search(name)
     if found is None:
         return normal_name(name), None
@@ -158,8 +156,8 @@ def is_known_field(name: str) -> bool:
 
 
 def number(value: Any) -> int | float | None:
-    """A number, or a string of digits as one; None for anything else, booleans among
-    it.
+    """A number, or a string of digits as a number. None for anything else, including
+    booleans.
     """
     if isinstance(value, bool):
         return None
@@ -167,12 +165,12 @@ def number(value: Any) -> int | float | None:
         text = value.strip()
         value = int(text) if text.lstrip("+-").isdigit() else float(text)
     if isinstance(value, int) and abs(value) > _LARGEST:
-        return math.inf if value > 0 else -math.inf  # beyond what a float can hold
+        return math.inf if value > 0 else -math.inf  # too large for a float
     return value if isinstance(value, int | float) else None
 
 
 def unit_by_size(value: float) -> TimeUnit | None:
-    """The unit of a time since 1970; None when the value is not one."""
+    """The unit of a time since 1970. None for other values."""
     return next((unit for unit, (low, high) in _EPOCH.items() if low <= value < high), None)
 
 
@@ -183,10 +181,10 @@ def moment(
     given: TimeUnit | None = None,
     form: TimeUnit | None = None,
 ) -> Moment | str:
-    """When that was, or why the value does not say it.
+    """The moment, or the reason why the value has none.
 
-    Units come from ``given`` (the caller), else from the value's size, else from
-    ``field_unit`` (the field's name) or ``form`` (the file's form).
+    Units come from ``given`` (the caller), the value's size, ``field_unit`` (the
+    field's name), or ``form`` (the file's form), in this order.
     """
     found = number(value)
     if found is None:
@@ -224,8 +222,8 @@ def _date(text: str) -> Moment | str:
 
 
 def token_count(value: Any) -> int | str:
-    """A whole number of tokens, 1 or more, or why the value is not one. Whole floats
-    are counts too.
+    """A whole number of tokens, 1 or more, or the reason why the value is not one.
+    Whole floats count too.
     """
     found = number(value)
     if found is None:

@@ -1,9 +1,8 @@
-"""A file of records as others write it: JSON lines, a JSON array, objects over several
-lines, or CSV.
+"""A file of records: JSON lines, a JSON array, objects over several lines, or CSV.
 
 Reads UTF-8 and UTF-16 with or without a byte order mark, each kind of line end, and
-gzip. The file is read once from front to back, so a pipe will do, and only one record
-is in memory at a time.
+gzip. The file is read once from front to back, so it may be a pipe. Only one record is
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _CHUNK_CHARACTERS: Final = 1024 * 1024
 _HEAD_BYTES: Final = 65_536
 _SPACE: Final = re.compile(r"\s*")
 _DELIMITERS: Final = (",", ";", "\t", "|")
-# keys under which one big object holds the list of records, as the answers of log
-# servers do
+# keys under which one big object holds the list of records, as in the answers of log
+# servers
 _LIST_KEYS: Final = ("data", "requests", "records", "logs", "items", "traces")
 _PACKED: Final = {
     b"PAR1": ("Parquet", "duckdb -c \"copy (from '{file}') to '{file}.csv'\""),
@@ -44,8 +43,8 @@ _PACKED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: the place in the file, its fields (None where there are none), and
-    then why not.
+    """One record: its place in the file and its fields. Without fields (None) it has a
+    reason.
     """
 
     where: str
@@ -54,7 +53,7 @@ class Record:
 
 
 class RecordFile:
-    """An open file of records; iterate over it once. ``container`` is how the records
+    """An open file of records. Iterate over it once. ``container`` is how the records
     are written.
 
     ``header``: the column names of a CSV file, () for JSON. Raises UsageError for a
@@ -73,7 +72,7 @@ class RecordFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the file's bytes, once the iteration is over."""
+        """SHA-256 of the file's bytes, after the iteration."""
         while self._raw.read(_CHUNK_CHARACTERS):
             pass
         return self._raw.digest.hexdigest()
@@ -89,8 +88,8 @@ class RecordFile:
             yield from records()
 
     def _recognise(self) -> str:
-        """The way the records are written, from the first two lines; a long line is
-        read in part.
+        """Recognise the container from the first two lines. Only part of a long line is
+        read.
         """
         with _reading(self.path):
             line = self._text.readline(_CHUNK_CHARACTERS)
@@ -113,7 +112,7 @@ class RecordFile:
         return "CSV" if self.header else "JSON lines"
 
     def _next_line(self) -> str:
-        """The next line, "" at the end; the rest of a line that is far too long is
+        """The next line, or "" at the end. The rest of a line that is far too long is
         skipped.
         """
         line = self._ahead.pop(0) if self._ahead else ""
@@ -171,7 +170,7 @@ class RecordFile:
                 yield _record(f"object {place}", value, problem)
 
     def _values(self, begin: str, separator: str, end: str) -> Iterator[tuple[Any, str]]:
-        """(value, "") of each JSON value, then (None, why) where the text breaks
+        """(value, "") of each JSON value, then (None, reason) where the text breaks
         off.
         """
         decoder = json.JSONDecoder()
@@ -206,10 +205,9 @@ class RecordFile:
 def _decode(
     decoder: json.JSONDecoder, buffer: str, place: int, separator: str, end: str
 ) -> tuple[Any, str, int]:
-    """(value, why not, place after the value and its separator; 0 where there is no
-    value).
+    """(value, reason, place after the value and its separator, or 0 without a value).
 
-    Why not is "" for a value in order, and "incomplete" when more text may help.
+    The reason is "" for a good value, and "incomplete" if more text may help.
     """
     try:
         value, after = decoder.raw_decode(buffer, place)
@@ -237,7 +235,7 @@ def _may_go_on(line: str) -> bool:
 
 
 def _loads(line: str) -> tuple[Any, str]:
-    """(value, "") or (None, why)."""
+    """(value, "") or (None, reason)."""
     if len(line) >= LONGEST_RECORD_CHARACTERS:
         return None, f"a line longer than {LONGEST_RECORD_CHARACTERS // 1024**2} MiB"
     try:
@@ -265,8 +263,8 @@ def _listed(value: Any) -> list[Any] | None:
 
 
 def _csv_header(line: str) -> tuple[tuple[str, ...], str]:
-    """The column names and the delimiter where the first line names a time or a count;
-    () otherwise.
+    """The column names and the delimiter if the first line names a time or a count,
+    otherwise ().
     """
     if len(line) > csv.field_size_limit():
         return (), ","
@@ -278,7 +276,7 @@ def _csv_header(line: str) -> tuple[tuple[str, ...], str]:
 
 
 class _HashingReader(io.RawIOBase):
-    """Passes bytes on and hashes them."""
+    """Pass bytes on and hash them."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         self._inner = inner
@@ -296,8 +294,8 @@ class _HashingReader(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_records(path: Path) -> Iterator[RecordFile]:
-    """The file, closed afterwards. Raises UsageError when it cannot be opened or is not
-    text.
+    """The open file, closed afterwards. Raises UsageError if it cannot be opened or is
+    not text.
     """
     try:
         inner = path.open("rb", buffering=0)
@@ -343,7 +341,7 @@ def _encoding(head: bytes) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Errors of the file system and of gzip in words."""
+    """Turn errors of the file system and of gzip into usage errors."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -46,11 +46,8 @@ _FORM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace's rows in order of time, the tokens of one block, and what was recognised
-    in the file.
-
-    ``origin``: the file that it was imported from, in words; "" where that is not
-    known.
+    """A trace's rows in order of time, the tokens per block, and the recognised form.
+    ``origin`` describes the file that it was imported from ("" if unknown).
     """
 
     rows: tuple[TraceRow, ...]
@@ -61,11 +58,10 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceUse:
-    """What of a trace a plan uses, for the record: file, its SHA-256, scaled block
-    size, and the requests left out by reason.
+    """A plan's use of a trace, for the record: file, SHA-256, scaled block size, and
+    the omitted requests by reason.
 
-    ``source``: the form and the unit that were recognised, and where the trace was
-    imported from.
+    ``source``: the recognised form and unit, and where the trace was imported from.
     """
 
     file: str
@@ -84,7 +80,7 @@ class TraceUse:
             f"{self.outside_window_count} outside the window, {self.too_long_count} too long, "
             f"{self.beyond_limit_count} beyond the workload's number"
         )
-        return f"trace {self.source}; {self.used_count} requests used, left out: {left_out}"
+        return f"trace {self.source}; {self.used_count} requests used, omitted: {left_out}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +93,8 @@ class ScaledRequest:
 
 
 def read_trace(path: Path) -> Trace:
-    """All rows of a trace file. Raises UsageError for a file that cannot be read as
-    one; ConfigFileError names the record.
+    """All rows of a trace file. Raises UsageError for a file that cannot be read as a
+    trace. ConfigFileError names the record.
     """
     with open_records(path) as file:
         records = iter(file)
@@ -131,8 +127,8 @@ def read_trace(path: Path) -> Trace:
 
 
 def _refuse(file: RecordFile, skipped: Sequence[Record], first: dict[str, Any] | None) -> NoReturn:
-    """The file is not a trace: say what it is, and the command that makes a trace of it
-    where there is one.
+    """Raise the error for a file that is not a trace: its form, and the command that
+    imports it, if any.
     """
     path, record = file.path, skipped[-1] if skipped else None
     if first is None or record is None:
@@ -187,8 +183,8 @@ def _unknown_block_size(path: Path, found: TraceRows) -> ConfigFileError:
 def scale_trace(
     arrival: TraceReplay, trace: Trace, *, maximum_requests: int | None
 ) -> tuple[tuple[ScaledRequest, ...], TraceUse]:
-    """Cut the window, scale times and lengths, drop what is too long, keep the first
-    ``maximum_requests``; every loss is counted.
+    """Cut the window, scale times and lengths, omit what is too long, keep the first
+    ``maximum_requests``. Every omission is counted.
     """
     rows = trace.rows
     block_tokens = max(1, round(trace.block_tokens * arrival.length_scale))
@@ -223,8 +219,8 @@ def _total_tokens(request: ScaledRequest) -> int:
 def _scale(
     row: TraceRow, arrival: TraceReplay, trace_block_tokens: int, block_tokens: int, start_ms: float
 ) -> ScaledRequest:
-    """Whole blocks stay whole and the partial one stays partial, so that the same
-    blocks are shared at every scale.
+    """Scale one row. Whole blocks stay whole and the partial one stays partial, so
+    every scale shares the same blocks.
     """
     whole, rest = divmod(row.input_length, trace_block_tokens)
     segments = [Segment(f"block:{block_id}", block_tokens) for block_id in row.hash_ids[:whole]]
@@ -242,11 +238,10 @@ def _scale(
 def unbounded_hit_ratio(
     rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS
 ) -> float | None:
-    """Prompt tokens in whole blocks seen before, over prompt tokens: the trace's own
-    prefix hit rate with a cache that forgets nothing.
+    """Prompt tokens in whole blocks seen before, over prompt tokens: the trace's prefix
+    hit rate with an unbounded cache.
 
-    As an engine does, a prompt's last token is always computed again. None without
-    rows.
+    As in an engine, a prompt's last token is always computed again. None without rows.
     """
     known: set[int | str] = set()
     hit_tokens = asked_tokens = 0
@@ -268,8 +263,8 @@ def unbounded_hit_ratio(
 
 
 def trace_lines(rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS) -> Iterator[str]:
-    """Rows in Mooncake's form, a line each; ``block_tokens`` is written where it is not
-    Mooncake's own.
+    """Rows in Mooncake's form, one per line. ``block_tokens`` is written if it differs
+    from Mooncake's.
     """
     size = {} if block_tokens == TRACE_BLOCK_TOKENS else {"block_tokens": block_tokens}
     for row in rows:

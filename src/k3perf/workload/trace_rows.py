@@ -1,13 +1,13 @@
 """Rows of a trace: Mooncake's and Bailian's JSON forms, read strictly or leniently.
 
-Mooncake: ``timestamp`` in milliseconds from the trace's start, ``input_length`` and
-``output_length`` in tokens, ``hash_ids``, one for each block of 512 tokens of the
-prompt (the last block may be partial). Equal ids mean equal content up to that block's
-end. Bailian (Alibaba): the same fields, and ``chat_id``, ``parent_chat_id`` and
-``turn``; seconds, blocks of 16 tokens.
+Mooncake has ``timestamp`` in milliseconds from the trace's start, ``input_length`` and
+``output_length`` in tokens, and ``hash_ids``. There is one id for each block of 512
+tokens of the prompt (the last block may be partial). Equal ids mean equal content up to
+that block's end. Bailian (Alibaba) has the same fields, and ``chat_id``,
+``parent_chat_id`` and ``turn``, with seconds and blocks of 16 tokens.
 
-The block size follows from the ids where the form's own size does not fit. A row
-without ids shares nothing.
+If the form's block size does not fit, the ids decide it. A row without ids shares
+nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A record that is not a row: its number and place, the key and value that are
-    wrong, and why.
+    """A record that is not a row: its number and place, the wrong key and value, and
+    the reason.
 
-    ``kind`` is the reason without the record's own numbers, to count by.
+    ``kind`` is the reason without the record's numbers, for counting.
     """
 
     index: int
@@ -64,8 +64,8 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceForm:
-    """A form's name, the unit of times that do not count from 1970, and the block size
-    it documents.
+    """A form's name, the unit of times that do not count from 1970, and the documented
+    block size.
     """
 
     name: str
@@ -85,9 +85,8 @@ class TraceRows:
     """Rows in order of time, and the records that are not rows, in the order of the
     file.
 
-    ``block_tokens`` is None where several of ``possible_block_tokens`` fit equally
-    well: then the caller must choose. ``with_ids_count``: rows that came with block
-    ids.
+    ``block_tokens`` is None if several of ``possible_block_tokens`` fit equally well.
+    The caller must then choose. ``with_ids_count``: rows with block ids.
     """
 
     rows: tuple[TraceRow, ...]
@@ -99,7 +98,7 @@ class TraceRows:
 
 
 def trace_form(fields: dict[str, Any]) -> TraceForm | None:
-    """The form of a trace's record; None when it is not one."""
+    """The form of a trace's record, or None."""
     if not {"input_length", "output_length"} & fields.keys() and "hash_ids" not in fields:
         return None
     return BAILIAN if any(key in fields for key in _BAILIAN_FIELDS) else MOONCAKE
@@ -125,8 +124,8 @@ def read_rows(
     time_unit: TimeUnit | None = None,
     block_tokens: int | None = None,
 ) -> TraceRows:
-    """All rows of a trace. ``time_unit`` and ``block_tokens``: what the caller knows of
-    them.
+    """All rows of a trace. ``time_unit`` and ``block_tokens`` are the caller's, if
+    given.
     """
     entries = [_fields(index, record) for index, record in enumerate(records)]
     found = [entry for entry in entries if isinstance(entry, _Found)]
@@ -189,7 +188,7 @@ def _times(
     """(rows with their milliseconds from the start, rows without a time, how times were
     read).
 
-    Numbers count from 1970 when the smallest one does; otherwise they are in the form's
+    Numbers count from 1970 if the smallest one does. Otherwise they are in the form's
     unit.
     """
     numbers = [value for entry in found if (value := number(entry.time)) is not None]
@@ -218,8 +217,8 @@ def _times(
 def _block_size(
     found: Sequence[_Found], form: TraceForm, known: int | None
 ) -> tuple[int | None, tuple[int, ...]]:
-    """(tokens of a block, sizes that fit as well as any). None where several fit and
-    none is the form's.
+    """(tokens per block, all sizes that fit equally well). None if several fit and none
+    is the form's.
     """
     if known is not None or form.block_size_is_certain:
         return known or form.block_tokens, ()
@@ -247,8 +246,8 @@ def _fresh_ids(found: Sequence[_Found]) -> Iterator[int]:
 def _block_ids(
     entry: _Found, size: int, fresh: Iterator[int], *, whole_is_enough: bool
 ) -> tuple[int | str, ...] | BadRow:
-    """The row's ids; ids of its own where it has none, or none for a partial last
-    block.
+    """The row's ids. Missing ids are replaced by unique ones: all of them, or that of a
+    partial last block.
     """
     wanted = _blocks(entry, size)
     if entry.ids is None:

@@ -1,7 +1,7 @@
-"""Where a trace comes from: the form, the unit and the block size that were recognised
-in a file.
+"""The origin of a trace: the form, the unit and the block size that were recognised in
+a file.
 
-An imported trace keeps this beside it, in ``TRACE.source.json``; a replay reports it.
+An imported trace has it in ``TRACE.source.json``, and a replay reports it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class TraceSource:
     """What was recognised in a file. ``times``: how its times were read. ``left_out``:
-    records that were not used, counted by reason. ``shares_prefixes``: whether it says
-    which blocks are equal.
+    unused records by reason. ``shares_prefixes``: whether it says which blocks are
+    equal.
     """
 
     file: str
@@ -41,17 +41,17 @@ class TraceSource:
 
 
 def source_path(trace: Path) -> Path:
-    """The file beside a trace that says where it comes from."""
+    """The path of a trace's source file."""
     return trace.with_name(trace.name + ".source.json")
 
 
 def source_document(source: TraceSource, trace_sha256: str) -> str:
-    """The text of that file; ``trace_sha256`` ties it to the trace."""
+    """The text of that file. ``trace_sha256`` ties it to the trace."""
     return json.dumps({"trace_sha256": trace_sha256, **asdict(source)}, indent=1) + "\n"
 
 
 def origin_text(trace: Path, trace_sha256: str) -> str:
-    """Where an imported trace comes from; "" where no file beside it speaks of this
+    """The origin of an imported trace, or "" without a source file for this
     very trace.
     """
     try:

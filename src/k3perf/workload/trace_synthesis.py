@@ -1,11 +1,11 @@
 """A seed to a small trace with the statistics of production chat traffic, in Mooncake's
-form. Pure; copies no real trace.
+form. Pure. Copies no real trace.
 
-Like the published conversation trace of a large chat service it has arrivals noted in
-steps of three seconds, log-normal prompts (median near 6,900 tokens, sigma of the
-logarithm 1.2) and replies (median 350), one block that every prompt begins with, and
-conversations that come back with a longer prompt, so that an unbounded cache would hit
-about a third of the prompt tokens.
+The statistics follow the published conversation trace of a large chat service. Arrivals
+come in steps of three seconds. Prompts are log-normal (median near 6,900 tokens, sigma
+of the logarithm 1.2), replies too (median 350). Every prompt begins with one shared
+block. Conversations return with a longer prompt, so an unbounded cache hits about a
+third of the prompt tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class _Seen:
 
 
 def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[TraceRow, ...]:
-    """``requests`` rows over ``duration_s`` seconds; the same for the same seed."""
+    """``requests`` rows over ``duration_s`` seconds. The same seed gives
+    the same rows.
+    """
     prompts = draw_lengths(_PROMPTS, seed=seed, label="trace/prompt", count=requests)
     replies = draw_lengths(_REPLIES, seed=seed, label="trace/reply", count=requests)
     turns = draw_lengths(_NEW_TURNS, seed=seed, label="trace/turn", count=requests)

@@ -1,5 +1,5 @@
 """``k3perf gate selftest``: prints the gate's measured error rates, and writes them
-between the markers of docs/gate.md.
+between the markers of a page (PAGE).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ BEGIN: Final = "<!-- selftest:begin (written by k3perf gate selftest --write) --
 END: Final = "<!-- selftest:end -->"
 RECORDINGS: Final = Path("perf_tests") / "recordings"
 TOLERANCES: Final = "tolerances.yaml"
-MARKER_STEP: Final = "Give a file that holds both selftest markers, such as docs/gate.md."
+PAGE: Final = "docs/studies/2026-11-30-gate-error-rates.md"
+MARKER_STEP: Final = f"Give a file that holds both selftest markers, such as {PAGE}."
 MODES: Final = ("baseline", "reference")
 
 
@@ -194,7 +195,7 @@ def _recorded_text(folder: Path | None, arguments: argparse.Namespace) -> str:
         trials.append(_recorded_trial(recording, tolerances, arguments))
     parts = [render(trials) if trials else "No recording is long enough to be replayed.\n"]
     if left_out:
-        parts += ["### Recordings left out", "", *[f"* {text}" for text in left_out], ""]
+        parts += ["### Excluded recordings", "", *[f"* {text}" for text in left_out], ""]
     return "\n".join(parts)
 
 
@@ -214,13 +215,13 @@ def _recorded_trial(
         f"{name} {tolerance.loss_ratio:.0%}" for name, tolerance in tolerances.items()
     )
     chosen = (
-        "as given" if arguments.tolerance is not None else "the smallest that the promises speak of"
+        "as given" if arguments.tolerance is not None else "the smallest that the promises cover"
     )
     note = (
         f"Recorded: {recording.name}, {recording.target} on {recording.hardware_class} ({cells}),"
-        f" {recording.sessions} usable sessions of at least {recording.rounds} rounds; tolerances"
-        f" ({chosen}): {given}; up to {plan.maximum_sessions} sessions of {plan.minimum_rounds} to"
-        f" {plan.maximum_rounds} rounds against {plan.baseline_sessions}."
+        f" {recording.sessions} usable sessions of at least {recording.rounds} rounds. The plan is up to"
+        f" {plan.maximum_sessions} sessions of {plan.minimum_rounds} to {plan.maximum_rounds} rounds"
+        f" against {plan.baseline_sessions}. Tolerances ({chosen}): {given}."
     )
     setting = recorded_setting(recording, tolerances, suite_metrics=SUITE_METRICS)
     title = f"recorded {recording.name}, {recording.target}, {recording.mode} mode"
@@ -265,10 +266,10 @@ def _locations_text(plan: MeasurementPlan) -> str:
         {shape: simulated_noise(shape, quarter, plan) for shape in DRAWS}, quarter, plan
     )
     return (
-        "### What a session's value is taken of\n\nStandard deviation between sessions, in"
-        " quarters of the tolerance, by location and number of rounds, and what the gate chose"
-        " from the recorded sessions of 20 cells; rounds scatter as much as sessions"
-        f" differ.\n\n{table}\n"
+        "### Estimators of a session's value\n\nStandard deviation between sessions, in"
+        " quarters of the tolerance, by estimator and number of rounds. The last column has what"
+        " the gate chose from the recorded sessions of 20 cells. Rounds scatter as much as"
+        f" sessions differ.\n\n{table}\n"
     )
 
 
@@ -304,11 +305,12 @@ def _cost_text(costs: list[Cost]) -> str:
     lines += [
         "",
         (
-            "Wald's bound for one metric, sessions infinitely divisible and the baseline known"
-            f" exactly: {clean:.2f} sessions without a change, {lost:.2f} at 1.5 x tolerance;"
-            f" measured, at {rounds} rounds a session: {single.clean_rounds / rounds:.2f} and"
-            f" {single.lost_rounds / rounds:.2f}. Whole sessions, at least two for a loss, and the"
-            " baseline's own noise make up the distance."
+            "Wald's bound for one metric is"
+            f" {clean:.2f} sessions without a change, {lost:.2f} at 1.5 x tolerance. It takes"
+            " sessions as infinitely divisible and the baseline as known exactly. Measured, at"
+            f" {rounds} rounds a session: {single.clean_rounds / rounds:.2f} and"
+            f" {single.lost_rounds / rounds:.2f}. The difference comes from whole sessions, at"
+            " least two for a loss, and from the baseline's noise."
         ),
         "",
     ]

@@ -1,5 +1,5 @@
-"""What each location of a session's rounds is worth under each shape of noise, and what
-the gate chooses: the table of ``docs/gate.md``. Pure, seeded.
+"""Each estimator of a session's rounds under each shape of noise, and what the gate chooses:
+a table of ``docs/studies/2026-11-30-gate-error-rates.md``. Pure, seeded.
 """
 
 from __future__ import annotations

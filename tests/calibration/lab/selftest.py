@@ -304,7 +304,7 @@ def _simulated_note(shape: str, plan: MeasurementPlan) -> str:
         for rounds in (plan.maximum_rounds, plan.minimum_rounds)
     )
     return (
-        f"Simulated: {SUITE_METRICS // len(GATED)} cells x {len(GATED)} metrics, tolerance 5 %; the"
+        f"Simulated: {SUITE_METRICS // len(GATED)} cells x {len(GATED)} metrics, tolerance 5 %. The"
         f" {location} of {plan.maximum_rounds} rounds has a standard deviation between sessions of"
-        f" {most:.2f} quarters of the tolerance, that of {plan.minimum_rounds} rounds {least:.2f}."
+        f" {most:.2f} quarters of the tolerance. That of {plan.minimum_rounds} rounds has {least:.2f}."
     )

@@ -671,7 +671,7 @@ def test_recordings_of_the_repository_are_found_from_any_folder_inside(
     assert run("--runs", "1", "--recorded-only", "--tolerance", "0.2") == 0
     said = capsys.readouterr().out
     assert "recorded long, simulated, baseline mode" in said
-    assert f"tolerances (as given): {RATE} 20%" in said
+    assert f"Tolerances (as given): {RATE} 20%" in said
     assert (
         "* simulated on simulated in baseline mode: too few usable sessions (a/simulated 4), a"
         " replay needs 9" in said

@@ -1,6 +1,4 @@
-"""One mock server process for all tests of the client; each test tells it how to
-behave.
-"""
+"""One mock server process for all tests of the client. Each test sets its behaviour."""
 
 from __future__ import annotations
 

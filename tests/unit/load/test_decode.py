@@ -1,6 +1,4 @@
-"""Bytes of a response to one sample: counts, times and statuses, whatever the bytes
-are.
-"""
+"""Bytes of a response to one sample: counts, times and statuses for any bytes."""
 
 from __future__ import annotations
 

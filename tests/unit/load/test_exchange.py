@@ -1,4 +1,4 @@
-"""Where a response ends, told from its framing alone, however the bytes come in."""
+"""The end of a response, found from its framing alone, however the bytes arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 class Wire:
-    """Takes the place of a transport."""
+    """Stand-in for a transport."""
 
     def __init__(self):
         self.sent = b""
@@ -144,7 +144,7 @@ def test_failing_an_exchange_closes_its_connection(line):
     assert len(finished) == 1
 
 
-@pytest.mark.timeout(60)  # the mistake was an endless loop
+@pytest.mark.timeout(60)  # the bug was an endless loop
 @pytest.mark.parametrize("size", [b"-6", b"+5", b"0x", b"1_0", b"", b"g", b"f" * 5000])
 def test_a_chunk_size_that_is_none_ends_nothing(line, size):
     connection, finished, _ = line

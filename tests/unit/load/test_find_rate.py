@@ -1,5 +1,5 @@
-"""The search for the highest rate, on servers with a known limit, and the commands
-around it.
+"""The search for the maximum sustainable rate, on servers with a known limit, and its
+commands.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_the_command_refuses_what_it_cannot_use(arguments, tmp_path, capsys, wor
 
 @pytest.fixture
 def for_a_target(tmp_path, repository, mock_server):
-    """The command for a declared target's workload, on a server that runs already."""
+    """The command for a declared target's workload, on a running server."""
     mock_server.behave(Behaviour(ttft=Delay(mean_ms=1), itl=Delay(mean_ms=1)))
     base = [
         "load",
@@ -290,7 +290,7 @@ def test_a_trace_can_be_made(tmp_path):
 
 @pytest.fixture
 def closed_port():
-    """A port of the loopback interface that is taken and where nobody listens."""
+    """A taken port of the loopback interface without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -298,7 +298,7 @@ def closed_port():
 
 @pytest.fixture
 def hanging_up():
-    """A port whose server resets every connection as soon as something was sent."""
+    """A port of a server that resets every connection after the first bytes."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(64)

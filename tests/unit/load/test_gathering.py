@@ -1,5 +1,5 @@
-"""When the reading loop rests: only under load, never past the time at which something
-is due, and not for long.
+"""When the reading loop rests: only under load, never past the next due time, and not
+for long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FAR_OFF_NS = 1 << 62
 
 
 class Scene:
-    """A clock that stands still but for rests, and a loop whose callbacks run at the
+    """A clock that moves only during rests, and a loop that runs its callbacks at the
     end of each turn.
     """
 
@@ -45,9 +45,7 @@ class Scene:
             callback()
 
     def load(self, reads_per_s, duration_ns=30 * NS_PER_MS):
-        """Evenly spread arrivals; those that come during a rest are read together after
-        it.
-        """
+        """Evenly spread arrivals. Those during a rest are read together after it."""
         end_ns = self.now_ns + duration_ns
         gap_ns = NS_PER_S // reads_per_s
         gathered = 0

@@ -1,4 +1,4 @@
-"""The mock server keeps its promises: delays, routes, counts, refusals."""
+"""The mock server's delays, routes, counts and refusals."""
 
 from __future__ import annotations
 

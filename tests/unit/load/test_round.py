@@ -1,4 +1,4 @@
-"""Whole rounds against the mock server: every planned request comes back, at its time,
+"""Whole rounds against the mock server: every planned request comes back, on time and
 with its status.
 """
 
@@ -172,8 +172,7 @@ def test_every_fault_is_tested():
 @pytest.mark.parametrize("kind", FaultKind)
 def test_faults_are_counted_by_kind_and_none_is_lost(mock_server, kind):
     mock_server.behave(FAST.model_copy(update={"faults": (Fault(kind=kind, every=3),)}))
-    # a busy machine delays any byte; only where a stall is to be seen may the limit be
-    # short
+    # a busy machine delays any byte, so only tests of stalls use a short limit
     _, seen = play(mock_server, stall_timeout_s=0.4 if kind is FaultKind.STALL else 60)
     expected = Counter({RequestStatus.OK: 8})
     expected[FAULTS[kind]] += 4
@@ -226,7 +225,7 @@ def test_a_round_can_be_stopped(mock_server, process_count):
         model_name="mock",
         stop=lambda: (
             len(mock_server.truth()) == 4
-        ),  # asked until the server has what may be in flight
+        ),  # asked until the server has everything that may be in flight
         process_count=process_count,
     )
     assert seen.stopped

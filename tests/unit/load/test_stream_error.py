@@ -1,4 +1,4 @@
-"""Errors inside a stream, in every form: status engine_error, the message word for
+"""Errors inside a stream, in every form: status engine_error and the message word for
 word.
 """
 
@@ -17,7 +17,7 @@ CORPUS = Path(__file__).parents[1] / "engine" / "corpus" / "stream_and_start_lin
 ENTRIES = yaml.safe_load(CORPUS.read_text())["stream_errors"]
 LONG = "CUDA error: an illegal memory access was encountered; " * 20
 
-# data of the event, and what of it must be kept
+# data of the event, and the parts that must be kept
 FORMS = [
     (b'{"error":{"message":"EngineCore encountered an issue.","code":500}}', "EngineCore encountered an issue."),
     (b'{"error":"The engine is out of memory","error_type":"generation"}', "The engine is out of memory"),

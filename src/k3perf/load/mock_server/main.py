@@ -1,4 +1,4 @@
-"""``python -m k3perf.load.mock_server.main``: the mock server's process; ``k3perf
+"""``python -m k3perf.load.mock_server.main``: the mock server's process. ``k3perf
 mock-server`` runs the same.
 """
 
@@ -77,11 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="all of the above as one JSON document; overrides the others",
     )
-    parser.add_argument("--cpus", metavar="N,N", help="processors to run on")
+    parser.add_argument("--cpus", metavar="N,N", help="CPUs to run on")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; the base URL is the first line on stdout. Raises
+    """Serve until SIGINT or SIGTERM. The base URL is the first line on stdout. Raises
     UsageError.
     """
     if arguments.cpus:
@@ -110,8 +110,7 @@ def _pin(cpus: str) -> None:
     except (ValueError, OSError, OverflowError):
         here = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         raise UsageError(
-            f"--cpus {shortened(cpus)}: give numbers of processors that this machine has, such as"
-            f" {here}."
+            f"--cpus {shortened(cpus)}: give numbers of CPUs that this machine has, such as {here}."
         ) from None
 
 

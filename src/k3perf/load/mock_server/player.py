@@ -1,4 +1,6 @@
-"""Plays the steps of many replies at their due times: one heap, one precise timer."""
+"""Play the steps of many replies at their due times, with one heap and one precise
+timer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from k3perf.load.mock_server.truth import RequestTruth
 
 
 class Playing:
-    """One reply under way on one connection."""
+    """One active reply on one connection."""
 
     __slots__ = ("due_ns", "on_finished", "step", "steps", "transport", "truth")
 
@@ -34,10 +36,10 @@ class Playing:
 
 
 class Player:
-    """Sends each step when it is due, measured from the due time of the step before, so
+    """Send each step when it is due. Due times follow from the previous due time, so
     that lateness never adds up.
 
-    ``step_ns`` above 0 puts every due time off to the next multiple of it.
+    ``step_ns`` above 0 moves every due time to the next multiple of it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
@@ -48,7 +50,7 @@ class Player:
         self._timer = PreciseTimer(loop, self._play_due, clock)
 
     def play(self, playing: Playing) -> None:
-        """Begin one reply; what is due at once is sent at once."""
+        """Begin one reply. Steps that are due now are sent now."""
         playing.due_ns = self._on_grid(playing.due_ns)
         if playing.due_ns <= self._clock():
             self._advance(playing, playing.due_ns)
@@ -58,7 +60,7 @@ class Player:
             self._timer.arm(self._heap[0][0])
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Send no more."""
         self._heap.clear()
         self._timer.close()
 
@@ -77,7 +79,7 @@ class Player:
             self._timer.arm(self._heap[0][0])
 
     def _advance(self, playing: Playing, now_ns: int) -> None:
-        """Send the step, and those that are due at the very same time."""
+        """Send the step, and those that are due at the same time."""
         while True:
             step = playing.step
             if playing.transport.is_closing():

@@ -1,4 +1,4 @@
-"""An unbounded prefix cache of whole blocks, hit as vLLM hits: from the prompt's
+"""An unbounded prefix cache of whole blocks. It hits like vLLM: from the prompt's
 beginning, never its last token.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 
 class PrefixCache:
-    """Remembers every whole block of every prompt by the hash of all tokens up to its
-    end.
+    """Store every whole block of every prompt by the hash of all tokens up
+    to its end.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -19,8 +19,8 @@ class PrefixCache:
         self._known: set[bytes] = set()
 
     def look_up_and_add(self, prompt: Sequence[int]) -> int:
-        """Tokens of the prompt that were known before; all its whole blocks are known
-        afterwards.
+        """Return how many of the prompt's tokens were cached, and add all its whole
+        blocks.
         """
         chain = hashlib.sha256()
         hit_tokens = 0

@@ -1,5 +1,5 @@
-"""The mock server as a process of its own, so that it never shares an interpreter with
-the client it is measured by.
+"""The mock server in a separate process, so that it never shares an interpreter with
+the client that it measures.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class MockServer:
     pid: int
 
     def behave(self, behaviour: Behaviour) -> None:
-        """Behave like this from now on, with truth, counters and cache empty."""
+        """Use this behaviour from now on. Truth, counters and cache are cleared."""
         self._call("/behaviour", behaviour.model_dump_json().encode())
 
     def truth(self) -> list[dict[str, Any]]:
-        """What it did since it began or was told how to behave: one record per request
+        """Records of all requests since the start or the last ``behave``
         (``truth.RequestTruth``).
         """
         requests: list[dict[str, Any]] = json.loads(self._call("/truth"))["requests"]
         return requests
 
     def metrics_text(self) -> str:
-        """Its ``/metrics``."""
+        """The text of ``/metrics``."""
         return self._call("/metrics").decode()
 
     def _call(self, path: str, body: bytes | None = None) -> bytes:
@@ -53,8 +53,8 @@ class MockServer:
 def start_mock_server(
     behaviour: Behaviour | None = None, *, cpus: frozenset[int] = frozenset()
 ) -> Iterator[MockServer]:
-    """A mock server on a free port, ended with the block; pinned to ``cpus`` if any are
-    given. Raises MeasurementInvalid.
+    """Run a mock server on a free port for the duration of the block, pinned to
+    ``cpus`` if given. Raises MeasurementInvalid.
     """
     command = [sys.executable, "-m", "k3perf.load.mock_server.main", "--port", "0"]
     if cpus:

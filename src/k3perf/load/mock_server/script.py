@@ -1,5 +1,5 @@
 """(behaviour, request) to the timed bytes of one reply. Pure but for the seeded
-generator it is given.
+generator that it gets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FACE: Final = "\N{GRINNING FACE}".encode()
 
 
 class Then(Enum):
-    """What follows a step's bytes."""
+    """The action that follows a step's bytes."""
 
     GO_ON = "go on"
     FINISHED = "finished"
@@ -32,7 +32,7 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Wait ``gap_ns`` after the previous step was due, send ``data``, which holds
+    """Wait ``gap_ns`` after the previous step was due, then send ``data``, which holds
     ``token_count`` tokens.
     """
 
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for, as far as the mock cares."""
+    """The parts of a request that the mock server uses."""
 
     ordinal: int
     chat: bool
@@ -59,7 +59,7 @@ class Asked:
 
 
 def script(behaviour: Behaviour, asked: Asked, generator: random.Random) -> Iterator[Step]:
-    """The steps of the reply, each made when it is asked for."""
+    """The steps of the reply, generated one at a time."""
     fault = behaviour.fault_for(asked.ordinal)
     ttft_ns = behaviour.ttft.draw_ns(generator)
     at_once = _without_a_stream(fault, ttft_ns)
@@ -145,8 +145,8 @@ def _event(payload: bytes) -> bytes:
 
 
 class _Reply:
-    """The streamed form. Event bytes are put together from prepared parts, since this
-    is the mock's hot path.
+    """The streamed form. Event bytes are joined from prepared parts, since this is the
+    mock's hot path.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class _Reply:
         )
 
     def steps(self, ttft_ns: int) -> Iterator[Step]:
-        """Head, empty chunks, tokens, end; or as far as the fault lets."""
+        """Head, empty chunks, tokens and end, or fewer if a fault strikes."""
         yield Step(0, self._head())
         rest_ns = ttft_ns
         if self._behaviour.empty_chunks:
@@ -268,9 +268,7 @@ class _Reply:
         return counts
 
     def _maybe_split(self, gap_ns: int, data: bytes, token_count: int, sent: int) -> Iterator[Step]:
-        """With SPLIT_UTF8 the tokens become readable with the second write, a moment
-        later.
-        """
+        """Under SPLIT_UTF8, split the tokens' bytes into two writes, a moment apart."""
         if self._kind is not FaultKind.SPLIT_UTF8 or sent == 0:
             yield Step(gap_ns, data, token_count)
             return

@@ -1,4 +1,4 @@
-"""Runs the mock server in this process until it is told to end. Loopback only."""
+"""Run the mock server in this process until a signal ends it. Loopback only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ _BACKLOG: Final = 4096
 
 
 def serve(behaviour: Behaviour, port: int, announce: Callable[[int], None]) -> None:
-    """Serve on ``port`` (0: a free one), tell ``announce`` which it is, return on
-    SIGINT or SIGTERM. Raises OSError if it is taken.
+    """Serve on ``port`` (0: a free one) until SIGINT or SIGTERM. ``announce`` gets the
+    port. Raises OSError if it is taken.
     """
     import uvloop
 
     gc.freeze()
-    # a collection would delay writes by milliseconds, and what this server promises is
-    # its timing
+    # a collection would delay writes by milliseconds
     gc.disable()
     listening = socket.create_server((HOST, port), backlog=_BACKLOG)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,5 +1,5 @@
-"""What the mock server really did, to the nanosecond of its own clock, and the same as
-vLLM's own metrics text.
+"""A record of what the mock server did, to the nanosecond of the shared monotonic
+clock, also as vLLM's metrics text.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ _LATENCY_BOUNDS_S: Final = (
 
 
 def prompt_crc32(prompt_token_ids: Sequence[int]) -> int:
-    """A checksum of a prompt, by which a client's sample can be joined with the
-    server's truth about it.
-    """
+    """A prompt's checksum. It joins a client's sample with the server's record."""
     return zlib.crc32(",".join(map(str, prompt_token_ids)).encode())
 
 
 @dataclass(slots=True)
 class RequestTruth:
-    """One request: when its last byte was read, when each token-bearing write was
-    handed to the socket, how many tokens it held.
+    """One request: when its last byte was read, when each token-bearing write reached
+    the socket, and how many tokens it held.
     """
 
     ordinal: int
