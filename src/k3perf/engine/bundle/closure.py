@@ -1,6 +1,7 @@
 """Requirements and a host's packages to the set of wheels that must be carried. Pure:
 wheels come through the ``fetch`` that is handed in.
 
+pip cannot resolve this: it evaluates markers with its own Python, not with the host's.
 A breadth-first walk without backtracking: what the host has is kept whatever its
 version (the host's torch must not be replaced), and a version that some requirement
 does not allow is reported, not repaired.
