@@ -12,8 +12,8 @@ import yaml
 
 from k3perf.config.arguments import native_value
 from k3perf.config.models import TargetSpec
-from k3perf.engine.launchers.kubernetes import kubernetes_documents
 from k3perf.engine.launchers.options import LaunchOptions, resolve_options
+from k3perf.engine.log_lines import STAGES
 from k3perf.errors import UnknownNameError, UsageError
 
 CONFIG_FILE: Final = "config.yaml"
@@ -98,11 +98,23 @@ def _kubernetes(
     arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
 ) -> dict[str, str]:
     config = _config_text(arguments, target, options)
-    documents = kubernetes_documents(target, options, config)
+    stages = target.stage_deadlines
+    environment = dict(sorted(target.environment.items()))
+    if options.interface:
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        environment |= dict.fromkeys(names, options.interface)
+    text = _template(
+        "leaderworkerset.yaml.j2",
+        target,
+        options,
+        config=config,
+        environment=environment,
+        start_up_s=round(sum(getattr(stages, f"{stage}_s") for stage in STAGES)),
+    )
     return {
         CONFIG_FILE: config,
         "leaderworkerset.yaml": yaml.dump_all(
-            documents, Dumper=_BlockTextDumper, sort_keys=False, width=140
+            yaml.safe_load_all(text), Dumper=_BlockTextDumper, sort_keys=False, width=140
         ),
     }
 
@@ -133,7 +145,7 @@ def _config_text(arguments: dict[str, Any], target: TargetSpec, options: LaunchO
     return yaml.safe_dump(rendered, sort_keys=False, default_flow_style=False)
 
 
-def _template(name: str, target: TargetSpec, options: LaunchOptions) -> str:
+def _template(name: str, target: TargetSpec, options: LaunchOptions, **more: Any) -> str:
     import jinja2
 
     loader = jinja2.PackageLoader("k3perf.engine.launchers")
@@ -146,6 +158,5 @@ def _template(name: str, target: TargetSpec, options: LaunchOptions) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    return environment.get_template(name).render(
-        target=target, options=options, environment=dict(sorted(target.environment.items()))
-    )
+    own = {"environment": dict(sorted(target.environment.items())), **more}
+    return environment.get_template(name).render(target=target, options=options, **own)
