@@ -432,7 +432,7 @@ _MACHINE = (
     _machine(
         "no_such_processor",
         "the target pins to a processor that is not there",
-        r"Processors \(97,\)",
+        r"CPU 97 \(from the target's `pinning`\)",
     ),
     _machine("no_engine_python", "--k3-engine-python names no executable", "engine python: "),
 )

@@ -27,3 +27,20 @@ class Finding:
     reading: str
     needed: str
     text: str = ""
+
+
+def judged(
+    name: str,
+    fit: bool,
+    reading: str,
+    needed: str,
+    text: str = "",
+    *,
+    otherwise: Level = Level.FAIL,
+) -> Finding:
+    """OK without a text if ``fit``, else ``otherwise`` with it."""
+    return (
+        Finding(name, Level.OK, reading, needed)
+        if fit
+        else Finding(name, otherwise, reading, needed, text)
+    )

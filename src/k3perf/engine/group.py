@@ -39,7 +39,6 @@ from k3perf.engine.process_tree import (
 from k3perf.engine.running import DeviceUsedBytes, Engine, StopReport
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
-from k3perf.records.samples import StageTiming
 
 MASTER_PORT_PLACEHOLDER: Final = "{master_port}"
 KILL_DEADLINE_S: Final = 10.0
@@ -138,7 +137,8 @@ class Follower:
 
 class EngineGroup:
     """A head and its followers with the surface of an ``Engine``. Made by
-    ``start_group``.
+    ``start_group`` once the head is ready. ``log`` is the head's, ``log_tail`` has the
+    end of every rank's. Followers on other hosts cannot write into ``scratch``.
     """
 
     def __init__(
@@ -147,6 +147,16 @@ class EngineGroup:
         self.head = head
         self.followers = followers
         self.death_event = head.death_event
+        self.base_url = head.base_url
+        self.model_name = head.model_name
+        self.port = head.port
+        self.pid = head.pid
+        self.log = head.log
+        self.log_path = head.log_path
+        self.scratch = head.scratch
+        self.stages = head.stages
+        self.imported_ahead = head.imported_ahead
+        self.compile_cache_warm = head.compile_cache_warm
         self._master_port = master_port
         self._report: StopReport | None = None
         self._cause: str | None = None
@@ -159,31 +169,6 @@ class EngineGroup:
         self._reaper.start()
 
     @property
-    def base_url(self) -> str:
-        """Where the head listens."""
-        return self.head.base_url
-
-    @property
-    def model_name(self) -> str:
-        """The name to ask for in requests."""
-        return self.head.model_name
-
-    @property
-    def port(self) -> int:
-        """The head's TCP port."""
-        return self.head.port
-
-    @property
-    def pid(self) -> int:
-        """The head's API server."""
-        return self.head.pid
-
-    @property
-    def log(self) -> LogReader:
-        """The head's log; ``log_tail`` has every rank's."""
-        return self.head.log
-
-    @property
     def logs(self) -> tuple[LogReader, ...]:
         """Every rank's log, the head's first."""
         return (*self.head.logs, *(follower.log for follower in self.followers))
@@ -192,33 +177,6 @@ class EngineGroup:
     def trees(self) -> tuple[ProcessTree, ...]:
         """Every rank's process tree on this machine, the head's first."""
         return (*self.head.trees, *(follower.tree for follower in self.followers))
-
-    @property
-    def scratch(self) -> Path:
-        """The head's temporary directory. Followers on this machine can write into it,
-        those on other hosts cannot.
-        """
-        return self.head.scratch
-
-    @property
-    def log_path(self) -> Path:
-        """Where the head's output goes."""
-        return self.head.log_path
-
-    @property
-    def stages(self) -> tuple[StageTiming, ...]:
-        """The head's start; it is not ready before every rank is."""
-        return self.head.stages
-
-    @property
-    def imported_ahead(self) -> bool:
-        """The head's; a group is never held."""
-        return self.head.imported_ahead
-
-    @property
-    def compile_cache_warm(self) -> bool | None:
-        """Whether the head compiled anew."""
-        return self.head.compile_cache_warm
 
     def pids(self) -> tuple[int, ...]:
         """Every running process of every rank, the head's first."""
@@ -290,7 +248,7 @@ class EngineGroup:
         if self._report is not None or self._stop_lock.locked():
             return
         self._cause = self._cause or _first_death(self.head, self.followers)
-        ProcessTree(self.head.engine_id, self.head.pid).kill(
+        ProcessTree(self.head.tree.engine_id, self.head.pid).kill(
             deadline_s=KILL_DEADLINE_S, poll_root=self.head.return_code
         )
         for follower in self.followers:

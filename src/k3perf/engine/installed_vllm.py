@@ -53,20 +53,37 @@ class NativeModule:
     mend: str = ""
 
 
+def run_python(
+    python: Path,
+    source: str,
+    *arguments: str,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    place: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """``python -c SOURCE ARGUMENTS`` in the directory ``place``. ``environment`` goes
+    over this process's. Raises OSError and subprocess.TimeoutExpired.
+    """
+    return subprocess.run(
+        [str(python), "-c", source, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+        cwd=place,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+    )
+
+
 @cache
 def installed_vllm(python: Path) -> InstalledVllm:
     """Ask ``python`` once, without importing vLLM; takes about a tenth of a second.
     Raises nothing.
     """
     try:
-        done = subprocess.run(
-            [str(python), "-c", _ASK],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE_S,
-            check=False,
-        )
+        done = run_python(python, _ASK, timeout_s=_DEADLINE_S)
     except OSError as error:
         return InstalledVllm(problem=f"it does not run: {error.strerror}")
     except subprocess.TimeoutExpired:
@@ -94,14 +111,12 @@ def native_module(python: Path, environment: Mapping[str, str]) -> NativeModule:
 def _native_module(python: Path, environment: tuple[tuple[str, str], ...]) -> NativeModule:
     packages = str(files("k3perf").joinpath("system_packages.txt"))
     try:
-        done = subprocess.run(
-            [str(python), "-c", _load_source(), packages],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LOAD_DEADLINE_S,
-            check=False,
-            env={**os.environ, **dict(environment)},
+        done = run_python(
+            python,
+            _load_source(),
+            packages,
+            timeout_s=_LOAD_DEADLINE_S,
+            environment=dict(environment),
         )
     except OSError as error:
         return NativeModule(problem=f"{python} does not run: {error.strerror}")
@@ -129,7 +144,7 @@ def _load_source() -> str:
     """
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
-        return "raise SystemExit('k3perf_probe is not installed beside k3perf')"
+        return "raise SystemExit('k3perf_probe is not installed next to k3perf')"
     return Path(spec.origin).with_name("native_module.py").read_text(encoding="utf-8")
 
 

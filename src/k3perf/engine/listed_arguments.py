@@ -5,13 +5,14 @@ nothing.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+from k3perf.engine.installed_vllm import run_python
 
 _LIST_DEADLINE_S: Final = (
     180.0  # importing vLLM's parser takes 10 s, on a busy machine several times that
@@ -70,7 +71,7 @@ def list_arguments(python: Path) -> dict[str, Any] | str:
     """
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
-        return "k3perf_probe is not installed beside k3perf"
+        return "k3perf_probe is not installed next to k3perf"
     text = (Path(spec.origin).parent / "arguments.py").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="k3perf-arguments-") as folder:
         output = Path(folder) / "arguments.json"
@@ -92,18 +93,10 @@ def list_arguments(python: Path) -> dict[str, Any] | str:
 def _output(
     python: Path, text: str, *arguments: str, timeout_s: float, place: Path | None = None
 ) -> subprocess.CompletedProcess[str] | str:
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    environment = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     try:
-        return subprocess.run(
-            [str(python), "-c", text, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            cwd=place,
-            env=environment,
-            stdin=subprocess.DEVNULL,
+        return run_python(
+            python, text, *arguments, timeout_s=timeout_s, environment=environment, place=place
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from k3perf.engine import compile_lines, log_lines
+from k3perf.engine import log_lines
 from k3perf.engine.cause_choice import find_root_cause
 from k3perf.engine.root_cause import RootCause
 from k3perf.records.samples import StageTiming
@@ -134,10 +134,10 @@ class LogReader:
             opened.append(stage)
 
     def _take_compile(self, line: SeenLine) -> None:
-        event = compile_lines.compile_event(line.text)
+        event = log_lines.compile_event(line.text)
         if event is not None:
             self._compiles.append((event, line))
-        elif compile_lines.is_monitor_greeting(line.text):
+        elif log_lines.is_monitor_greeting(line.text):
             self._greetings_count += 1
 
     @property

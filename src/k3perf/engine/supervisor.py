@@ -31,7 +31,7 @@ from k3perf.engine.process_tree import (
     become_subreaper,
     process_identity,
 )
-from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
+from k3perf.engine.running import DeviceUsedBytes, Engine
 from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.engine.silent_work import SilentWork, cache_folders
 from k3perf.errors import EngineError
@@ -72,27 +72,12 @@ def start_engine(
     work_directory.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, launch.port_attempts + 1):
         try:
-            return _start_once(
-                launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed
-            )
+            with signals.deferred():
+                engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
+            return _brought_up(engine, companion_failed)
         except _PortTaken as taken:
             last = str(taken)
-    raise EngineError(
-        f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready"
-    )
-
-
-def _start_once(
-    launch: EngineLaunch,
-    work_directory: Path,
-    attempt: int,
-    on_stage: Callable[[str], None] | None,
-    device_used_bytes: DeviceUsedBytes | None,
-    companion_failed: Callable[[], EngineError | None],
-) -> Engine:
-    with signals.deferred():
-        engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
-    return _brought_up(engine, companion_failed)
+    raise EngineError(f"no free port after {launch.port_attempts} attempts: {last}", stage="ready")
 
 
 def hold_engine(
@@ -119,8 +104,7 @@ def release_engine(
     """Open the gate of a held engine and return when it is healthy and ours; raises as
     ``start_engine`` does.
 
-    A port that was taken meanwhile is an EngineError: the caller starts the engine
-    anew.
+    A port that was taken meanwhile is an EngineError: the caller starts it again.
     """
     engine.release_from_gate(on_stage)
     try:
@@ -215,22 +199,20 @@ def _spawn(
             raise EngineError(f"the engine could not be started: {error}", stage="spawn") from error
         raise
     return Engine(
-        EngineParts(
-            launch=launch,
-            process=process,
-            tree=ProcessTree(engine_id, process.pid),
-            guardian=guardian,
-            reservation=reservation,
-            log=LogReader(log_path, start_ns=started_ns, on_stage=on_stage),
-            log_path=log_path,
-            scratch=scratch,
-            started_ns=started_ns,
-            device_used_bytes=device_used_bytes,
-            device_used_before_bytes=used_before_bytes,
-            shared_memory=shared_memory,
-            gate=gate,
-            environment=environment,
-        )
+        launch=launch,
+        process=process,
+        tree=ProcessTree(engine_id, process.pid),
+        guardian=guardian,
+        reservation=reservation,
+        log=LogReader(log_path, start_ns=started_ns, on_stage=on_stage),
+        log_path=log_path,
+        scratch=scratch,
+        started_ns=started_ns,
+        device_used_bytes=device_used_bytes,
+        device_used_before_bytes=used_before_bytes,
+        shared_memory=shared_memory,
+        gate=gate,
+        environment=environment,
     )
 
 

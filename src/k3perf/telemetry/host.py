@@ -22,7 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Ticks since boot, over all processors (``/proc/stat``)."""
+    """Ticks since boot, over all CPUs (``/proc/stat``)."""
 
     busy: int
     steal: int
@@ -88,6 +88,22 @@ def parse_status_bytes(text: str, field: str) -> int | None:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def peak_resident_bytes(pids: Iterable[int]) -> int | None:
+    """Sum of VmHWM over the processes: pages that several share are counted once each.
+    None when none of them could be read.
+    """
+    texts = (_read_text(Path(f"/proc/{pid}/status")) for pid in pids)
+    return _sum(None if text is None else parse_status_bytes(text, "VmHWM") for text in texts)
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  (half the cost of Path.read_text)
+            return file.read()
+    except OSError:
+        return None
 
 
 class HostReader:
@@ -160,11 +176,7 @@ class HostReader:
         return None if text is None else parse_pressure(text)
 
     def _text(self, name: str) -> str | None:
-        try:
-            with open(self._root / name, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  (half the cost of Path.read_text)
-                return file.read()
-        except OSError:
-            return None
+        return _read_text(self._root / name)
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
