@@ -2,7 +2,7 @@
 load. Reads only.
 
 With ``auto`` the server's configuration keeps saying "auto"; what was chosen shows on
-the loaded layers alone. A name that cannot be read is left out, so a release that moves
+the loaded layers alone. A name that cannot be read is omitted, so a release that moves
 it shows as a key that is gone, never as an empty choice.
 """
 

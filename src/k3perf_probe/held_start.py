@@ -3,7 +3,7 @@ the gate, then run MODULE as if it had been started.
 
 Importing vLLM takes a third of a warm start. It can be done while another engine
 starts, and needs neither the device nor the config. GATE is a named pipe that the
-harness holds open: a byte opens the gate, its end means that nobody wants this engine
+harness holds open: a byte opens the gate, its end means that no one needs this engine
 any more. Nothing is written to the device, and no CUDA context is made, before the gate
 opens.
 """

@@ -1,4 +1,4 @@
-"""Injected slow-down: every step of this rank takes a given share of its own duration
+"""Injected slow-down: every step of this rank takes a given share of its duration
 longer.
 
 CPU engines: the host waits after each part of a step, for the share of what that part

@@ -33,7 +33,7 @@ class ProbeExtension:
         return answers.leave_answer(memory.read_memory(self), directory)
 
     def k3perf_reset_peaks(self) -> dict[str, Any]:
-        """Start the peak readings (allocator, resident memory) anew; says which could
+        """Start the peak readings (allocator, resident memory) again; says which could
         be reset.
         """
         return memory.reset_peaks(self)
@@ -60,7 +60,7 @@ class ProbeExtension:
         )
 
     def k3perf_slow_down(self, percent: float | str) -> dict[str, Any]:
-        """Injected fault: every step takes ``percent`` of its own duration longer from
+        """Injected fault: every step takes ``percent`` of its duration longer from
         now on; 0 ends it.
         """
         return slowing.slow_down(self, float(percent))

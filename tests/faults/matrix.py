@@ -224,7 +224,7 @@ _START = (
         Kind.START,
         "import",
         "a stranger listens on every reserved port",
-        "no port was to be had",
+        "no free port after",
     ),
 )
 

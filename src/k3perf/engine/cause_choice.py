@@ -29,15 +29,7 @@ _AT_THE_END_LINES: Final = 5
 _WORKER_DEPTH: Final = 3
 _ENDED_BY_OTHERS: Final = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, 0)
 _ABORT_SIGNALS: Final = tuple(
-    -number
-    for number in (
-        signal.SIGABRT,
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-        signal.SIGTRAP,
-    )
+    -getattr(signal, f"SIG{name}") for name in ("ABRT", "SEGV", "BUS", "ILL", "FPE", "TRAP")
 )
 
 
@@ -198,9 +190,8 @@ class _Choice:
                 break
             if record.level or not record.text.strip() or record.text[0].isspace():
                 continue
-            if any(
-                log_patterns.matches(section, record.text)
-                for section in ("noise", "boundaries", "second_hand", "deaths")
+            if log_patterns.matches_one(
+                record.text, "noise", "boundaries", "second_hand", "deaths"
             ):
                 continue
             if log_patterns.matches("complaints", record.text):

@@ -18,11 +18,6 @@ from k3perf.units import GIB, format_bytes
 # firmware keeps some of what the data sheet says
 _TOTAL_MEMORY_SLACK_RATIO: Final = 0.95
 _POWER_LIMIT_SLACK_RATIO: Final = 0.02
-_LOOK_AT_KERNEL_LOG: Final = "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors"
-_ASK_FOR_RIGHTS: Final = (
-    "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with the rights to"
-    " read the device"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +58,9 @@ def _silent(index: int, unread: Unread) -> Finding:
             Level.FAIL,
             f"refused by NVML: {unread.words}",
             "an answer",
-            f"{_ASK_FOR_RIGHTS}.",
+            unread.next_step,
         )
-    text = f"{_LOOK_AT_KERNEL_LOG}. To measure on the others, leave it out of CUDA_VISIBLE_DEVICES."
+    text = f"{unread.next_step} To measure on the others, leave it out of CUDA_VISIBLE_DEVICES."
     return Finding(
         f"device {index}", Level.FAIL, f"does not answer NVML: {unread.words}", "an answer", text
     )
@@ -85,7 +80,7 @@ def _device(needs: Needs, state: DeviceState) -> list[Finding]:
                 Level.FAIL,
                 reading,
                 "a reading",
-                f"{_ASK_FOR_RIGHTS}.",
+                memory.next_step,
             )
         ]
     findings = [_class(needs.hardware, state), _driver(needs.hardware, state), _health(state)]
@@ -142,7 +137,7 @@ def _health(state: DeviceState) -> Finding:
             Level.FAIL,
             f"uncorrected ECC errors unknown ({unread.words})",
             "a reading",
-            f"{_step(unread)}.",
+            unread.next_step,
         )
     sick = bool(state.uncorrected_ecc_count) or bool(state.needs_reset)
     reading = (
@@ -164,7 +159,7 @@ def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
     reading = "unknown" if seen_w is None else f"{seen_w:g} W"
     text = (
         f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target"
-        " of their own."
+        " of their kind."
     )
     return judged(f"device {state.index} power limit", right, reading, f"{wanted_w:g} W", text)
 
@@ -192,7 +187,7 @@ def _processes(needs: Needs, state: DeviceState) -> Iterable[Finding]:
             )
         else:
             yield Finding(
-                name, Level.FAIL, f"unknown ({unread.words})", "a reading", f"{_step(unread)}."
+                name, Level.FAIL, f"unknown ({unread.words})", "a reading", unread.next_step
             )
         return
     count, strangers = _strangers(needs, state.holders or ())
@@ -215,10 +210,6 @@ def _strangers(
         others = tuple(holder for holder in others if holder not in hidden)
         return len(others), others
     return len(others) - ours_count, others
-
-
-def _step(unread: Unread) -> str:
-    return _ASK_FOR_RIGHTS if unread.cause is Cause.REFUSED else _LOOK_AT_KERNEL_LOG
 
 
 def _size_text(state: DeviceState) -> str:

@@ -1,5 +1,5 @@
 """One engine over several hosts' processes, supervised as one: the death of any rank
-ends all, logs are told apart by rank.
+ends all, log lines carry their rank.
 
 Rank 0 is the head and serves; it is an ``Engine`` like any other. The other ranks are
 followers: trees without a port, which vLLM calls headless. vLLM's head does not notice
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,7 +32,8 @@ from k3perf.engine.process_tree import (
     ENGINE_ID_VARIABLE,
     ProcessTree,
     become_subreaper,
-    process_identity,
+    new_engine_id,
+    start_root,
 )
 from k3perf.engine.running import DeviceUsedBytes, Engine, StopReport
 from k3perf.engine.supervisor import start_engine
@@ -62,7 +61,7 @@ class Follower:
         self.rank = rank
         self._stop_s = launch.deadlines.stop_s
         self._watch: DeathWatch | None = None
-        engine_id = f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
+        engine_id = new_engine_id()
         config_file = work_directory / "engine.yaml"
         config_file.write_text(launch.config_file_text)
         self._guardian = Guardian(engine_id)
@@ -75,15 +74,8 @@ class Follower:
         started_ns = time.monotonic_ns()
         log_path = work_directory / "engine.log"
         try:
-            with log_path.open("wb") as log_file:
-                self._process = subprocess.Popen(
-                    launch.rendered_argv(config_file=str(config_file), port=0),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log_file,
-                    stderr=subprocess.STDOUT,
-                    env={key: value for key, value in environment.items() if value is not None},
-                    start_new_session=True,
-                )
+            argv = launch.rendered_argv(config_file=str(config_file), port=0)
+            self._process = start_root(argv, environment, log_path)
         except OSError as error:
             self._guardian.release()
             raise EngineError(

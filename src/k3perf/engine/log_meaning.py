@@ -1,7 +1,7 @@
 """What the statements of a log mean: a process's own words, a death, a quotation, a
 lost peer, a second-hand report, or nothing.
 
-Left out are what a process survived, what a client's request did, and what is only
+It omits what a process survived, what a client's request did, and what is only
 reported.
 """
 
@@ -207,9 +207,7 @@ class Meanings:
         if log_patterns.matches("ended", head):
             return Meaning.ENDED
         if statement.kind is Kind.ERROR:
-            accompanies = log_patterns.matches("accompany", head) or log_patterns.matches(
-                "fatal_headers", head
-            )
+            accompanies = log_patterns.matches_one(head, "accompany", "fatal_headers")
             return None if accompanies else Meaning.ERROR
         lost_peer = statement.kind is not Kind.REFUSAL and log_patterns.matches("lost_peers", text)
         return Meaning.LOST_PEER if lost_peer else Meaning.OWN

@@ -152,7 +152,7 @@ class LogReader:
 
     @property
     def last_progress_ns(self) -> int:
-        """When the log last showed something new, heartbeats left out (or the start,
+        """When the log last showed something new, without heartbeats (or the start,
         before it ever did).
         """
         return self._last_progress_ns
@@ -170,17 +170,13 @@ class LogReader:
 
     def stage_timings(self, ready_ns: int) -> tuple[StageTiming, ...]:
         """How long each seen stage took, up to ``ready_ns``. A stage the log never
-        showed is left out, not 0.
+        showed is missing, not 0.
         """
         ends = [at_ns for _, at_ns in self._marks[1:]] + [ready_ns]
         return tuple(
             StageTiming(stage, ns_to_s(max(end_ns - at_ns, 0)))
             for (stage, at_ns), end_ns in zip(self._marks, ends, strict=True)
         )
-
-    def now_ns(self) -> int:
-        """The clock that the lines are stamped with."""
-        return self._clock_ns()
 
     def lines(self) -> tuple[str, ...]:
         """The last lines seen (at most 20,000)."""

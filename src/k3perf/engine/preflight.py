@@ -115,7 +115,7 @@ def wait_for_memory(
 
 
 def host_memory_holders() -> tuple[MemoryHolder, ...]:
-    """The processes with the most resident memory, this one left out."""
+    """The processes with the most resident memory, without this one."""
     found = []
     for process in psutil.process_iter(["pid", "memory_info", "cmdline", "name"]):
         info = process.info

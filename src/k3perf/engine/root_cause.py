@@ -10,7 +10,7 @@ from typing import Final
 _LIKELY: Final = {
     signal.SIGKILL: "often the kernel's out-of-memory killer",
     signal.SIGBUS: "often a full /dev/shm",
-    signal.SIGILL: "often a processor without the instructions that a library was built for",
+    signal.SIGILL: "often a CPU without the instructions that a library was built for",
 }
 
 

@@ -55,7 +55,7 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """No process, the port free, the device memory back as far as it can be
+        """No process, the port free, the device memory back where it can be
         read.
         """
         return not self.left_pids and self.port_free and self.device_memory_returned is not False
@@ -161,7 +161,7 @@ class Engine:
 
     def release_from_gate(self, on_stage: Callable[[str], None] | None) -> None:
         """Called once by the supervisor: from now on it starts like any other, its
-        clocks and the device's memory read anew.
+        clocks and the device's memory read again.
         """
         if self.gate is None:
             raise ValueError("this engine is not held")

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from k3perf.engine.compilers import is_compiler
-from k3perf.engine.process_tree import name_of, read_row
+from k3perf.engine.process_tree import is_compiler, name_of, read_row
 
 # Variable, folder below it, and the folder where the variable is not set (below the
 # home).

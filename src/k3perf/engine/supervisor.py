@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -29,7 +27,8 @@ from k3perf.engine.process_tree import (
     ENGINE_ID_VARIABLE,
     ProcessTree,
     become_subreaper,
-    process_identity,
+    new_engine_id,
+    start_root,
 )
 from k3perf.engine.running import DeviceUsedBytes, Engine
 from k3perf.engine.shared_memory import SharedMemoryRecord
@@ -130,7 +129,7 @@ def _environment(launch: EngineLaunch, engine_id: str, scratch: Path) -> dict[st
 
     SPT_NOENV keeps setproctitle from overwriting the environment block, where the mark
     is read. Inductor's cache stays where it would be without our temporary directory
-    (or beside vLLM's), else every start would compile anew.
+    (or next to vLLM's), else every start would compile again.
     """
     cache_root = (
         launch.environment.get("VLLM_CACHE_ROOT")
@@ -158,7 +157,7 @@ def _spawn(
     *,
     hold: bool = False,
 ) -> Engine:
-    engine_id = f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
+    engine_id = new_engine_id()
     suffix = "" if attempt == 1 else f".{attempt}"
     config_file = work_directory / "engine.yaml"
     log_path = work_directory / f"engine{suffix}.log"
@@ -177,15 +176,8 @@ def _spawn(
         guardian = Guardian(engine_id, paths=(scratch,))
         shared_memory.on_seen = guardian.add_files
         started_ns = time.monotonic_ns()
-        with log_path.open("wb") as log_file:
-            process = subprocess.Popen(
-                started_launch.rendered_argv(config_file=str(config_file), port=reservation.port),
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        argv = started_launch.rendered_argv(config_file=str(config_file), port=reservation.port)
+        process = start_root(argv, environment, log_path)
         guardian.add_session(process.pid)
     except BaseException as error:
         if guardian is not None:
@@ -306,7 +298,7 @@ def _answers_as_ours(engine: Engine) -> bool:
     listener = who_listens(launch.host, engine.port, engine.pids())
     if listener is Listener.STRANGER:
         raise _PortTaken(f"port {engine.port} is served by a process that is not ours")
-    if listener is Listener.NOBODY or not health.is_healthy(launch.host, engine.port):
+    if listener is Listener.NONE or not health.is_healthy(launch.host, engine.port):
         return False
     models = health.served_models(launch.host, engine.port)
     if models is None:

@@ -35,21 +35,11 @@ class SilentDevice:
         figure = f"{self.figure}: " if self.figure else ""
         return f"device {self.index} {how}: {figure}{self.unread.words}"
 
-    @property
-    def next_step(self) -> str:
-        """What to look at."""
-        if self.unread.cause is Cause.REFUSED:
-            return (
-                "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with"
-                " the rights to read the device."
-            )
-        return "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors."
-
 
 @dataclass(frozen=True, slots=True)
 class DetectedHardware:
     """What was found: name and total bytes of every device that answers (None: it does
-    not report its memory, ``memory_words`` says why), driver, and the processor's
+    not report its memory, ``memory_words`` says why), driver, and the CPU's
     features. ``silent``: devices that do not answer.
     """
 
@@ -109,7 +99,7 @@ def silent_device_notes() -> tuple[str, ...]:
     """
     found = detect_hardware()
     hidden = (found.problem,) if found.problem.startswith(VARIABLE) else ()
-    return (*hidden, *(f"{device.text}. {device.next_step}" for device in found.silent))
+    return (*hidden, *(f"{device.text}. {device.unread.next_step}" for device in found.silent))
 
 
 def read_hardware(nvml: Any = None) -> DetectedHardware:

@@ -2,7 +2,7 @@
 Parsers are pure; ``HostReader`` opens the files.
 
 Every part that cannot be read is None in the sample; nothing is guessed and nothing
-raises. Processes come and go between samples: those that are gone are left out, and
+raises. Processes come and go between samples: those that are gone are omitted, and
 differences are taken over processes that both samples saw.
 """
 
@@ -43,7 +43,6 @@ class HostSample:
     process_ticks: dict[int, int]
     resident_bytes: int | None
     swapped_bytes: int | None
-    process_count: int
 
 
 def parse_cpu_times(text: str) -> CpuTimes | None:
@@ -146,7 +145,6 @@ class HostReader:
             process_ticks=ticks,
             resident_bytes=_sum(resident),
             swapped_bytes=_sum(swapped),
-            process_count=len(engine_pids),
         )
 
     def proportional_bytes(self) -> int | None:

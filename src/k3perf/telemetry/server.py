@@ -265,7 +265,7 @@ class ServerProbe:
         text = self._request(method, path, body, hint=hint)
         answer = _parsed(text, f"{method} {path}")
         if not isinstance(answer, dict):
-            raise EngineError(f"{method} {path}: the answer is no JSON object: {text[:200]!r}")
+            raise EngineError(f"{method} {path}: the answer is not a JSON object: {text[:200]!r}")
         return answer
 
     def _request(
@@ -345,9 +345,9 @@ def _parsed(text: str, route: str) -> object:
     """
 
     def refuse(constant: str) -> float:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not valid JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except ValueError:
-        raise EngineError(f"{route}: the answer is no JSON: {text[:200]!r}") from None
+        raise EngineError(f"{route}: the answer is not valid JSON: {text[:200]!r}") from None

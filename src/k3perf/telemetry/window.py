@@ -66,7 +66,7 @@ def _command(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOwnership:
-    """Which processes on a device are the engine's. ``exists`` tells whether a process
+    """Which processes on a device are the engine's. ``exists``: whether a process
     id is visible here (containers hide others), ``command`` what it runs (empty when
     that cannot be read). ``ranks_count``: how many ranks of the run's engines compute
     on one device.

@@ -61,7 +61,7 @@ HOST = "127.0.0.1"
 def test_who_listens() -> None:
     reservation = PortReservation(HOST)
     try:
-        assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.NOBODY
+        assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.NONE
         for address in (HOST, "0.0.0.0"):  # noqa: S104 - both take the host's connections
             with listener(reservation.port, address):
                 assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.OWN
@@ -93,8 +93,8 @@ with socket.socket({family}) as server:
             Listener.STRANGER,
             Listener.STRANGER,
         ),  # both listen: who answers is the kernel's choice
-        ("socket.AF_INET", "127.0.0.2", Listener.NOBODY, Listener.OWN),
-        ("socket.AF_INET6", "::1", Listener.NOBODY, Listener.OWN),
+        ("socket.AF_INET", "127.0.0.2", Listener.NONE, Listener.OWN),
+        ("socket.AF_INET6", "::1", Listener.NONE, Listener.OWN),
         (
             "socket.AF_INET6",
             "::",
@@ -138,7 +138,7 @@ def test_a_connection_that_waits_for_its_end_is_nobodys_listener() -> None:
             accepted.close()  # first, so that its end waits
             assert client.recv(1) == b""
         assert who_listens(HOST, port, [os.getpid()]) is Listener.OWN
-    assert who_listens(HOST, port, [os.getpid()]) is Listener.NOBODY
+    assert who_listens(HOST, port, [os.getpid()]) is Listener.NONE
     assert not somebody_listens(HOST, port)
 
 
