@@ -62,9 +62,7 @@ def broken(relied_on: tuple[Relied, ...] = RELIED_ON) -> Iterator[str]:
 
 
 def clashes(workers: tuple[tuple[str, str], ...] = WORKERS) -> Iterator[str]:
-    """One sentence for every public name of the extension that a worker class has
-    too.
-    """
+    """One sentence for every name that the extension shares with a worker class."""
     names = [name for name in dir(ProbeExtension) if not name.startswith("__")]
     for module, owner in workers:
         worker = getattr(importlib.import_module(module), owner)

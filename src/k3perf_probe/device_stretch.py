@@ -53,7 +53,5 @@ class DeviceStretch:
         _mark[(1,)](self._clock, num_warps=1)
 
     def stretch(self) -> None:
-        """Hold the stream for the ratio of the device time since the last mark, then
-        mark again.
-        """
+        """Hold the stream for the ratio of the time since the mark, and mark again."""
         _stretch[(1,)](self._clock, self._ratio_parts, _RATIO_SCALE, num_warps=1)

@@ -39,9 +39,7 @@ def import_ahead(modules: tuple[str, ...] = IMPORTED_AHEAD) -> list[str]:
 
 
 def main() -> None:
-    """Import, reach the gate, wait; then become the server. Ends quietly when the
-    harness lets the gate go.
-    """
+    """Import, wait at the gate, become the server. Ends quietly if let go."""
     gate, module, *arguments = sys.argv[1:]
     missing = import_ahead()
     if missing:

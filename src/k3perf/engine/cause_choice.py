@@ -85,9 +85,7 @@ class _Choice:
         return self._before(death) or self._passed_on(death) or _of_death(death)
 
     def _before(self, death: Said) -> RootCause | None:
-        """The last words of the one that died, in no form that is known. One that is
-        killed has none.
-        """
+        """Last words in no known form of the one that died. A killed one has none."""
         if death.code == -signal.SIGKILL:
             return None
         logged = [
@@ -108,9 +106,7 @@ class _Choice:
         )
 
     def _passed_on(self, death: Said) -> RootCause | None:
-        """One that exits with a status has reported its child's failure before: the
-        child failed first.
-        """
+        """A report before an exit with a status: the child failed first."""
         reports = [
             said
             for said in self._meanings.of(Meaning.SECOND_HAND)
@@ -180,9 +176,7 @@ class _Choice:
         )
 
     def _last_words(self, end: int, reach: int) -> RootCause | None:
-        """Lines before ``end`` that no logger wrote and that complain: the first of the
-        last group of them.
-        """
+        """The first of the last group of unlogged complaints before ``end``."""
         found: Record | None = None
         for position in range(end - 1, max(end - 1 - reach, -1), -1):
             record = self._log[position]
@@ -270,9 +264,7 @@ def _victim_depth(death: Said) -> int:
 
 
 def _same(said: Said, death: Said) -> bool | None:
-    """Whether the one that spoke is the one that died. None where the names do not
-    say.
-    """
+    """Whether the one that spoke is the one that died. None where names are silent."""
     process, pid = said.statement.process, said.statement.record.pid
     if death.victim_pid is not None and pid is not None:
         return death.victim_pid == pid

@@ -127,9 +127,7 @@ def _driver(hardware: Hardware, state: DeviceState) -> Finding:
 
 
 def _health(state: DeviceState) -> Finding:
-    """Errors that cannot be seen although the device counts them would make every round
-    INVALID.
-    """
+    """Errors that the device counts and hides would make every round INVALID."""
     name, unread = f"device {state.index} health", state.unread.get("ecc")
     if unread is not None and unread.cause is not Cause.NOT_OFFERED:
         return Finding(
@@ -151,9 +149,7 @@ def _health(state: DeviceState) -> Finding:
 
 
 def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
-    """Under another limit the device has other clocks under load: its numbers are of
-    another class.
-    """
+    """Another limit means other clocks: the numbers are of another class."""
     seen_w = state.power_limit_w
     right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
     reading = "unknown" if seen_w is None else f"{seen_w:g} W"

@@ -18,9 +18,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was read, what was needed, and one sentence with the next step
-    when it is not OK.
-    """
+    """One check: what was read and needed, and the next step when it is not OK."""
 
     name: str
     level: Level

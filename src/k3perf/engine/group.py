@@ -214,9 +214,7 @@ class EngineGroup:
         self.head.thaw()
 
     def stop(self) -> StopReport:
-        """End every rank and prove it; the head first, since it tells its workers.
-        Never raises; idempotent.
-        """
+        """End every rank, the head first, and prove it. Never raises; idempotent."""
         with self._stop_lock:
             if self._report is None:
                 self._cause = self._cause or _first_death(self.head, self.followers)

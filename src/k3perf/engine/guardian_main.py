@@ -137,9 +137,7 @@ def _remove(path: str) -> None:
 
 
 def _harness_released(harness_pid: int, harness_ticks: int, named: dict[bytes, set[int]]) -> bool:
-    """Wait, and collect what it names; True when it said that all is ended, False when
-    it died.
-    """
+    """Collect what it names. True: all is ended. False: it died."""
     try:
         harness = os.pidfd_open(harness_pid)
     except OSError:

@@ -101,9 +101,7 @@ def run_python(
 
 @cache
 def installed_vllm(python: Path) -> InstalledVllm:
-    """Ask ``python`` once, without importing vLLM; takes about a tenth of a second.
-    Raises nothing.
-    """
+    """Ask ``python`` once, without importing vLLM (0.1 s). Raises nothing."""
     try:
         done = run_python(python, _ASK, timeout_s=_DEADLINE_S)
     except OSError as error:
@@ -161,9 +159,7 @@ def load_command(python: Path) -> str:
 
 
 def _probe_source(name: str) -> str:
-    """The source, not the module: the harness never imports what runs in the engine's
-    Python.
-    """
+    """The source: the harness never imports what runs in the engine's Python."""
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
         return "raise SystemExit('k3perf_probe is not installed next to k3perf')"

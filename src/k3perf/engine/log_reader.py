@@ -74,9 +74,7 @@ class LogReader:
         )  # what the log said when it had so many bytes
 
     def drain(self) -> int:
-        """Read what came since the last look; returns the number of new complete
-        lines.
-        """
+        """Read what came since the last look. Returns the number of new lines."""
         opened: list[str] = []
         count = 0
         with self._lock:
@@ -152,9 +150,7 @@ class LogReader:
 
     @property
     def last_progress_ns(self) -> int:
-        """When the log last showed something new, without heartbeats (or the start,
-        before it ever did).
-        """
+        """When the log last showed something new, without heartbeats."""
         return self._last_progress_ns
 
     @property
@@ -184,9 +180,7 @@ class LogReader:
             return tuple(line.text for line in self._lines)
 
     def tail(self, count: int = 10) -> tuple[str, ...]:
-        """The last ``count`` lines, an unfinished one included, each cut to 400
-        characters.
-        """
+        """The last ``count`` lines, also an unfinished one, cut to 400 characters."""
         with self._lock:
             last = [line.text for line in list(self._lines)[-count:]] + self._unfinished()
         return tuple(text[:400] for text in last[-count:])
@@ -212,9 +206,7 @@ class LogReader:
         return tuple(text for name, text in inside if not name or named[name] is text)
 
     def compile_cache_warm(self) -> bool | None:
-        """Whether the compiled graphs came from the cache; None when nothing is
-        compiled.
-        """
+        """Whether compiled graphs came from the cache. None without a compile."""
         return log_lines.compile_cache_warm(self.lines())
 
     def root_cause(self) -> str:

@@ -253,9 +253,7 @@ class _Reader:
         return _MARGIN.sub("", text) if grouped else text
 
     def _frames(self, first: int, grouped: bool) -> bool:
-        """Go to the exception's line. False, at the line after the frames, where there
-        is none.
-        """
+        """Go to the exception's line. False, behind the frames, where there is none."""
         after_frame = False
         while self._at < len(self._records) and self._at - first < _LONGEST_TRACEBACK:
             record = self._records[self._at]

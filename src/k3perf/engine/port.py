@@ -51,23 +51,11 @@ class PortReservation:
         self._socket.close()
 
 
-def port_is_free(host: str, port: int) -> bool:
-    """No process listens on the port: a server could be bound to it and listen now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def somebody_listens(host: str, port: int) -> bool:
+def port_is_taken(host: str, port: int) -> bool:
     """Whether the kernel would refuse the port because of a listener. Microseconds,
     where a look into the socket tables takes milliseconds.
 
-    Of any address that takes the host's connections; who it is, ``who_listens`` tells.
+    Of any address that takes the host's connections. ``who_listens`` identifies it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -41,9 +41,7 @@ def _read_governors() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's own readings as functions, so that a test can put another machine
-    here.
-    """
+    """The machine's own readings as functions: tests put another machine here."""
 
     available_memory_bytes: Callable[[], int] = field(
         default=lambda: int(psutil.virtual_memory().available)
@@ -168,9 +166,7 @@ def _directories(needs: Needs, machine: Machine) -> list[Finding]:
 
 
 def _can_write(directory: Path) -> bool:
-    """By trying: root passes every permission check, and a read-only mount shows only
-    here.
-    """
+    """By trying: root passes every check, and only this shows a read-only mount."""
     probe = directory / f".k3perf-probe-{os.getpid()}"
     try:
         probe.touch()

@@ -142,17 +142,13 @@ def process_list() -> dict[int, ProcessRow]:
 
 
 def process_identity(pid: int) -> str | None:
-    """``pid-start_ticks``: a name for a process that no later process can have; None
-    when it is gone.
-    """
+    """``pid-start_ticks``, which no later process can have. None when gone."""
     row = read_row(pid)
     return None if row is None else f"{row.pid}-{row.start_ticks}"
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process for messages, shortened; empty when it cannot be
-    read.
-    """
+    """A process's command line for messages, shortened. Empty if unreadable."""
     try:
         raw = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -161,9 +157,7 @@ def command_of(pid: int) -> str:
 
 
 def name_of(pid: int) -> str:
-    """The process's name (the first 15 characters of its program's); empty when it
-    cannot be read.
-    """
+    """A process's name (at most 15 characters). Empty if unreadable."""
     try:
         return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
@@ -283,9 +277,7 @@ class ProcessTree:
                 self.compilers_seen.setdefault((pid, row.start_ticks), (time.monotonic_ns(), name))
 
     def pids(self) -> tuple[int, ...]:
-        """Pids of the processes that run (without ended ones), root first, then in
-        order of their start.
-        """
+        """Pids of the running processes, root first, then in order of their start."""
         running = [row for row in self.rows().values() if row.running]
         running.sort(key=lambda row: (row.pid != self.root_pid, row.start_ticks, row.pid))
         return tuple(row.pid for row in running)
@@ -300,9 +292,7 @@ class ProcessTree:
         return tuple(sent)
 
     def freeze(self) -> None:
-        """Stop every process (SIGSTOP), parents first, and again for those that were
-        forked meanwhile.
-        """
+        """SIGSTOP every process, parents first, and again for new children."""
         for _ in range(2):
             self.signal(signal.SIGSTOP)
 

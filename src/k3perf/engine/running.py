@@ -24,7 +24,7 @@ from k3perf.engine.guardian import Guardian
 from k3perf.engine.held_start import Gate
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
-from k3perf.engine.port import PortReservation, port_is_free
+from k3perf.engine.port import PortReservation, port_is_taken
 from k3perf.engine.process_tree import ProcessTree, command_of
 from k3perf.engine.root_cause import RootCause
 from k3perf.engine.shared_memory import SharedMemoryRecord
@@ -55,9 +55,7 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """No process, the port free, the device memory back where it can be
-        read.
-        """
+        """No process, the port free, the device memory back where it can be read."""
         return not self.left_pids and self.port_free and self.device_memory_returned is not False
 
     @property
@@ -144,9 +142,7 @@ class Engine:
 
     @property
     def imported_ahead(self) -> bool:
-        """It was held at a gate after its imports: its start-up time is no start-up
-        time of a service.
-        """
+        """It waited after its imports: its start-up time is not a service's."""
         return self.gate is not None
 
     def wait_at_gate(self) -> None:
@@ -173,9 +169,7 @@ class Engine:
         self.gate.open()
 
     def pids(self) -> tuple[int, ...]:
-        """Every running process of the tree, root first, reparented orphans
-        included.
-        """
+        """Every running process of the tree, root first, with reparented orphans."""
         return self.tree.pids()
 
     def mark_ready(self, ready_ns: int) -> None:
@@ -213,9 +207,7 @@ class Engine:
             self._start_watch.close()
 
     def wait(self, duration_s: float) -> None:
-        """Let time pass while the engine starts, with an eye on the shared memory that
-        it makes.
-        """
+        """Let time pass during the start, with an eye on new shared memory."""
         self.shared_memory.wait(duration_s, self.pids)
 
     def return_code(self) -> int | None:
@@ -236,9 +228,7 @@ class Engine:
         )
 
     def death_cause(self) -> str | None:
-        """How it died and the root cause; None while it lives or when it was stopped on
-        purpose.
-        """
+        """How it died and why. None while it lives or when it was stopped."""
         how = self._how_it_died()
         return None if how is None else f"{how}; root cause: {self.failure().text}"
 
@@ -260,9 +250,7 @@ class Engine:
         )
 
     def freeze(self) -> None:
-        """Stop every process of the tree where it is (SIGSTOP), so that it takes no
-        CPU time.
-        """
+        """Stop every process of the tree (SIGSTOP), so that it takes no CPU time."""
         self.tree.freeze()
 
     def thaw(self) -> None:
@@ -301,7 +289,7 @@ class Engine:
         self.reservation.release()
         if self.gate is not None:
             self.gate.close()
-        port_free = port_is_free(self.launch.host, self.reservation.port)
+        port_free = not port_is_taken(self.launch.host, self.reservation.port)
         device = self._device_memory_returned()
         shutil.rmtree(self.scratch, ignore_errors=True)
         if not left:

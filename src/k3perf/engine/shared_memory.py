@@ -123,9 +123,7 @@ class SharedMemoryRecord:
 
 
 def _watch_directory() -> int | None:
-    """An inotify descriptor that becomes readable when a file appears; None where it
-    is unavailable.
-    """
+    """An inotify descriptor, readable when a file appears. None: unavailable."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = int(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:

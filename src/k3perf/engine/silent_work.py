@@ -73,9 +73,7 @@ class SilentWork:
         self._files: dict[Path, tuple[int, int]] = {}
 
     def seen(self) -> str:
-        """What got on since the last call, in words. Empty when nothing did, and at the
-        first call.
-        """
+        """What got on since the last call, in words. Empty at the first call."""
         return self._compiler_worked() or self._folder_grew()
 
     def _compiler_worked(self) -> str:
@@ -95,9 +93,7 @@ class SilentWork:
         return ""
 
     def _folder_grew(self) -> str:
-        """A folder with more or larger new files than at the last look. What cannot be
-        read is not progress.
-        """
+        """A folder with more or larger new files than at the last look."""
         grown = ""
         for folder in self._folders:
             now = _new_files(folder, self._since_ns)
@@ -120,9 +116,7 @@ def _compiles(pid: int) -> bool:
 
 
 def _compilers(pids: Iterable[int]) -> Iterator[tuple[int, float]]:
-    """Pids of compilers with the CPU seconds that they and their ended children
-    have used.
-    """
+    """Pids of compilers with CPU seconds, those of ended children included."""
     for pid in pids:
         with suppress(OSError, ValueError):
             if _compiles(pid):

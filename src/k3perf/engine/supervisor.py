@@ -22,7 +22,7 @@ from k3perf.engine.held_start import Gate, held
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import Listener, PortReservation, somebody_listens, who_listens
+from k3perf.engine.port import Listener, PortReservation, port_is_taken, who_listens
 from k3perf.engine.process_tree import (
     ENGINE_ID_VARIABLE,
     ProcessTree,
@@ -289,11 +289,9 @@ def _raise_if_ended(engine: Engine) -> None:
 
 
 def _answers_as_ours(engine: Engine) -> bool:
-    """Healthy, the only listener on its port a process of ours, and serving the model
-    that was asked for.
-    """
+    """Healthy, the port's only listener ours, and serving the right model."""
     launch = engine.launch
-    if not somebody_listens(launch.host, engine.port):
+    if not port_is_taken(launch.host, engine.port):
         return False
     listener = who_listens(launch.host, engine.port, engine.pids())
     if listener is Listener.STRANGER:

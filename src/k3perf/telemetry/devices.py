@@ -18,9 +18,7 @@ from k3perf.nvml import Cause, Nvml, NvmlError, Unread, Value, offered
 
 
 class DevicesLost(Exception):
-    """NVML cannot be loaded, or a device stopped answering; the message is NVML's
-    own.
-    """
+    """NVML cannot be loaded, or a device stopped answering, in NVML's words."""
 
 
 @dataclass(frozen=True, slots=True)

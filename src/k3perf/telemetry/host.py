@@ -58,9 +58,7 @@ def parse_cpu_times(text: str) -> CpuTimes | None:
 
 
 def parse_pressure(text: str) -> int | None:
-    """Total of the ``some`` line of a ``/proc/pressure`` file, microseconds; None when
-    it has none.
-    """
+    """``some`` total of a ``/proc/pressure`` file, microseconds. None without."""
     for line in text.splitlines():
         if line.startswith("some "):
             for field in line.split():
@@ -80,9 +78,7 @@ def parse_process_ticks(text: str) -> int | None:
 
 
 def parse_status_bytes(text: str, field: str) -> int | None:
-    """One ``kB`` line of ``/proc/PID/status`` or ``smaps_rollup`` in bytes; None when
-    it is not there.
-    """
+    """One ``kB`` line of ``status`` or ``smaps_rollup`` in bytes. None without."""
     for line in text.splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

@@ -81,9 +81,7 @@ class DeviceOwnership:
 def around(
     samples: Iterable[HostSample | DeviceSample], start_ns: int, end_ns: int
 ) -> tuple[int, int]:
-    """First and one-past-last index of the samples in the window, widened by the
-    nearest one on each side.
-    """
+    """First and one-past-last index of the samples in and next to the window."""
     times = [sample.at_ns for sample in samples]
     first = max((index for index, at_ns in enumerate(times) if at_ns <= start_ns), default=0)
     last = min(
@@ -245,9 +243,7 @@ def _pressure_ratio(
 
 
 def _clock_jump_ms(samples: Sequence[HostSample]) -> float:
-    """Largest disagreement of wall clock and monotonic clock between neighbouring
-    samples.
-    """
+    """Largest disagreement of wall and monotonic clock between two samples."""
     return ns_to_ms(
         max(abs((b.wall_ns - a.wall_ns) - (b.at_ns - a.at_ns)) for a, b in pairwise(samples))
     )
@@ -281,9 +277,7 @@ class _Strangers:
         return len(self.visible) + max(0, len(self.hidden) - self.ours_count)
 
     def text(self, ownership: DeviceOwnership) -> str:
-        """Pid, command and bytes of each, with a colon in front. Empty without a
-        stranger.
-        """
+        """Pid, command and bytes of each, behind a colon. Empty without a stranger."""
         if not self.count:
             return ""
         shown = (

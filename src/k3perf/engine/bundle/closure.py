@@ -85,9 +85,7 @@ def missing_packages(
 def _requirements(
     wheel: Wheel, extras: set[str], host: HostInventory, done: dict[str, set[str]]
 ) -> list[Requirement]:
-    """The wheel's requirements that apply on the host, for the extras that were not
-    followed before.
-    """
+    """The wheel's requirements on the host, for extras not followed before."""
     seen = done.get(wheel.name)
     fresh = set(extras) - (seen or set())
     done[wheel.name] = (seen or set()) | set(extras)
