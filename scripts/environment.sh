@@ -19,16 +19,19 @@ print_usage() { sed -n '2,/^[^#]/s/^#\( \|$\)//p' "$1"; }
 
 # ---- what the machine lacks ----
 
-# find_python: prints a Python of at least 3.11. K3PERF_PYTHON alone if given, else the first on PATH that the locks are made for. Of an
-# active virtual environment it is the one that it was made with: the environment may be the very one that is about to be removed.
+# find_python: print a Python of at least 3.11: K3PERF_PYTHON alone if given, else the first on PATH. For a virtual environment it is the
+# Python that made it. One inside .venv or .venv-engine does not count: setting up that environment would remove it.
 find_python() {
-    local candidate candidates=(python3.11 python3.12 python3.13 python3)
+    local candidate found candidates=(python3.11 python3.12 python3.13 python3)
     [ -z "${K3PERF_PYTHON:-}" ] || candidates=("$K3PERF_PYTHON")
     for candidate in "${candidates[@]}"; do
-        if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            "$candidate" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)'
+        while read -r found; do
+            found=$("$found" -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(getattr(sys, "_base_executable", "") or sys.executable)' \
+                2>/dev/null </dev/null) || continue
+            case $found in "$k3perf_root/.venv"/* | "$k3perf_root/.venv-engine"/*) continue ;; esac
+            printf '%s\n' "$found"
             return 0
-        fi
+        done < <(type -aP "$candidate")
     done
     return 1
 }
@@ -158,12 +161,47 @@ is_stale() {
 
 lock_digest() { cat "$@" | sha256sum | cut -d' ' -f1; }
 
-# fill_environment DIRECTORY INSTALL LOCK...
+# provide_environment DIRECTORY MESSAGE INSTALL LOCK...: fill DIRECTORY if it is stale. Afterwards this process, and the program that takes
+# its place, holds a shared lock on DIRECTORY, so that no other run fills it meanwhile. The kernel drops the lock at the end.
+provide_environment() {
+    local directory=$1 message=$2 locks=("${@:4}") lock users
+    mkdir -p "$directory" || fail "cannot make the directory $directory"
+    exec {lock}<"$directory"
+    while is_stale "$directory" "${locks[@]}"; do
+        if can_lock -n -x "$lock"; then
+            is_stale "$directory" "${locks[@]}" || break # another run has filled it since the look above
+            users=$(environment_users "$directory")
+            [ -z "$users" ] || fail "$directory is out of date, and processes use it (pid $users). End them, then run the command again"
+            say "$message"
+            fill_environment "$directory" "${@:3}"
+            break
+        elif can_lock -n -s "$lock"; then
+            is_stale "$directory" "${locks[@]}" || break
+            fail "$directory is out of date, and another run uses it. Wait for its end, then run the command again"
+        fi
+        say "another run sets up $directory; waiting for it"
+        can_lock -s "$lock"
+    done
+    can_lock -s "$lock"
+}
+
+# can_lock OPTION... DESCRIPTOR: false when another process holds the lock. A file system without locks refuses none.
+can_lock() {
+    local status=0
+    flock -E 75 "$@" || status=$?
+    [ "$status" != 75 ]
+}
+
+# environment_users DIRECTORY: pids of processes that run code of DIRECTORY, also those that no script started.
+environment_users() {
+    { grep -lsF "$(cd "$1" && pwd -P)/lib/" /proc/[0-9]*/maps || true; } | cut -d / -f 3 | paste -sd ' '
+}
+
+# fill_environment DIRECTORY INSTALL LOCK...: it empties DIRECTORY and keeps its inode, which the lock is on.
 fill_environment() {
     local directory=$1 python
     python=$(find_python) || fail "no Python 3.11 or newer found"
-    rm -rf "$directory"
-    "$python" -m venv "$directory" || fail "cannot make a virtual environment in $directory"
+    "$python" -m venv --clear "$directory" || fail "cannot make a virtual environment in $directory"
     "$2" || fail "installing into $directory failed; the messages above say why. Run the command again once that is mended"
     lock_digest "${@:3}" >"$directory/.k3perf-lock"
 }
@@ -207,20 +245,21 @@ engine_is_stale() {
 }
 
 harness_environment() {
-    harness_is_stale || return 0
-    say "setting up the harness's environment (.venv)"
-    fill_environment "$k3perf_root/.venv" install_harness "$k3perf_root/requirements/harness.txt" "$k3perf_root/pyproject.toml"
+    provide_environment "$k3perf_root/.venv" "setting up the harness's environment (.venv)" install_harness \
+        "$k3perf_root/requirements/harness.txt" "$k3perf_root/pyproject.toml"
 }
 
 # The CPU engine's environment, unless another engine Python is named. On a GPU host that is what one wants (README.md, "Using it").
 engine_environment() {
-    engine_is_stale || return 0
-    if command -v nvidia-smi >/dev/null; then
+    [ -z "${K3PERF_ENGINE_PYTHON:-}" ] || return 0
+    local was_stale=false
+    if engine_is_stale; then was_stale=true; fi
+    if $was_stale && command -v nvidia-smi >/dev/null; then
         say "a GPU is here: K3PERF_ENGINE_PYTHON=/path/to/vllm/bin/python measures with that engine; without it the CPU engine is set up"
     fi
-    say "setting up the CPU engine's environment (.venv-engine, 3.5 GB, one to five minutes)"
-    fill_environment "$k3perf_root/.venv-engine" install_engine_cpu "$k3perf_root/requirements/engine-cpu.txt"
-    load_native_module
+    provide_environment "$k3perf_root/.venv-engine" "setting up the CPU engine's environment (.venv-engine, 3.5 GB, one to five minutes)" \
+        install_engine_cpu "$k3perf_root/requirements/engine-cpu.txt"
+    if $was_stale; then load_native_module; fi
 }
 
 # set_up NEED...: the harness's environment, with engine also the CPU engine's.
@@ -230,5 +269,5 @@ set_up() {
     # shellcheck disable=SC2086 # needs are words
     require_machine $needs
     harness_environment
-    case "$needs" in *" engine "*) engine_environment ;; esac
+    case " $* " in *" engine "*) engine_environment ;; esac
 }

@@ -59,6 +59,16 @@ class Unread:
     words: str
     gone: bool = False
 
+    @property
+    def next_step(self) -> str:
+        """What to look at."""
+        if self.cause is Cause.REFUSED:
+            return (
+                "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with"
+                " the rights to read the device."
+            )
+        return "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors."
+
 
 class NvmlError(Exception):
     """A call failed and its caller has no use for a missing figure."""

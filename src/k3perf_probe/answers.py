@@ -42,7 +42,7 @@ def leave_answer(answer: dict[str, Any], directory: str) -> dict[str, Any]:
 
     A rank that cannot write (it is on another host, or the call is over and its
     directory gone) says so in the engine's log and answers all the same. The directory
-    is never made here: on another host nobody would read or remove it.
+    is never made here: on another host no one would read or remove it.
     """
     if not directory:
         return answer

@@ -2,7 +2,7 @@
 load. Reads only.
 
 With ``auto`` the server's configuration keeps saying "auto"; what was chosen shows on
-the loaded layers alone. A name that cannot be read is left out, so a release that moves
+the loaded layers alone. A name that cannot be read is omitted, so a release that moves
 it shows as a key that is gone, never as an empty choice.
 """
 
@@ -23,9 +23,7 @@ _NAMED_ATTRIBUTES = (
 
 
 def read_backends(worker: Any) -> dict[str, str]:
-    """Chosen backends by kind, several of one kind joined in order of name. Never
-    raises.
-    """
+    """Chosen backends by kind, several joined in order of name. Never raises."""
     found: dict[str, set[str]] = {}
     for kind, name in _safely(_choices(worker)):
         found.setdefault(kind, set()).add(name)
@@ -64,9 +62,7 @@ def _of_module(module: Any) -> Iterator[tuple[str, str]]:
 
 
 def _method_name(method: Any) -> str:
-    """The quantisation method with the kernels it chose: attributes that end in
-    ``_backend``.
-    """
+    """The quantisation method and its kernels (attributes in ``_backend``)."""
     chosen = [
         f"{name}={getattr(value, 'name', value)}"
         for name, value in sorted(vars(method).items())

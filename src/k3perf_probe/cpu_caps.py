@@ -1,6 +1,6 @@
 """Keeps vLLM from AMX where oneDNN is capped below it.
 
-vLLM asks the processor alone whether it has AMX tiles. The kernel lets a process use
+vLLM asks the CPU alone whether it has AMX tiles. The kernel lets a process use
 them only once it has asked for them, and oneDNN is what asks. Capped below AMX
 (``ONEDNN_MAX_CPU_ISA``) it never does, and vLLM's first AMX kernel ends the worker with
 SIGILL.

@@ -3,7 +3,7 @@ duration. Imported in a GPU worker only.
 
 Two one-thread Triton kernels read the device's nanosecond clock: one marks the
 beginning of a step, the other spins until the time since the mark has grown by the
-ratio, and marks anew. Stream order makes the time between them the device's time for
+ratio, and marks again. Stream order makes the time between them the device's time for
 the work launched in between; the host neither waits nor reads anything back.
 """
 
@@ -53,7 +53,5 @@ class DeviceStretch:
         _mark[(1,)](self._clock, num_warps=1)
 
     def stretch(self) -> None:
-        """Hold the stream for the ratio of the device time since the last mark, then
-        mark anew.
-        """
+        """Hold the stream for the ratio of the time since the mark, and mark again."""
         _stretch[(1,)](self._clock, self._ratio_parts, _RATIO_SCALE, num_warps=1)

@@ -3,7 +3,7 @@ the gate, then run MODULE as if it had been started.
 
 Importing vLLM takes a third of a warm start. It can be done while another engine
 starts, and needs neither the device nor the config. GATE is a named pipe that the
-harness holds open: a byte opens the gate, its end means that nobody wants this engine
+harness holds open: a byte opens the gate, its end means that no one needs this engine
 any more. Nothing is written to the device, and no CUDA context is made, before the gate
 opens.
 """
@@ -39,9 +39,7 @@ def import_ahead(modules: tuple[str, ...] = IMPORTED_AHEAD) -> list[str]:
 
 
 def main() -> None:
-    """Import, reach the gate, wait; then become the server. Ends quietly when the
-    harness lets the gate go.
-    """
+    """Import, wait at the gate, become the server. Ends quietly if let go."""
     gate, module, *arguments = sys.argv[1:]
     missing = import_ahead()
     if missing:

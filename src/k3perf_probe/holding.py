@@ -22,7 +22,7 @@ def hold_bytes(
     Nothing changes on a rank other than ``only_rank``, where that is given.
 
     ``weights``: a buffer registered on the served model, on its device; ``device``: a
-    tensor nobody registers; ``host``: touched pages.
+    tensor that is not registered; ``host``: touched pages.
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is unknown; use one of {', '.join(KINDS)}")

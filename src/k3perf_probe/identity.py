@@ -74,9 +74,7 @@ def _device_names(torch: Any) -> list[str]:
 
 
 def _distribution() -> str | None:
-    """``Debian GNU/Linux 12 (bookworm)``, or None where the system does not name
-    itself.
-    """
+    """``Debian GNU/Linux 12 (bookworm)``, or None where it has no name."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:

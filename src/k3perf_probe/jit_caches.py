@@ -108,7 +108,7 @@ def _candidates(worker: Any) -> Iterator[str]:
 
 def _said_by_the_libraries(worker: Any) -> Iterator[str]:
     """Where a loaded library itself says that it keeps its kernels; one that is not
-    loaded or says nothing is left out.
+    loaded or says nothing is omitted.
     """
     for module, names in (
         ("triton.knobs", ("cache.dir",)),

@@ -14,19 +14,6 @@ from typing import Any
 
 from k3perf_probe.answers import rank_of
 
-MEMORY_FIELDS = (
-    "weights_bytes",
-    "kv_cache_bytes",
-    "peak_activation_bytes",
-    "graph_pool_estimate_bytes",
-    "graph_pool_bytes",
-    "non_torch_bytes",
-    "peak_allocated_bytes",
-    "resident_bytes",
-    "peak_resident_bytes",
-    "device_used_bytes",
-)
-
 
 class NotOffered(Exception):
     """This release, platform or start mode does not offer the part."""
@@ -36,23 +23,11 @@ def read_memory(worker: Any) -> dict[str, Any]:
     """All of ``MEMORY_FIELDS`` of one rank, its ``rank``, and ``absent``: names of the
     parts not offered, ``why`` with the reasons.
     """
-    readers: dict[str, Callable[[Any], int]] = {
-        "weights_bytes": weights_bytes,
-        "kv_cache_bytes": kv_cache_bytes,
-        "peak_activation_bytes": _peak_activation_bytes,
-        "graph_pool_estimate_bytes": _graph_pool_estimate_bytes,
-        "graph_pool_bytes": _graph_pool_bytes,
-        "non_torch_bytes": _non_torch_bytes,
-        "peak_allocated_bytes": _peak_allocated_bytes,
-        "resident_bytes": lambda _: _process_status_bytes("VmRSS"),
-        "peak_resident_bytes": lambda _: _process_status_bytes("VmHWM"),
-        "device_used_bytes": _device_used_bytes,
-    }
     reading: dict[str, Any] = {"rank": rank_of(worker)}
     why: dict[str, str] = {}
-    for name in MEMORY_FIELDS:
+    for name, read in _READERS.items():
         try:
-            reading[name] = int(readers[name](worker))
+            reading[name] = int(read(worker))
         except Exception as problem:
             # any surprise inside an unknown release is "not offered", with its reason,
             # for this part alone
@@ -94,9 +69,7 @@ def kv_cache_bytes(worker: Any) -> int:
 
 
 def storage_bytes(tensors: Iterable[Any]) -> int:
-    """Bytes of the distinct storages behind the tensors. A view or a tied weight adds
-    nothing.
-    """
+    """Bytes of the distinct storages. A view or a tied weight adds nothing."""
     sizes: dict[tuple[str, int], int] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -279,3 +252,18 @@ def _process_status_bytes(field: str) -> int:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise NotOffered(f"/proc/self/status has no {field}")
+
+
+_READERS: dict[str, Callable[[Any], int]] = {
+    "weights_bytes": weights_bytes,
+    "kv_cache_bytes": kv_cache_bytes,
+    "peak_activation_bytes": _peak_activation_bytes,
+    "graph_pool_estimate_bytes": _graph_pool_estimate_bytes,
+    "graph_pool_bytes": _graph_pool_bytes,
+    "non_torch_bytes": _non_torch_bytes,
+    "peak_allocated_bytes": _peak_allocated_bytes,
+    "resident_bytes": lambda _: _process_status_bytes("VmRSS"),
+    "peak_resident_bytes": lambda _: _process_status_bytes("VmHWM"),
+    "device_used_bytes": _device_used_bytes,
+}
+MEMORY_FIELDS = tuple(_READERS)

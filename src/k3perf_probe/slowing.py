@@ -1,4 +1,4 @@
-"""Injected slow-down: every step of this rank takes a given share of its own duration
+"""Injected slow-down: every step of this rank takes a given share of its duration
 longer.
 
 CPU engines: the host waits after each part of a step, for the share of what that part
@@ -70,9 +70,7 @@ class NoDeviceStretch:
 
 
 def slow_down(worker: Any, percent: float) -> dict[str, Any]:
-    """Set the slow-down of this rank to ``percent`` (0 ends it) and say how it is
-    done.
-    """
+    """Slow this rank down by ``percent`` (0 ends it) and say how it is done."""
     if not 0 <= percent <= 1000:
         raise ValueError(f"percent is {percent}; it must lie between 0 and 1000")
     _restore(worker)

@@ -33,9 +33,7 @@ class ProbeExtension:
         return answers.leave_answer(memory.read_memory(self), directory)
 
     def k3perf_reset_peaks(self) -> dict[str, Any]:
-        """Start the peak readings (allocator, resident memory) anew; says which could
-        be reset.
-        """
+        """Restart the peaks (allocator, resident memory); says which."""
         return memory.reset_peaks(self)
 
     def k3perf_identity(self, directory: str = "") -> dict[str, Any]:
@@ -60,9 +58,7 @@ class ProbeExtension:
         )
 
     def k3perf_slow_down(self, percent: float | str) -> dict[str, Any]:
-        """Injected fault: every step takes ``percent`` of its own duration longer from
-        now on; 0 ends it.
-        """
+        """Injected fault: every step takes ``percent`` longer; 0 ends it."""
         return slowing.slow_down(self, float(percent))
 
     def k3perf_hold_bytes(

@@ -7,12 +7,18 @@ uname) are stand-ins on the PATH.
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +48,8 @@ TOOLS = (
     "uname",
     "id",
     "df",
+    "flock",
+    "mkdir",
 )
 
 
@@ -188,6 +196,80 @@ def test_the_python_found_is_none_of_the_active_environment(active_tree: Path) -
     found = Path(bash(active_tree, "find_python").stdout.strip())
     assert found.is_file()
     assert active_tree not in found.parents
+
+
+def test_a_python_that_lies_in_the_environment_itself_is_passed_over(active_tree: Path) -> None:
+    (active_tree / ".venv" / "pyvenv.cfg").unlink()  # it is its own base now
+    done = bash(active_tree, "find_python")
+    assert Path(done.stdout.strip()).is_file(), done.stderr
+    assert active_tree not in Path(done.stdout.strip()).parents
+    inside = str(active_tree / ".venv" / "bin" / "python")
+    assert bash(active_tree, "find_python", K3PERF_PYTHON=inside).returncode == 1
+
+
+@contextmanager
+def locked(directory: Path, how: int) -> Iterator[None]:
+    """Another run's lock on an environment."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def test_an_environment_that_a_run_uses_is_not_made_again(active_tree: Path) -> None:
+    environment = active_tree / ".venv"
+    with locked(environment, fcntl.LOCK_SH):
+        done = bash(active_tree, "harness_environment")
+    assert done.returncode == 10
+    assert f"{environment} is out of date, and another run uses it" in done.stderr
+    assert (environment / "old").exists()
+
+
+def test_a_process_that_no_script_started_is_found_by_what_it_has_mapped(active_tree: Path) -> None:
+    environment = active_tree / ".venv"
+    library = environment / "lib" / "native.so"
+    library.write_bytes(b"code")
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        done = bash(active_tree, "harness_environment")
+    assert done.returncode == 10
+    assert f"processes use it (pid {os.getpid()}). End them" in done.stderr
+    assert (environment / "old").exists()
+
+
+def test_a_run_waits_for_another_that_fills_the_environment(active_tree: Path) -> None:
+    environment = active_tree / ".venv"
+    digest = bash(
+        active_tree,
+        'lock_digest "$k3perf_root/requirements/harness.txt" "$k3perf_root/pyproject.toml"',
+    ).stdout
+    descriptor = os.open(environment, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def finish() -> None:
+        time.sleep(1)
+        (environment / ".k3perf-lock").write_text(digest)
+        os.close(descriptor)
+
+    other = threading.Thread(target=finish)
+    other.start()
+    done = bash(active_tree, "harness_environment")
+    other.join()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"k3perf: another run sets up {environment}; waiting for it\n"
+    assert (environment / "old").exists()
+
+
+def test_the_program_that_follows_keeps_the_environment(active_tree: Path) -> None:
+    environment = active_tree / ".venv"
+    check = f"flock -n -x {shlex.quote(str(environment))} true"
+    held = bash(
+        active_tree, f"harness_environment\nexec bash -c {shlex.quote(check + '; echo $?')}"
+    )
+    assert held.stdout == "1\n", held.stderr
+    with locked(environment, fcntl.LOCK_EX | fcntl.LOCK_NB):  # and gives it back with its end
+        pass
 
 
 def test_a_named_python_may_lie_in_a_path_with_spaces(tree: Path) -> None:

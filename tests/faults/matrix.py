@@ -224,7 +224,7 @@ _START = (
         Kind.START,
         "import",
         "another program listens on every reserved port",
-        "no port was to be had",
+        "no free port after",
     ),
 )
 
@@ -432,7 +432,7 @@ _MACHINE = (
     _machine(
         "no_such_processor",
         "the target pins to a CPU that does not exist",
-        r"Processors \(97,\)",
+        r"CPU 97 \(from the target's `pinning`\)",
     ),
     _machine("no_engine_python", "--k3-engine-python names no executable", "engine python: "),
 )

@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 from k3perf.config.models import Hardware
+from k3perf.engine.device_checks import Needs
 from k3perf.engine.devices import DeviceState, MemoryHolder, device_holders, nvml_reader
 from k3perf.engine.findings import Level
 from k3perf.engine.lock import device_lock, lock_path, read_holder
 from k3perf.engine.preflight import (
     Machine,
-    Needs,
     check,
     host_memory_holders,
     require,

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,13 +90,13 @@ def test_it_dies_while_it_streams(bench: Bench) -> None:
 def test_a_compile_in_service_is_seen_in_its_window_alone(bench: Bench) -> None:
     with start_engine(bench.launch("compile_in_service"), work_directory=bench.work) as engine:
         engine.log.drain()
-        quiet_end_ns = engine.log.now_ns()
+        quiet_end_ns = time.monotonic_ns()
         assert (
             engine.log.compiles_between(engine.ready_ns, quiet_end_ns) == ()
         )  # those of its start came before
         assert stream(engine, 4) == 4
         engine.log.drain()
-        end_ns = engine.log.now_ns()
+        end_ns = time.monotonic_ns()
         assert len(engine.log.compiles_between(quiet_end_ns, end_ns)) == 1
         assert engine.log.compiles_between(engine.ready_ns, quiet_end_ns - 1_000_000_000) == ()
         assert engine.log.compiles_between(end_ns + 1, end_ns + 2) == ()

@@ -20,11 +20,10 @@ import yaml
 from k3perf.config.arguments import environment_problems
 from k3perf.config.log_environment import FIXED
 from k3perf.config.suite import load_suite
-from k3perf.engine.compile_lines import compile_event, is_monitor_greeting
-from k3perf.engine.compilers import is_compiler
 from k3perf.engine.jit_monitor import JitMonitor, can_be_verbose, monitor_of
+from k3perf.engine.log_lines import compile_event, is_monitor_greeting
 from k3perf.engine.log_reader import LogReader
-from k3perf.engine.process_tree import ProcessTree, process_identity
+from k3perf.engine.process_tree import ProcessTree, is_compiler, process_identity
 from k3perf.engine.render import measured_launch
 from k3perf.errors import ConfigFileError, raise_all
 from k3perf.metrics.resolved import resolved_config

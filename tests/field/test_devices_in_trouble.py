@@ -18,9 +18,10 @@ import yaml
 
 from k3perf.config.models import Hardware
 from k3perf.config.suite import load_suite
+from k3perf.engine.device_checks import Needs
 from k3perf.engine.devices import nvml_reader
 from k3perf.engine.findings import Level
-from k3perf.engine.preflight import Needs, check, require
+from k3perf.engine.preflight import check, require
 from k3perf.errors import ExitStatus, PreflightError
 from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.records.samples import RoundKind, RoundRecord, TelemetryReading

@@ -151,7 +151,7 @@ def _other_silent_devices(target: TargetSpec) -> list[Finding]:
             Level.WARN,
             device.text.removeprefix(f"device {device.index} "),
             "an answer",
-            f"{device.next_step} This target does not use the device.",
+            f"{device.unread.next_step} This target does not use the device.",
         )
         for device in detect_hardware().silent
         if device.index not in taken

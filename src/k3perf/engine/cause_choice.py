@@ -29,15 +29,7 @@ _AT_THE_END_LINES: Final = 5
 _WORKER_DEPTH: Final = 3
 _ENDED_BY_OTHERS: Final = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, 0)
 _ABORT_SIGNALS: Final = tuple(
-    -number
-    for number in (
-        signal.SIGABRT,
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-        signal.SIGTRAP,
-    )
+    -getattr(signal, f"SIG{name}") for name in ("ABRT", "SEGV", "BUS", "ILL", "FPE", "TRAP")
 )
 
 
@@ -93,9 +85,7 @@ class _Choice:
         return self._before(death) or self._passed_on(death) or _of_death(death)
 
     def _before(self, death: Said) -> RootCause | None:
-        """The last words of the one that died, in no form that is known. One that is
-        killed has none.
-        """
+        """Last words in no known form of the one that died. A killed one has none."""
         if death.code == -signal.SIGKILL:
             return None
         logged = [
@@ -116,9 +106,7 @@ class _Choice:
         )
 
     def _passed_on(self, death: Said) -> RootCause | None:
-        """One that exits with a status has reported its child's failure before: the
-        child failed first.
-        """
+        """A report before an exit with a status: the child failed first."""
         reports = [
             said
             for said in self._meanings.of(Meaning.SECOND_HAND)
@@ -188,9 +176,7 @@ class _Choice:
         )
 
     def _last_words(self, end: int, reach: int) -> RootCause | None:
-        """Lines before ``end`` that no logger wrote and that complain: the first of the
-        last group of them.
-        """
+        """The first of the last group of unlogged complaints before ``end``."""
         found: Record | None = None
         for position in range(end - 1, max(end - 1 - reach, -1), -1):
             record = self._log[position]
@@ -198,9 +184,8 @@ class _Choice:
                 break
             if record.level or not record.text.strip() or record.text[0].isspace():
                 continue
-            if any(
-                log_patterns.matches(section, record.text)
-                for section in ("noise", "boundaries", "second_hand", "deaths")
+            if log_patterns.matches_one(
+                record.text, "noise", "boundaries", "second_hand", "deaths"
             ):
                 continue
             if log_patterns.matches("complaints", record.text):
@@ -279,9 +264,7 @@ def _victim_depth(death: Said) -> int:
 
 
 def _same(said: Said, death: Said) -> bool | None:
-    """Whether the one that spoke is the one that died. None where the names do not
-    say.
-    """
+    """Whether the one that spoke is the one that died. None where names are silent."""
     process, pid = said.statement.process, said.statement.record.pid
     if death.victim_pid is not None and pid is not None:
         return death.victim_pid == pid

@@ -39,9 +39,7 @@ def chosen_message(statement: Statement) -> list[str]:
 
 
 def cause_text(statement: Statement, *, suffix: str = "") -> str:
-    """The statement's message, and of a chain its first one too, where there is
-    room.
-    """
+    """The statement's message, and a chain's first one too, where there is room."""
     message = chosen_message(statement)
     room = LONGEST_CAUSE - len(suffix)
     text = shortened(message, room) + suffix
@@ -94,9 +92,7 @@ def _reasons(lines: Sequence[str]) -> list[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    """Head and tail of a text that is too long: libraries put the reason at either
-    end.
-    """
+    """Head and tail of a text that is too long: the reason stands at either end."""
     if len(text) <= room:
         return text
     tail = room // 4

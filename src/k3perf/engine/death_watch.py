@@ -217,9 +217,7 @@ class DeathWatch:
             self._wake = -1
 
     def _take(self, pids: Iterable[int]) -> bool:
-        """Open descriptors of needed processes that are not watched yet. True if there
-        were any.
-        """
+        """Open descriptors of unwatched needed processes. True if there were any."""
         known = set(self.watched_pids)
         new = False
         for pid in pids:

@@ -11,28 +11,27 @@ from typing import Final
 
 from k3perf.config.models import Hardware
 from k3perf.engine.devices import DeviceState, MemoryHolder, device_holders, holders_text
-from k3perf.engine.findings import Finding, Level
+from k3perf.engine.findings import Finding, Level, judged
 from k3perf.nvml import Cause, Unread
-from k3perf.units import format_bytes
+from k3perf.units import GIB, format_bytes
 
 # firmware keeps some of what the data sheet says
 _TOTAL_MEMORY_SLACK_RATIO: Final = 0.95
 _POWER_LIMIT_SLACK_RATIO: Final = 0.02
-_LOOK_AT_KERNEL_LOG: Final = "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors"
-_ASK_FOR_RIGHTS: Final = (
-    "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with the rights to"
-    " read the device"
-)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNeeds:
-    """What a target needs of each of its devices. ``own_ranks_count``: ranks of this
-    run that compute on each device already.
+class Needs:
+    """What the cells of a run need of the machine. None: not checked.
+    ``own_ranks_count``: ranks of this run that compute on each device already.
     """
 
     hardware: Hardware
     free_memory_bytes: int | None = None
+    free_disk_bytes: int = 2 * GIB
+    writable_directories: tuple[Path, ...] = ()
+    engine_python: Path | None = None
+    cpus: tuple[int, ...] = ()
     own_pids: frozenset[int] = frozenset()
     own_ranks_count: int = 0
 
@@ -42,18 +41,12 @@ class DeviceNeeds:
         return max(1, self.hardware.device_count // self.hardware.host_count)
 
 
-def device_findings(needs: DeviceNeeds, states: tuple[DeviceState, ...]) -> list[Finding]:
+def device_findings(needs: Needs, states: tuple[DeviceState, ...]) -> list[Finding]:
     """The number of devices, then every check of every device."""
     hardware = needs.hardware
     enough = len(states) >= needs.devices_count
     wanted = f"{needs.devices_count} x {hardware.device_name or hardware.hardware_class}"
-    count = Finding(
-        "devices",
-        Level.OK if enough else Level.FAIL,
-        f"{len(states)} found",
-        wanted,
-        "" if enough else "Choose another target.",
-    )
+    count = judged("devices", enough, f"{len(states)} found", wanted, "Choose another target.")
     return [count, *(finding for state in states for finding in _device(needs, state))]
 
 
@@ -65,15 +58,15 @@ def _silent(index: int, unread: Unread) -> Finding:
             Level.FAIL,
             f"refused by NVML: {unread.words}",
             "an answer",
-            f"{_ASK_FOR_RIGHTS}.",
+            unread.next_step,
         )
-    text = f"{_LOOK_AT_KERNEL_LOG}. To measure on the others, leave it out of CUDA_VISIBLE_DEVICES."
+    text = f"{unread.next_step} To measure on the others, leave it out of CUDA_VISIBLE_DEVICES."
     return Finding(
         f"device {index}", Level.FAIL, f"does not answer NVML: {unread.words}", "an answer", text
     )
 
 
-def _device(needs: DeviceNeeds, state: DeviceState) -> list[Finding]:
+def _device(needs: Needs, state: DeviceState) -> list[Finding]:
     if state.silent is not None:
         return [_silent(state.index, state.silent)]
     memory = state.unread.get("memory")
@@ -87,7 +80,7 @@ def _device(needs: DeviceNeeds, state: DeviceState) -> list[Finding]:
                 Level.FAIL,
                 reading,
                 "a reading",
-                f"{_ASK_FOR_RIGHTS}.",
+                memory.next_step,
             )
         ]
     findings = [_class(needs.hardware, state), _driver(needs.hardware, state), _health(state)]
@@ -114,16 +107,11 @@ def _class(hardware: Hardware, state: DeviceState) -> Finding:
     right_size = (
         wanted_bytes is None or (state.total_bytes or 0) >= wanted_bytes * _TOTAL_MEMORY_SLACK_RATIO
     )
-    right = right_name and right_size
     text = (
-        ""
-        if right
-        else (
-            f"Baselines of {hardware.hardware_class} do not hold here; choose the target of this"
-            " device."
-        )
+        f"Baselines of {hardware.hardware_class} do not hold here; choose the target of this"
+        " device."
     )
-    return Finding(name, Level.OK if right else Level.FAIL, reading, needed, text)
+    return judged(name, right_name and right_size, reading, needed, text)
 
 
 def _driver(hardware: Hardware, state: DeviceState) -> Finding:
@@ -132,24 +120,14 @@ def _driver(hardware: Hardware, state: DeviceState) -> Finding:
     )
     reading = state.driver_version or _unknown(state, "driver")
     text = (
-        (
-            "Update the driver."
-            if state.driver_version
-            else "The driver does not report its version."
-        )
-        if old
-        else ""
+        "Update the driver." if state.driver_version else "The driver does not report its version."
     )
     name = f"device {state.index} driver"
-    return Finding(
-        name, Level.FAIL if old else Level.OK, reading, hardware.minimum_driver or "any", text
-    )
+    return judged(name, not old, reading, hardware.minimum_driver or "any", text)
 
 
 def _health(state: DeviceState) -> Finding:
-    """Errors that cannot be seen although the device counts them would make every round
-    INVALID.
-    """
+    """Errors that the device counts and hides would make every round INVALID."""
     name, unread = f"device {state.index} health", state.unread.get("ecc")
     if unread is not None and unread.cause is not Cause.NOT_OFFERED:
         return Finding(
@@ -157,7 +135,7 @@ def _health(state: DeviceState) -> Finding:
             Level.FAIL,
             f"uncorrected ECC errors unknown ({unread.words})",
             "a reading",
-            f"{_step(unread)}.",
+            unread.next_step,
         )
     sick = bool(state.uncorrected_ecc_count) or bool(state.needs_reset)
     reading = (
@@ -166,32 +144,20 @@ def _health(state: DeviceState) -> Finding:
     )
     if state.needs_reset:
         reading += ", row remapping pending or failed"
-    text = "Reset the device or take it out of service." if sick else ""
-    return Finding(name, Level.FAIL if sick else Level.OK, reading, "no uncorrected error", text)
+    text = "Reset the device or take it out of service."
+    return judged(name, not sick, reading, "no uncorrected error", text)
 
 
 def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
-    """Under another limit the device has other clocks under load: its numbers are of
-    another class.
-    """
+    """Another limit means other clocks: the numbers are of another class."""
     seen_w = state.power_limit_w
     right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
     reading = "unknown" if seen_w is None else f"{seen_w:g} W"
     text = (
-        ""
-        if right
-        else (
-            f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target"
-            " of their own."
-        )
+        f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target"
+        " of their kind."
     )
-    return Finding(
-        f"device {state.index} power limit",
-        Level.OK if right else Level.FAIL,
-        reading,
-        f"{wanted_w:g} W",
-        text,
-    )
+    return judged(f"device {state.index} power limit", right, reading, f"{wanted_w:g} W", text)
 
 
 def _free_memory(needed_bytes: int, state: DeviceState) -> Finding:
@@ -200,17 +166,11 @@ def _free_memory(needed_bytes: int, state: DeviceState) -> Finding:
         text = "The target needs to know the free memory, which this device does not report."
         return Finding(name, Level.FAIL, _unknown(state, "memory"), needed, text)
     enough = state.free_bytes >= needed_bytes
-    text = "" if enough else holders_text(device_holders((state,)))
-    return Finding(
-        name,
-        Level.OK if enough else Level.FAIL,
-        f"{format_bytes(state.free_bytes)} free",
-        needed,
-        text,
-    )
+    text = holders_text(device_holders((state,)))
+    return judged(name, enough, f"{format_bytes(state.free_bytes)} free", needed, text)
 
 
-def _processes(needs: DeviceNeeds, state: DeviceState) -> Iterable[Finding]:
+def _processes(needs: Needs, state: DeviceState) -> Iterable[Finding]:
     name, unread = f"device {state.index} processes", state.unread.get("processes")
     if unread is not None:
         if unread.cause is Cause.NOT_OFFERED:
@@ -223,7 +183,7 @@ def _processes(needs: DeviceNeeds, state: DeviceState) -> Iterable[Finding]:
             )
         else:
             yield Finding(
-                name, Level.FAIL, f"unknown ({unread.words})", "a reading", f"{_step(unread)}."
+                name, Level.FAIL, f"unknown ({unread.words})", "a reading", unread.next_step
             )
         return
     count, strangers = _strangers(needs, state.holders or ())
@@ -232,7 +192,7 @@ def _processes(needs: DeviceNeeds, state: DeviceState) -> Iterable[Finding]:
 
 
 def _strangers(
-    needs: DeviceNeeds, holders: tuple[MemoryHolder, ...]
+    needs: Needs, holders: tuple[MemoryHolder, ...]
 ) -> tuple[int, tuple[MemoryHolder, ...]]:
     """How many processes on the device are not ours, and which may be meant.
 
@@ -246,10 +206,6 @@ def _strangers(
         others = tuple(holder for holder in others if holder not in hidden)
         return len(others), others
     return len(others) - ours_count, others
-
-
-def _step(unread: Unread) -> str:
-    return _ASK_FOR_RIGHTS if unread.cause is Cause.REFUSED else _LOOK_AT_KERNEL_LOG
 
 
 def _size_text(state: DeviceState) -> str:

@@ -18,9 +18,7 @@ SHOWN_HOLDERS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MemoryHolder:
-    """A process with memory that is wanted. ``size_bytes`` None: the driver does not
-    say.
-    """
+    """A process with wanted memory. ``size_bytes`` None: the driver does not say."""
 
     pid: int
     command: str

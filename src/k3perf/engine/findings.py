@@ -18,12 +18,27 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was read, what was needed, and one sentence with the next step
-    when it is not OK.
-    """
+    """One check: what was read and needed, and the next step when it is not OK."""
 
     name: str
     level: Level
     reading: str
     needed: str
     text: str = ""
+
+
+def judged(
+    name: str,
+    fit: bool,
+    reading: str,
+    needed: str,
+    text: str = "",
+    *,
+    otherwise: Level = Level.FAIL,
+) -> Finding:
+    """OK without a text if ``fit``, else ``otherwise`` with it."""
+    return (
+        Finding(name, Level.OK, reading, needed)
+        if fit
+        else Finding(name, otherwise, reading, needed, text)
+    )

@@ -1,5 +1,5 @@
 """One engine over several hosts' processes, supervised as one: the death of any rank
-ends all, logs are told apart by rank.
+ends all, log lines carry their rank.
 
 Rank 0 is the head and serves; it is an ``Engine`` like any other. The other ranks are
 followers: trees without a port, which vLLM calls headless. vLLM's head does not notice
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,12 +32,12 @@ from k3perf.engine.process_tree import (
     ENGINE_ID_VARIABLE,
     ProcessTree,
     become_subreaper,
-    process_identity,
+    new_engine_id,
+    start_root,
 )
 from k3perf.engine.running import DeviceUsedBytes, Engine, StopReport
 from k3perf.engine.supervisor import start_engine
 from k3perf.errors import EngineError
-from k3perf.records.samples import StageTiming
 
 MASTER_PORT_PLACEHOLDER: Final = "{master_port}"
 KILL_DEADLINE_S: Final = 10.0
@@ -63,7 +61,7 @@ class Follower:
         self.rank = rank
         self._stop_s = launch.deadlines.stop_s
         self._watch: DeathWatch | None = None
-        engine_id = f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
+        engine_id = new_engine_id()
         config_file = work_directory / "engine.yaml"
         config_file.write_text(launch.config_file_text)
         self._guardian = Guardian(engine_id)
@@ -76,15 +74,8 @@ class Follower:
         started_ns = time.monotonic_ns()
         log_path = work_directory / "engine.log"
         try:
-            with log_path.open("wb") as log_file:
-                self._process = subprocess.Popen(
-                    launch.rendered_argv(config_file=str(config_file), port=0),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log_file,
-                    stderr=subprocess.STDOUT,
-                    env={key: value for key, value in environment.items() if value is not None},
-                    start_new_session=True,
-                )
+            argv = launch.rendered_argv(config_file=str(config_file), port=0)
+            self._process = start_root(argv, environment, log_path)
         except OSError as error:
             self._guardian.release()
             raise EngineError(
@@ -138,7 +129,8 @@ class Follower:
 
 class EngineGroup:
     """A head and its followers with the surface of an ``Engine``. Made by
-    ``start_group``.
+    ``start_group`` once the head is ready. ``log`` is the head's, ``log_tail`` has the
+    end of every rank's. Followers on other hosts cannot write into ``scratch``.
     """
 
     def __init__(
@@ -147,6 +139,16 @@ class EngineGroup:
         self.head = head
         self.followers = followers
         self.death_event = head.death_event
+        self.base_url = head.base_url
+        self.model_name = head.model_name
+        self.port = head.port
+        self.pid = head.pid
+        self.log = head.log
+        self.log_path = head.log_path
+        self.scratch = head.scratch
+        self.stages = head.stages
+        self.imported_ahead = head.imported_ahead
+        self.compile_cache_warm = head.compile_cache_warm
         self._master_port = master_port
         self._report: StopReport | None = None
         self._cause: str | None = None
@@ -159,31 +161,6 @@ class EngineGroup:
         self._reaper.start()
 
     @property
-    def base_url(self) -> str:
-        """Where the head listens."""
-        return self.head.base_url
-
-    @property
-    def model_name(self) -> str:
-        """The name to ask for in requests."""
-        return self.head.model_name
-
-    @property
-    def port(self) -> int:
-        """The head's TCP port."""
-        return self.head.port
-
-    @property
-    def pid(self) -> int:
-        """The head's API server."""
-        return self.head.pid
-
-    @property
-    def log(self) -> LogReader:
-        """The head's log; ``log_tail`` has every rank's."""
-        return self.head.log
-
-    @property
     def logs(self) -> tuple[LogReader, ...]:
         """Every rank's log, the head's first."""
         return (*self.head.logs, *(follower.log for follower in self.followers))
@@ -192,33 +169,6 @@ class EngineGroup:
     def trees(self) -> tuple[ProcessTree, ...]:
         """Every rank's process tree on this machine, the head's first."""
         return (*self.head.trees, *(follower.tree for follower in self.followers))
-
-    @property
-    def scratch(self) -> Path:
-        """The head's temporary directory. Followers on this machine can write into it,
-        those on other hosts cannot.
-        """
-        return self.head.scratch
-
-    @property
-    def log_path(self) -> Path:
-        """Where the head's output goes."""
-        return self.head.log_path
-
-    @property
-    def stages(self) -> tuple[StageTiming, ...]:
-        """The head's start; it is not ready before every rank is."""
-        return self.head.stages
-
-    @property
-    def imported_ahead(self) -> bool:
-        """The head's; a group is never held."""
-        return self.head.imported_ahead
-
-    @property
-    def compile_cache_warm(self) -> bool | None:
-        """Whether the head compiled anew."""
-        return self.head.compile_cache_warm
 
     def pids(self) -> tuple[int, ...]:
         """Every running process of every rank, the head's first."""
@@ -264,9 +214,7 @@ class EngineGroup:
         self.head.thaw()
 
     def stop(self) -> StopReport:
-        """End every rank and prove it; the head first, since it tells its workers.
-        Never raises; idempotent.
-        """
+        """End every rank, the head first, and prove it. Never raises; idempotent."""
         with self._stop_lock:
             if self._report is None:
                 self._cause = self._cause or _first_death(self.head, self.followers)
@@ -290,7 +238,7 @@ class EngineGroup:
         if self._report is not None or self._stop_lock.locked():
             return
         self._cause = self._cause or _first_death(self.head, self.followers)
-        ProcessTree(self.head.engine_id, self.head.pid).kill(
+        ProcessTree(self.head.tree.engine_id, self.head.pid).kill(
             deadline_s=KILL_DEADLINE_S, poll_root=self.head.return_code
         )
         for follower in self.followers:

@@ -3,7 +3,7 @@ clean end, the guardian ends the engines by itself.
 
 A parent-death signal would not do: it is bound to the thread that started the child, is
 cleared in grandchildren, and reaches only the API server. The guardian waits on the
-harness's pid file descriptor and on a pipe, in a session of its own, and finds the tree
+harness's pid file descriptor and on a pipe, in a separate session, and finds the tree
 by its mark.
 """
 

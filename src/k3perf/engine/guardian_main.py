@@ -99,7 +99,7 @@ def _files_present() -> dict[int, str]:
 def _end_everything(
     mark: bytes, sessions: set[int], files: set[int], there_before: frozenset[int]
 ) -> None:
-    """SIGKILL until several looks in a row find nobody; then unlink the shared memory
+    """SIGKILL until several looks in a row find none; then unlink the shared memory
     that they were seen with, unless others use it.
 
     ``files``: inodes that the harness saw them with; ``there_before``: those that were
@@ -137,9 +137,7 @@ def _remove(path: str) -> None:
 
 
 def _harness_released(harness_pid: int, harness_ticks: int, named: dict[bytes, set[int]]) -> bool:
-    """Wait, and collect what it names; True when it said that all is ended, False when
-    it died.
-    """
+    """Collect what it names. True: all is ended. False: it died."""
     try:
         harness = os.pidfd_open(harness_pid)
     except OSError:

@@ -34,9 +34,7 @@ def is_healthy(host: str, port: int) -> bool:
 
 
 def served_models(host: str, port: int) -> tuple[str, ...] | None:
-    """Model names that ``/v1/models`` lists; None when it does not answer with such a
-    list.
-    """
+    """Model names that ``/v1/models`` lists. None without such a list."""
     answer = _get(host, port, "/v1/models")
     if answer is None or answer[0] != 200:
         return None

@@ -75,9 +75,7 @@ def can_be_held(launch: EngineLaunch) -> bool:
 
 
 def held(launch: EngineLaunch, gate: Path) -> EngineLaunch:
-    """``launch`` with a gate in front of the server module. Raises ValueError when it
-    cannot be held.
-    """
+    """``launch`` with a gate before the server module, or ValueError."""
     if not can_be_held(launch):
         raise ValueError(f"the launch does not run {SERVER_MODULE} by -m: {launch.argv}")
     at = launch.argv.index(SERVER_MODULE)

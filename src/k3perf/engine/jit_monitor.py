@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from k3perf.engine.installed_vllm import run_python
+
 ARGUMENT: Final = "jit_monitor_verbose"
 _DEADLINE_S: Final = 30
 # the source is read, since importing vLLM takes seconds
@@ -31,14 +33,7 @@ def can_be_verbose(python: Path) -> bool:
     cannot be asked. Takes about a tenth of a second.
     """
     try:
-        done = subprocess.run(
-            [str(python), "-c", _ASK],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE_S,
-            check=False,
-        )
+        done = run_python(python, _ASK, timeout_s=_DEADLINE_S)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.stdout.strip() == "True"

@@ -14,10 +14,6 @@ SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 CONFIG_FILE_PLACEHOLDER: Final = "{config_file}"
 PORT_PLACEHOLDER: Final = "{port}"
 
-API_SERVER: Final = "api_server"
-ENGINE_CORE: Final = "engine_core"
-WORKER: Final = "worker"
-
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
@@ -27,10 +23,7 @@ class EngineLaunch:
     ``config_file_text`` (vLLM's native ``--config`` YAML) into the engine's work
     directory, reserves a port and fills both in. ``environment`` is laid over the
     harness's own environment; a value of None removes a variable. ``server_cpus`` pins
-    API server and EngineCore after the start, ``worker_cpus`` says where the workers
-    are bound already (VLLM_CPU_OMP_THREADS_BIND on the CPU backend), so that a check
-    can tell. ``process_titles`` are fragments of the process titles that a healthy tree
-    must show, one per part of the tree.
+    API server and EngineCore after the start.
     """
 
     argv: tuple[str, ...]
@@ -38,10 +31,8 @@ class EngineLaunch:
     config_file_text: str = ""
     environment: dict[str, str | None] = field(default_factory=dict)
     host: str = "127.0.0.1"
-    worker_cpus: tuple[int, ...] = ()
     server_cpus: tuple[int, ...] = ()
     deadlines: StageDeadlines = field(default_factory=StageDeadlines)
-    process_titles: tuple[str, ...] = ()
     port_attempts: int = 3
 
     def rendered_argv(self, *, config_file: str, port: int) -> tuple[str, ...]:

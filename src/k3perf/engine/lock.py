@@ -33,12 +33,12 @@ _CLEAN_UP_DEADLINE_S: Final = 35.0  # a guardian's own deadline, and a little
 _POLL_S: Final = 0.1
 _SETTLE_S: Final = (
     # for which another user may be between making a folder or file and opening it to
-    # everybody
+    # all users
     1.0
 )
 _HOLDER_BYTES: Final = 1 << 16
-_FOR_EVERYBODY: Final = 0o1777  # anybody makes files, and removes only their own
-# O_NONBLOCK: whatever somebody put there, opening it does not wait
+_FOR_EVERYBODY: Final = 0o1777  # every user makes files, and removes only their own
+# O_NONBLOCK: whatever another user put there, opening it does not wait
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -102,7 +102,7 @@ def read_holder(path: Path) -> LockHolder | None:
 def _holder_in(descriptor: int) -> LockHolder | None:
     try:
         holder = LockHolder(**json.loads(os.pread(descriptor, _HOLDER_BYTES, 0)))
-    except (OSError, ValueError, TypeError, RecursionError):  # anybody can write the file
+    except (OSError, ValueError, TypeError, RecursionError):  # every user can write the file
         return None
     return holder if isinstance(holder.pid, int) else None
 
@@ -126,7 +126,7 @@ def device_lock(device_key: str, *, directory: Path | None = None) -> Iterator[L
         yield stale
     finally:
         with suppress(OSError):
-            os.ftruncate(descriptor, 0)  # a file that stays names nobody
+            os.ftruncate(descriptor, 0)  # a file that stays names no holder
         with suppress(
             OSError
         ):  # another user's file, from a suite of theirs that was killed: it stays, and is free
@@ -190,8 +190,8 @@ def _open_or_make(path: Path) -> int:
 
 def _open_existing(path: Path) -> int:
     """Without O_CREAT: kernels with fs.protected_regular refuse that for another user's
-    file in a folder for everybody. Never through a link of either kind: in such a
-    folder one would let somebody else have another file overwritten.
+    file in a directory of all users. Never through a link of either kind: in such a
+    folder one would let another user have another file overwritten.
     """
     descriptor = os.open(path, _FLAGS)
     status = os.fstat(descriptor)

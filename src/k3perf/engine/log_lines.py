@@ -1,8 +1,8 @@
-"""What vLLM's log lines mean: the start stage they open, or only that a process waits.
-Pure text in, names out.
+"""What vLLM's log lines mean: the start stage they open, a compile, or only that a
+process waits. Pure text in, names out.
 
-The patterns hold for vLLM 0.27 to 0.32, CPU and GPU workers. Heartbeats, and what makes
-a line a cause, are in ``log_patterns.yaml``.
+The patterns are in ``log_patterns.yaml``. Before the engine is ready the lines of a
+compile are an ordinary start: the caller says which window it asks about.
 """
 
 from __future__ import annotations
@@ -12,46 +12,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from k3perf.engine import log_patterns
-from k3perf.engine.cause_choice import find_root_cause
 
 STAGES: Final = ("import", "load", "profile", "compile", "capture", "ready")
 
-# A line opens its stage; stages only go forward. The last ones of the log need none:
-# `ready` ends with a healthy answer.
-_STAGE_OPENED_BY: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
-    (
-        "ready",
-        re.compile(
-            r"init engine \(profile, create kv cache, warmup model\) took|Starting vLLM server"
-            r" on|Application startup complete"
-        ),
-    ),
-    (
-        "capture",
-        re.compile(
-            r"Capturing CUDA graphs|Graph capturing finished|CPU KV cache size|GPU KV cache size"
-        ),
-    ),
-    (
-        "compile",
-        re.compile(
-            r"Starting torch\.compile|Warming up model for the compilation|Dynamo bytecode"
-            r" transform|Compiling a graph for"
-        ),
-    ),
-    (
-        "profile",
-        re.compile(
-            r"Model loading took|Loading weights took|Profiling CUDA graph memory|Memory profiling"
-            r" takes|for KV cache on node"
-        ),
-    ),
-    (
-        "load",
-        re.compile(r"Starting to load model|Loading safetensors|Initializing a V1 LLM engine"),
-    ),
-)
-
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_GREETING: Final = re.compile(r"Kernel JIT monitor activated")
 _CACHE_USED: Final = re.compile(r"Directly load the compiled graph|Directly load AOT compilation")
 _CACHE_MISSED: Final = re.compile(r"Compiling a graph for|saved AOT compiled function")
 _INFORMATIVE: Final = re.compile(
@@ -62,7 +27,26 @@ _ADDRESS_IN_USE: Final = re.compile(r"address already in use|Errno 98", re.IGNOR
 
 def stage_opened_by(line: str) -> str | None:
     """The start stage that this line opens, or None."""
-    return next((stage for stage, pattern in _STAGE_OPENED_BY if pattern.search(line)), None)
+    if not log_patterns.matches("stages", line):
+        return None
+    found = log_patterns.first("stages", line)
+    return None if found is None else str(found[0].given["stage"])
+
+
+def compile_event(line: str) -> str | None:
+    """The name that all lines of the same compile share, or an empty string for a line
+    that is one compile by itself. None for a line that shows no compile.
+    """
+    text = _COLOUR.sub("", line)
+    if not log_patterns.matches("compiles", text):
+        return None
+    found = log_patterns.first("compiles", text)
+    return None if found is None else found[1].groupdict().get("name") or ""
+
+
+def is_monitor_greeting(line: str) -> bool:
+    """A worker says that its JIT monitor watches from now on."""
+    return _GREETING.search(line) is not None
 
 
 def is_heartbeat(line: str) -> bool:
@@ -87,11 +71,3 @@ def compile_cache_warm(lines: Sequence[str]) -> bool | None:
     if any(_CACHE_MISSED.search(line) for line in lines):
         return False
     return True if any(_CACHE_USED.search(line) for line in lines) else None
-
-
-def root_cause(lines: Sequence[str]) -> str:
-    """Why the engine died, in the words of the process that failed first: at most 600
-    characters, empty where no line says it.
-    """
-    found = find_root_cause(lines)
-    return found.text if found is not None else ""

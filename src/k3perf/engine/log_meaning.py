@@ -1,7 +1,7 @@
 """What the statements of a log mean: a process's own words, a death, a quotation, a
 lost peer, a second-hand report, or nothing.
 
-Left out are what a process survived, what a client's request did, and what is only
+It omits what a process survived, what a client's request did, and what is only
 reported.
 """
 
@@ -78,9 +78,7 @@ class Said:
 
 
 def depth_of(process: str, record: Record | None = None, header: str = "") -> int:
-    """How deep a process is in the tree: by its name, else by the file that its line
-    names.
-    """
+    """How deep a process is in the tree, by its name, else by its line's file."""
     for text in (process, record.source if record is not None else "", header):
         found = log_patterns.first("depths", text) if text else None
         if found is not None:
@@ -101,18 +99,14 @@ def filled_times(log: Sequence[Record]) -> list[float | None]:
 
 
 def gap_s(before_s: float | None, after_s: float | None) -> float | None:
-    """Seconds between two times. None where one is unknown, or the clock was set back
-    (a new year).
-    """
+    """Seconds between two times. None where unknown, or the clock was set back."""
     if before_s is None or after_s is None or after_s < before_s - _CLOCK_SLACK_S:
         return None
     return after_s - before_s
 
 
 class Meanings:
-    """The statements of one log, sorted by what they mean, each sort in the log's
-    order.
-    """
+    """The statements of one log by what they mean, each sort in the log's order."""
 
     def __init__(self, log: Sequence[Record]) -> None:
         self._log = log
@@ -207,17 +201,13 @@ class Meanings:
         if log_patterns.matches("ended", head):
             return Meaning.ENDED
         if statement.kind is Kind.ERROR:
-            accompanies = log_patterns.matches("accompany", head) or log_patterns.matches(
-                "fatal_headers", head
-            )
+            accompanies = log_patterns.matches_one(head, "accompany", "fatal_headers")
             return None if accompanies else Meaning.ERROR
         lost_peer = statement.kind is not Kind.REFUSAL and log_patterns.matches("lost_peers", text)
         return Meaning.LOST_PEER if lost_peer else Meaning.OWN
 
     def _went_on(self, said: Said) -> bool:
-        """Its process logged ordinary lines afterwards, or the engine served on for
-        long.
-        """
+        """Its process logged ordinary lines afterwards, or the engine served on."""
         statement = said.statement
         signed = bool(statement.process and statement.record.process)
         ordinary = self._ordinary.get(statement.record.key, []) if signed else self._deep_ordinary

@@ -70,6 +70,11 @@ def starts_with(section: str, text: str) -> bool:
     return _any_of(section).match(text) is not None
 
 
+def matches_one(text: str, *sections: str) -> bool:
+    """Whether an entry of any of the sections is found in the text."""
+    return any(matches(section, text) for section in sections)
+
+
 def first(section: str, text: str) -> tuple[Pattern, re.Match[str]] | None:
     """The first entry of the section that is found in the text, with its match."""
     for entry in patterns(section):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from k3perf.engine import compile_lines, log_lines
+from k3perf.engine import log_lines
 from k3perf.engine.cause_choice import find_root_cause
 from k3perf.engine.root_cause import RootCause
 from k3perf.records.samples import StageTiming
@@ -74,9 +74,7 @@ class LogReader:
         )  # what the log said when it had so many bytes
 
     def drain(self) -> int:
-        """Read what came since the last look; returns the number of new complete
-        lines.
-        """
+        """Read what came since the last look. Returns the number of new lines."""
         opened: list[str] = []
         count = 0
         with self._lock:
@@ -134,10 +132,10 @@ class LogReader:
             opened.append(stage)
 
     def _take_compile(self, line: SeenLine) -> None:
-        event = compile_lines.compile_event(line.text)
+        event = log_lines.compile_event(line.text)
         if event is not None:
             self._compiles.append((event, line))
-        elif compile_lines.is_monitor_greeting(line.text):
+        elif log_lines.is_monitor_greeting(line.text):
             self._greetings_count += 1
 
     @property
@@ -152,9 +150,7 @@ class LogReader:
 
     @property
     def last_progress_ns(self) -> int:
-        """When the log last showed something new, heartbeats left out (or the start,
-        before it ever did).
-        """
+        """When the log last showed something new, without heartbeats."""
         return self._last_progress_ns
 
     @property
@@ -170,7 +166,7 @@ class LogReader:
 
     def stage_timings(self, ready_ns: int) -> tuple[StageTiming, ...]:
         """How long each seen stage took, up to ``ready_ns``. A stage the log never
-        showed is left out, not 0.
+        showed is missing, not 0.
         """
         ends = [at_ns for _, at_ns in self._marks[1:]] + [ready_ns]
         return tuple(
@@ -178,19 +174,13 @@ class LogReader:
             for (stage, at_ns), end_ns in zip(self._marks, ends, strict=True)
         )
 
-    def now_ns(self) -> int:
-        """The clock that the lines are stamped with."""
-        return self._clock_ns()
-
     def lines(self) -> tuple[str, ...]:
         """The last lines seen (at most 20,000)."""
         with self._lock:
             return tuple(line.text for line in self._lines)
 
     def tail(self, count: int = 10) -> tuple[str, ...]:
-        """The last ``count`` lines, an unfinished one included, each cut to 400
-        characters.
-        """
+        """The last ``count`` lines, also an unfinished one, cut to 400 characters."""
         with self._lock:
             last = [line.text for line in list(self._lines)[-count:]] + self._unfinished()
         return tuple(text[:400] for text in last[-count:])
@@ -216,9 +206,7 @@ class LogReader:
         return tuple(text for name, text in inside if not name or named[name] is text)
 
     def compile_cache_warm(self) -> bool | None:
-        """Whether the compiled graphs came from the cache; None when nothing is
-        compiled.
-        """
+        """Whether compiled graphs came from the cache. None without a compile."""
         return log_lines.compile_cache_warm(self.lines())
 
     def root_cause(self) -> str:

@@ -2,7 +2,7 @@
 stamps, levels, processes, ranks, containers, JSON.
 
 Pure text in, records out. Which forms are known is data (``log_patterns.yaml``). A line
-in no known form is a message of its own.
+in no known form is a separate message.
 """
 
 from __future__ import annotations

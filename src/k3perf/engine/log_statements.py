@@ -177,14 +177,14 @@ class _Reader:
         if log_patterns.matches("aborts", text):
             lines = [text, *self._further_abort_lines(text)]
             self._add(Kind.ABORT, first, [lines])
-        elif log_patterns.matches("deaths", text) or log_patterns.matches("second_hand", text):
+        elif log_patterns.matches_one(text, "deaths", "second_hand"):
             self._add(Kind.ERROR, first, [[text]])
         elif log_patterns.matches("refusals", text):
             self._add(Kind.REFUSAL, first, [[text]])
 
     def _further_abort_lines(self, text: str) -> list[str]:
         """What a dying process says more: the text of the C++ exception, other
-        handlers' lines, each once. Stacks in between are left out.
+        handlers' lines, each once. Stacks in between are omitted.
         """
         lines: list[str] = []
         end = self._at
@@ -253,16 +253,16 @@ class _Reader:
         return _MARGIN.sub("", text) if grouped else text
 
     def _frames(self, first: int, grouped: bool) -> bool:
-        """Go to the exception's line. False, at the line after the frames, where there
-        is none.
-        """
+        """Go to the exception's line. False, behind the frames, where there is none."""
         after_frame = False
         while self._at < len(self._records) and self._at - first < _LONGEST_TRACEBACK:
             record = self._records[self._at]
             text = self._inner(self._at, grouped)
             if _TRACEBACK in text and self._at > first + 1 and not after_frame:
                 return False
-            if record.level not in (self._records[first].level, "") or _ends_in_frames(text):
+            if record.level not in (self._records[first].level, ""):
+                return False
+            if _PROCESS_ENDS.match(text) or text.startswith(_CHAINS):
                 return False
             indented = not text or text[0].isspace()
             if (
@@ -279,7 +279,7 @@ class _Reader:
 
     def _message(self, messages: list[list[str]], first: int, *, grouped: bool = False) -> None:
         """Take the further lines of the last of ``messages``. An exception behind
-        frames inside it (Ray quotes so) is a message of its own.
+        frames inside it (Ray quotes so) is a separate message.
         """
         unit, level = self._records[first].unit, self._records[first].level
         begin, framed = self._at, False
@@ -308,15 +308,9 @@ class _Reader:
             return True
         if logged:
             return log_patterns.matches("fatal_headers", text) and not text.startswith((" ", "\t"))
-        if (
-            log_patterns.matches("boundaries", text)
-            or log_patterns.matches("aborts", text)
-            or log_patterns.matches("deaths", text)
-        ):
+        if log_patterns.matches_one(text, "boundaries", "aborts", "deaths"):
             return True
-        return looks_like_exception(text) and (
-            log_patterns.matches("second_hand", text) or log_patterns.matches("ended", text)
-        )
+        return looks_like_exception(text) and log_patterns.matches_one(text, "second_hand", "ended")
 
     def _embedded(self, message: list[str], first: int) -> Literal[False] | None:
         """Whether a traceback stands inside the logged message that was just read: what
@@ -393,14 +387,8 @@ class _Reader:
             or before.text.startswith((" ", "\t"))
         ):
             return header, ""
-        if (
-            looks_like_exception(before.text)
-            or log_patterns.matches("deaths", before.text)
-            or log_patterns.matches("second_hand", before.text)
+        if looks_like_exception(before.text) or log_patterns.matches_one(
+            before.text, "deaths", "second_hand"
         ):
             return header, ""
         return before.text.strip(), before.process
-
-
-def _ends_in_frames(text: str) -> bool:
-    return _PROCESS_ENDS.match(text) is not None or text.startswith(_CHAINS)

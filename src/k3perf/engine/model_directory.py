@@ -66,9 +66,7 @@ def _write_copy(files: dict[str, bytes], target: Path) -> None:
 
 
 def vocabulary_size(config: dict[str, Any]) -> int | None:
-    """The vocabulary size of a model config, looked for in ``text_config`` too; None
-    when it names none.
-    """
+    """A config's ``vocab_size``, in ``text_config`` too. None without one."""
     size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
     return size if isinstance(size, int) and size > len(SPECIAL_TOKENS) else None
 
@@ -143,9 +141,7 @@ def _digest(files: dict[str, bytes]) -> str:
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    """Give the finished copy its name; another process that was faster has written the
-    same content.
-    """
+    """Rename the finished copy. A faster process has written the same content."""
     try:
         scratch.rename(target)
     except OSError:

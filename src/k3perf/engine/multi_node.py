@@ -32,7 +32,7 @@ def multi_node_launch(
     serves, the others are headless.
 
     ``prefixes`` and ``environments`` give each rank the words in front of its command
-    (``ip netns exec B``) and variables of its own; missing ones are empty. Raises
+    (``ip netns exec B``) and its own variables; missing ones are empty. Raises
     ValueError when the launch does not start vLLM's server module.
     """
     if SERVER_MODULE not in launch.argv:

@@ -1,4 +1,4 @@
-"""Moves the engine's front processes to their processors after the start; workers are
+"""Moves the engine's front processes to their CPUs after the start; workers are
 bound by vLLM itself.
 """
 
@@ -21,7 +21,7 @@ def pin_servers(root_pid: int, pids: Iterable[int], cpus: tuple[int, ...]) -> tu
     were bound. No ``cpus``: nothing is done.
 
     Affinity belongs to threads, so each one is moved; threads born later inherit it.
-    Raises PreflightError for processors the machine does not have.
+    Raises PreflightError for CPUs the machine does not have.
     """
     if not cpus:
         return ()
@@ -43,6 +43,6 @@ def _pin(pid: int, cpus: tuple[int, ...]) -> None:
                     if isinstance(error, ProcessLookupError):
                         continue
                     raise PreflightError(
-                        f"processors {cpus} cannot be used for pid {pid}: {error}; correct"
+                        f"CPUs {cpus} cannot be used for pid {pid}: {error}; correct"
                         " pinning.server_cpus"
                     ) from error

@@ -3,7 +3,7 @@ the proof of who listens on it.
 
 The reservation is a socket that is bound with SO_REUSEADDR and never listens. vLLM
 binds with SO_REUSEADDR too, which Linux allows while neither socket listens; the kernel
-hands such a port to nobody else, and a program without SO_REUSEADDR cannot bind it. A
+hands such a port to no one else, and a program without SO_REUSEADDR cannot bind it. A
 program that has it still can, so the listener is always checked against the engine's
 own processes.
 """
@@ -25,9 +25,9 @@ _LISTEN: Final = "0A"
 
 
 class Listener(Enum):
-    """Who serves a port: nobody, processes of ours alone, or somebody else (too)."""
+    """Who serves a port: no process, processes of ours alone, or another one (too)."""
 
-    NOBODY = auto()
+    NONE = auto()
     OWN = auto()
     STRANGER = auto()
 
@@ -51,23 +51,11 @@ class PortReservation:
         self._socket.close()
 
 
-def port_is_free(host: str, port: int) -> bool:
-    """Nobody listens on the port: a server could be bound to it and listen now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def somebody_listens(host: str, port: int) -> bool:
+def port_is_taken(host: str, port: int) -> bool:
     """Whether the kernel would refuse the port because of a listener. Microseconds,
     where a look into the socket tables takes milliseconds.
 
-    Of any address that takes the host's connections; who it is, ``who_listens`` tells.
+    Of any address that takes the host's connections. ``who_listens`` identifies it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -128,7 +116,7 @@ def socket_inodes(pids: Iterable[int]) -> frozenset[int]:
 def who_listens(host: str, port: int, own_pids: Iterable[int]) -> Listener:
     """Who takes connections to ``host``: listeners of that very address, else those of
     every address. Reads the machine's socket tables: milliseconds. Listeners of other
-    addresses with the same port number are nobody's concern.
+    addresses with the same port number do not matter.
     """
     found = listeners(port)
     addresses = _written_addresses(host)
@@ -136,5 +124,5 @@ def who_listens(host: str, port: int, own_pids: Iterable[int]) -> Listener:
         inode for address, inode in found if not int(address, 16)
     }
     if not listening:
-        return Listener.NOBODY
+        return Listener.NONE
     return Listener.OWN if listening <= socket_inodes(own_pids) else Listener.STRANGER

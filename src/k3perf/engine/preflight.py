@@ -19,31 +19,16 @@ from typing import Final
 
 import psutil
 
-from k3perf.config.models import Hardware
-from k3perf.engine.device_checks import DeviceNeeds, device_findings
+from k3perf.engine.device_checks import Needs, device_findings
 from k3perf.engine.devices import SHOWN_HOLDERS, DeviceReader, MemoryHolder, holders_text
-from k3perf.engine.findings import Finding, Level
+from k3perf.engine.findings import Finding, Level, judged
 from k3perf.engine.port import PortReservation
 from k3perf.errors import PreflightError
-from k3perf.units import GIB, format_bytes
+from k3perf.units import format_bytes
 
 _MEMORY_POLL_S: Final = 0.5
 _BUSY_SAMPLE_S: Final = 0.1
 _BUSY_LIMIT_RATIO: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What the cells of a run need of the machine. None: not checked."""
-
-    hardware: Hardware
-    free_memory_bytes: int | None = None
-    free_disk_bytes: int = 2 * GIB
-    writable_directories: tuple[Path, ...] = ()
-    engine_python: Path | None = None
-    cpus: tuple[int, ...] = ()
-    own_pids: frozenset[int] = frozenset()
-    own_ranks_count: int = 0
 
 
 def _read_governors() -> tuple[str, ...]:
@@ -56,9 +41,7 @@ def _read_governors() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's own readings as functions, so that a test can put another machine
-    here.
-    """
+    """The machine's own readings as functions: tests put another machine here."""
 
     available_memory_bytes: Callable[[], int] = field(
         default=lambda: int(psutil.virtual_memory().available)
@@ -130,7 +113,7 @@ def wait_for_memory(
 
 
 def host_memory_holders() -> tuple[MemoryHolder, ...]:
-    """The processes with the most resident memory, this one left out."""
+    """The processes with the most resident memory, without this one."""
     found = []
     for process in psutil.process_iter(["pid", "memory_info", "cmdline", "name"]):
         info = process.info
@@ -170,24 +153,20 @@ def _directories(needs: Needs, machine: Machine) -> list[Finding]:
             )
             continue
         free = machine.free_disk_bytes(nearest)
-        level = Level.OK if free >= needs.free_disk_bytes else Level.FAIL
-        text = "" if level is Level.OK else f"Free some space at {nearest}."
         findings.append(
-            Finding(
+            judged(
                 "disk",
-                level,
+                free >= needs.free_disk_bytes,
                 f"{format_bytes(free)} free at {nearest}",
                 format_bytes(needs.free_disk_bytes),
-                text,
+                f"Free some space at {nearest}.",
             )
         )
     return findings
 
 
 def _can_write(directory: Path) -> bool:
-    """By trying: root passes every permission check, and a read-only mount shows only
-    here.
-    """
+    """By trying: root passes every check, and only this shows a read-only mount."""
     probe = directory / f".k3perf-probe-{os.getpid()}"
     try:
         probe.touch()
@@ -201,92 +180,68 @@ def _engine_python(path: Path) -> Finding:
     usable = path.is_file() and os.access(path, os.X_OK)
     # a run asks this, k3perf doctor too
     named = "--k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON"
-    text = "" if usable else f"Name the Python of an environment that has vLLM: {named}."
-    return Finding(
-        "engine python", Level.OK if usable else Level.FAIL, str(path), "an executable file", text
-    )
+    text = f"Name the Python of an environment that has vLLM: {named}."
+    return judged("engine python", usable, str(path), "an executable file", text)
 
 
 def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
     usable = machine.usable_cpus()
     missing = tuple(cpu for cpu in needs.cpus if cpu not in usable)
+    governors = machine.governors()
+    busy = machine.busy_ratio()
+    swap = machine.used_swap_bytes()
     findings = [
-        Finding(
+        judged(
             "processors",
-            Level.FAIL if missing else Level.OK,
+            not missing,
             f"{len(usable)} usable",
             ", ".join(map(str, needs.cpus)) or "any",
-            (
-                f"Processors {missing} of the target's pinning are not to be had here."
-                if missing
-                else ""
-            ),
-        )
-    ]
-    governors = machine.governors()
-    slow = tuple(name for name in governors if name != "performance")
-    findings.append(
-        Finding(
+            f"CPU {', '.join(map(str, missing))} (from the target's `pinning`) cannot be used on"
+            " this machine.",
+        ),
+        judged(
             "cpu governor",
-            Level.WARN if slow else Level.OK,
+            set(governors) <= {"performance"},
             ", ".join(governors) or "none (a virtual machine has none)",
             "performance",
-            "Clocks may move: `cpupower frequency-set -g performance`." if slow else "",
-        )
-    )
-    busy = machine.busy_ratio()
-    loud = busy > _BUSY_LIMIT_RATIO
-    text = "Others use the processors; rounds that suffer from it will be INVALID." if loud else ""
-    findings.append(
-        Finding(
+            "Clocks may move: `cpupower frequency-set -g performance`.",
+            otherwise=Level.WARN,
+        ),
+        judged(
             "cpu load",
-            Level.WARN if loud else Level.OK,
+            busy <= _BUSY_LIMIT_RATIO,
             f"{busy:.0%} busy",
             f"at most {_BUSY_LIMIT_RATIO:.0%}",
-            text,
-        )
-    )
-    swap = machine.used_swap_bytes()
-    findings.append(
-        Finding(
+            "Other processes use the CPUs. Affected rounds will be INVALID.",
+            otherwise=Level.WARN,
+        ),
+        judged(
             "swap",
-            Level.WARN if swap else Level.OK,
+            not swap,
             f"{format_bytes(swap)} used",
             "none used",
-            "`swapoff -a` gives it back." if swap else "",
-        )
-    )
+            "`swapoff -a` gives it back.",
+            otherwise=Level.WARN,
+        ),
+    ]
     if needs.free_memory_bytes is not None:
         available = machine.available_memory_bytes()
         enough = available >= needs.free_memory_bytes
         text = "" if enough else holders_text(host_memory_holders())
-        findings.append(
-            Finding(
-                "memory",
-                Level.OK if enough else Level.FAIL,
-                f"{format_bytes(available)} free",
-                format_bytes(needs.free_memory_bytes),
-                text,
-            )
-        )
+        needed = format_bytes(needs.free_memory_bytes)
+        findings.append(judged("memory", enough, f"{format_bytes(available)} free", needed, text))
     return findings
 
 
 def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
-    of_each = DeviceNeeds(
-        needs.hardware, needs.free_memory_bytes, needs.own_pids, needs.own_ranks_count
-    )
-    wanted = (
-        f"{of_each.devices_count} x {needs.hardware.device_name or needs.hardware.hardware_class}"
-    )
+    hardware = needs.hardware
+    wanted = f"{needs.devices_count} x {hardware.device_name or hardware.hardware_class}"
     if devices is None:
-        text = (
-            f"No device reader for {needs.hardware.kind}; class, health and memory stay unchecked."
-        )
+        text = f"No device reader for {hardware.kind}; class, health and memory stay unchecked."
         return [
             Finding(
                 "devices",
-                Level.FAIL if needs.hardware.kind == "nvidia" else Level.WARN,
+                Level.FAIL if hardware.kind == "nvidia" else Level.WARN,
                 "not read",
                 wanted,
                 text,
@@ -296,4 +251,4 @@ def _accelerators(needs: Needs, devices: DeviceReader | None) -> list[Finding]:
         states = devices()
     except PreflightError as error:
         return [Finding("devices", Level.FAIL, "none", wanted, str(error))]
-    return device_findings(of_each, states)
+    return device_findings(needs, states)

@@ -14,14 +14,14 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from k3perf.engine.compilers import is_compiler
 
 ENGINE_ID_VARIABLE: Final = "K3PERF_ENGINE_ID"
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -34,6 +34,23 @@ _SETTLED_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
 _IDENTITY: Final = re.compile(r"\d+-\d+")
+# names as the process list shows them: 15 characters at most
+_COMPILER: Final = re.compile(
+    r"""
+    (?:[\w.]+-)*                                        # x86_64-linux-gnu-
+    (?:
+        nvcc | cicc | ptxas | fatbinary | nvlink | cudafe\+\+ | tileiras | bin2c
+      | hipcc | amdclang(?:\+\+)? | llc | opt
+      | gcc | g\+\+ | cc | c\+\+ | cc1 | cc1plus | clang | clang\+\+ | icpx | icx
+      | ld | ld\.\w+ | lld | gold | collect2 | as | lto1
+      | ninja | make | gmake | cmake | cargo | rustc
+    )
+    (?:\.bin | \.real)?
+    (?:-[\w.]*)?                                        # -12, -blackwell
+  | (?:x86_64|aarch64)-linux-\w*                         # x86_64-linux-gnu-g++, cut
+    """,
+    re.VERBOSE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,7 @@ class ProcessRow:
     """One line of the process list; ``start_ticks`` tells a reused pid from the process
     that had it before.
 
-    ``children_ticks``: processor time of its children that have ended and been waited
+    ``children_ticks``: CPU time of its children that have ended and been waited
     for, and of theirs.
     """
 
@@ -60,6 +77,33 @@ class ProcessRow:
         one: it holds its memory and has no exit status yet.
         """
         return self.state != "Z" or self.thread_count > 1
+
+
+def is_compiler(name: str) -> bool:
+    """Whether a process of this name compiles, links or runs a build."""
+    return _COMPILER.fullmatch(name) is not None
+
+
+def new_engine_id() -> str:
+    """An id that begins with this process's identity."""
+    return f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
+
+
+def start_root(
+    argv: Sequence[str], environment: Mapping[str, str | None], log_path: Path
+) -> subprocess.Popen[bytes]:
+    """Start an engine's first process in a new session, its output in
+    ``log_path``. A variable that is None is omitted. Raises OSError.
+    """
+    with log_path.open("wb") as log_file:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            env={key: value for key, value in environment.items() if value is not None},
+            start_new_session=True,
+        )
 
 
 def become_subreaper() -> bool:
@@ -98,17 +142,13 @@ def process_list() -> dict[int, ProcessRow]:
 
 
 def process_identity(pid: int) -> str | None:
-    """``pid-start_ticks``: a name for a process that no later process can have; None
-    when it is gone.
-    """
+    """``pid-start_ticks``, which no later process can have. None when gone."""
     row = read_row(pid)
     return None if row is None else f"{row.pid}-{row.start_ticks}"
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process for messages, shortened; empty when it cannot be
-    read.
-    """
+    """A process's command line for messages, shortened. Empty if unreadable."""
     try:
         raw = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -117,9 +157,7 @@ def command_of(pid: int) -> str:
 
 
 def name_of(pid: int) -> str:
-    """The process's name (the first 15 characters of its program's); empty when it
-    cannot be read.
-    """
+    """A process's name (at most 15 characters). Empty if unreadable."""
     try:
         return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
@@ -239,9 +277,7 @@ class ProcessTree:
                 self.compilers_seen.setdefault((pid, row.start_ticks), (time.monotonic_ns(), name))
 
     def pids(self) -> tuple[int, ...]:
-        """Pids of the processes that run (ended ones left out), root first, then in
-        order of their start.
-        """
+        """Pids of the running processes, root first, then in order of their start."""
         running = [row for row in self.rows().values() if row.running]
         running.sort(key=lambda row: (row.pid != self.root_pid, row.start_ticks, row.pid))
         return tuple(row.pid for row in running)
@@ -256,9 +292,7 @@ class ProcessTree:
         return tuple(sent)
 
     def freeze(self) -> None:
-        """Stop every process (SIGSTOP), parents first, and again for those that were
-        forked meanwhile.
-        """
+        """SIGSTOP every process, parents first, and again for new children."""
         for _ in range(2):
             self.signal(signal.SIGSTOP)
 

@@ -65,8 +65,8 @@ def deployment(
 ) -> Deployment:
     """What ``k3perf export`` prints; ``model`` is a checkpoint name or a directory.
 
-    A target without weights (a stand-in) is told so in the file: vLLM could not start
-    from its directory otherwise.
+    The file of a target without weights (a stand-in) says so: vLLM could not start from
+    its directory otherwise.
     """
     command = ["python", "-m", SERVER_MODULE, "--config", config_path]
     if target.model.trust_remote_code:
@@ -115,7 +115,6 @@ def measured_launch(
         environment=environment,
         config_file_text=deployed.config_file_text,
         model_name=target.name,
-        worker_cpus=target.pinning.worker_cpus,
         server_cpus=target.pinning.server_cpus,
         deadlines=target.stage_deadlines,
     )

@@ -10,7 +10,7 @@ from typing import Final
 _LIKELY: Final = {
     signal.SIGKILL: "often the kernel's out-of-memory killer",
     signal.SIGBUS: "often a full /dev/shm",
-    signal.SIGILL: "often a processor without the instructions that a library was built for",
+    signal.SIGILL: "often a CPU without the instructions that a library was built for",
 }
 
 
@@ -32,9 +32,7 @@ class RootCause:
 
     @property
     def died(self) -> str:
-        """Who failed first and how it ended, for a message. Empty where neither is
-        known.
-        """
+        """Who failed first and how it ended. Empty where neither is known."""
         who = self.process + (f" (pid {self.pid})" if self.process and self.pid is not None else "")
         if self.exit_code is None:
             return f"{who} failed first" if who else ""
@@ -42,9 +40,7 @@ class RootCause:
 
 
 def describe_end(exit_code: int) -> str:
-    """``exit status 1``, or ``killed by SIGKILL (often the kernel's out-of-memory
-    killer)``.
-    """
+    """``exit status 1``, or ``killed by SIGKILL (often the kernel's ...)``."""
     if exit_code >= 0:
         return f"exit status {exit_code}"
     with suppress(ValueError):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,7 +24,7 @@ from k3perf.engine.guardian import Guardian
 from k3perf.engine.held_start import Gate
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
-from k3perf.engine.port import PortReservation, port_is_free
+from k3perf.engine.port import PortReservation, port_is_taken
 from k3perf.engine.process_tree import ProcessTree, command_of
 from k3perf.engine.root_cause import RootCause
 from k3perf.engine.shared_memory import SharedMemoryRecord
@@ -55,9 +55,7 @@ class StopReport:
 
     @property
     def clean(self) -> bool:
-        """No process, the port free, the device memory back as far as it can be
-        read.
-        """
+        """No process, the port free, the device memory back where it can be read."""
         return not self.left_pids and self.port_free and self.device_memory_returned is not False
 
     @property
@@ -76,10 +74,14 @@ class StopReport:
         return "; ".join(problems) or "nothing left"
 
 
-@dataclass(slots=True)
-class EngineParts:
-    """What a start has put together so far; ``Engine`` owns it. Not for callers of the
-    supervisor.
+@dataclass(eq=False, repr=False)
+class Engine:
+    """One engine process tree, made by ``supervisor.start_engine``.
+
+    Ended by ``stop``, by leaving its ``with`` block, at exit of the harness, or by its
+    guardian when the harness is killed. ``environment`` holds the variables that its
+    process was started with. ``scratch`` is its temporary directory, which goes with
+    it.
     """
 
     launch: EngineLaunch
@@ -94,19 +96,10 @@ class EngineParts:
     device_used_bytes: DeviceUsedBytes | None
     device_used_before_bytes: int | None
     shared_memory: SharedMemoryRecord
-    gate: Gate | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    gate: Gate | None
+    environment: dict[str, str]
 
-
-class Engine:
-    """One engine process tree, made by ``supervisor.start_engine``.
-
-    Ended by ``stop``, by leaving its ``with`` block, at exit of the harness, or by its
-    guardian when the harness is killed.
-    """
-
-    def __init__(self, parts: EngineParts) -> None:
-        self._parts = parts
+    def __post_init__(self) -> None:
         self._start_watch: DeathWatch | None = None
         self._watch: DeathWatch | None = None
         self._report: StopReport | None = None
@@ -118,11 +111,6 @@ class Engine:
         atexit.register(self.stop)
 
     @property
-    def launch(self) -> EngineLaunch:
-        """What was started."""
-        return self._parts.launch
-
-    @property
     def base_url(self) -> str:
         """``http://127.0.0.1:PORT`` without a trailing slash."""
         return f"http://{self.launch.host}:{self.port}"
@@ -130,7 +118,7 @@ class Engine:
     @property
     def port(self) -> int:
         """The TCP port it listens on."""
-        return self._parts.reservation.port
+        return self.reservation.port
 
     @property
     def model_name(self) -> str:
@@ -138,93 +126,51 @@ class Engine:
         return self.launch.model_name
 
     @property
-    def engine_id(self) -> str:
-        """The mark that its processes carry in K3PERF_ENGINE_ID."""
-        return self._parts.tree.engine_id
-
-    @property
     def pid(self) -> int:
         """The API server's pid, which is also the session id."""
-        return self._parts.process.pid
-
-    @property
-    def guardian_pid(self) -> int:
-        """The process that ends this engine if the harness is killed."""
-        return self._parts.guardian.pid
-
-    @property
-    def log(self) -> LogReader:
-        """Its log, read as it grows."""
-        return self._parts.log
+        return self.process.pid
 
     @property
     def logs(self) -> tuple[LogReader, ...]:
-        """Every log of it: the one, as for each rank of a group."""
-        return (self._parts.log,)
+        """Its log alone. A group has one for each rank."""
+        return (self.log,)
 
     @property
     def trees(self) -> tuple[ProcessTree, ...]:
-        """Its process tree, as for each rank of a group."""
-        return (self._parts.tree,)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that its process was started with."""
-        return self._parts.environment
-
-    @property
-    def scratch(self) -> Path:
-        """Its temporary directory: removed when it is stopped, by the guardian when the
-        harness is killed.
-        """
-        return self._parts.scratch
-
-    @property
-    def log_path(self) -> Path:
-        """Where its output goes."""
-        return self._parts.log_path
-
-    @property
-    def started_ns(self) -> int:
-        """When its process was started."""
-        return self._parts.started_ns
+        """Its process tree alone. A group has one for each rank."""
+        return (self.tree,)
 
     @property
     def imported_ahead(self) -> bool:
-        """It was held at a gate after its imports: its start-up time is no start-up
-        time of a service.
-        """
-        return self._parts.gate is not None
+        """It waited after its imports: its start-up time is not a service's."""
+        return self.gate is not None
 
     def wait_at_gate(self) -> None:
         """Return when a held engine waits (or has ended). EngineError after the import
         stage's deadline.
         """
-        if self._parts.gate is not None:
-            self._parts.gate.wait_until_reached(
+        if self.gate is not None:
+            self.gate.wait_until_reached(
                 deadline_s=self.launch.deadlines.import_s,
                 ended=lambda: self.return_code() is not None,
             )
 
     def release_from_gate(self, on_stage: Callable[[str], None] | None) -> None:
         """Called once by the supervisor: from now on it starts like any other, its
-        clocks and the device's memory read anew.
+        clocks and the device's memory read again.
         """
-        parts = self._parts
-        if parts.gate is None:
+        if self.gate is None:
             raise ValueError("this engine is not held")
-        parts.device_used_before_bytes = (
-            parts.device_used_bytes() if parts.device_used_bytes is not None else None
+        self.device_used_before_bytes = (
+            self.device_used_bytes() if self.device_used_bytes is not None else None
         )
-        parts.started_ns = time.monotonic_ns()
-        parts.log = LogReader(parts.log_path, start_ns=parts.started_ns, on_stage=on_stage)
-        parts.gate.open()
+        self.started_ns = time.monotonic_ns()
+        self.log = LogReader(self.log_path, start_ns=self.started_ns, on_stage=on_stage)
+        self.gate.open()
 
     def pids(self) -> tuple[int, ...]:
-        """Every running process of the tree, root first, reparented orphans
-        included.
-        """
-        return self._parts.tree.pids()
+        """Every running process of the tree, root first, with reparented orphans."""
+        return self.tree.pids()
 
     def mark_ready(self, ready_ns: int) -> None:
         """Called once by the supervisor: the engine is healthy and proved to be ours.
@@ -236,7 +182,7 @@ class Engine:
         self.stages = self.log.stage_timings(ready_ns)
         self.compile_cache_warm = self.log.compile_cache_warm()
         self._watch = DeathWatch(
-            self.pid, self.pids(), poll_root=self._parts.process.poll, event=self.death_event
+            self.pid, self.pids(), poll_root=self.process.poll, event=self.death_event
         )
 
     def look(self) -> None:
@@ -247,11 +193,11 @@ class Engine:
         look that finds them.
         """
         pids = self.pids()
-        self._parts.shared_memory.look(pids)
+        self.shared_memory.look(pids)
         if self._report is None and not self.ready_ns:
             if self._start_watch is None:
                 self._start_watch = DeathWatch(
-                    self.pid, pids, poll_root=self._parts.process.poll, event=threading.Event()
+                    self.pid, pids, poll_root=self.process.poll, event=threading.Event()
                 )
             else:
                 self._start_watch.add(pids)
@@ -261,14 +207,12 @@ class Engine:
             self._start_watch.close()
 
     def wait(self, duration_s: float) -> None:
-        """Let time pass while the engine starts, with an eye on the shared memory that
-        it makes.
-        """
-        self._parts.shared_memory.wait(duration_s, self.pids)
+        """Let time pass during the start, with an eye on new shared memory."""
+        self.shared_memory.wait(duration_s, self.pids)
 
     def return_code(self) -> int | None:
         """The API server's ``Popen.returncode``; None while it runs."""
-        return self._parts.process.poll()
+        return self.process.poll()
 
     def alive(self) -> bool:
         """Ready, and none of the processes it needs has died."""
@@ -284,9 +228,7 @@ class Engine:
         )
 
     def death_cause(self) -> str | None:
-        """How it died and the root cause; None while it lives or when it was stopped on
-        purpose.
-        """
+        """How it died and why. None while it lives or when it was stopped."""
         how = self._how_it_died()
         return None if how is None else f"{how}; root cause: {self.failure().text}"
 
@@ -308,14 +250,12 @@ class Engine:
         )
 
     def freeze(self) -> None:
-        """Stop every process of the tree where it is (SIGSTOP), so that it takes no
-        processor time.
-        """
-        self._parts.tree.freeze()
+        """Stop every process of the tree (SIGSTOP), so that it takes no CPU time."""
+        self.tree.freeze()
 
     def thaw(self) -> None:
         """Let a frozen tree go on."""
-        self._parts.tree.thaw()
+        self.tree.thaw()
 
     def stop(self) -> StopReport:
         """End the whole tree and prove it: SIGTERM to a serving API server, after
@@ -331,46 +271,42 @@ class Engine:
 
     def _stop(self) -> StopReport:
         begin_s = time.monotonic()
-        parts = self._parts
         self._close_start_watch()
         if self._watch is not None:
             self._watch.close()
-        died_by_itself = self.death_event.is_set() or parts.process.poll() is not None
-        self._parts.shared_memory.look(self.pids())
+        died_by_itself = self.death_event.is_set() or self.process.poll() is not None
+        self.shared_memory.look(self.pids())
         if self.ready_ns and not died_by_itself:
             self._ask_to_end()
         # stopped processes make no more shared memory: what is seen now is all there is
-        parts.tree.freeze()
-        killed = parts.tree.pids()
-        parts.shared_memory.look(killed)
-        left = parts.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=parts.process.poll)
-        removed = parts.shared_memory.remove()
-        parts.shared_memory.close()
-        parts.log.drain()
-        parts.reservation.release()
-        if parts.gate is not None:
-            parts.gate.close()
-        port_free = port_is_free(parts.launch.host, parts.reservation.port)
+        self.tree.freeze()
+        killed = self.tree.pids()
+        self.shared_memory.look(killed)
+        left = self.tree.kill(deadline_s=KILL_DEADLINE_S, poll_root=self.process.poll)
+        removed = self.shared_memory.remove()
+        self.shared_memory.close()
+        self.log.drain()
+        self.reservation.release()
+        if self.gate is not None:
+            self.gate.close()
+        port_free = not port_is_taken(self.launch.host, self.reservation.port)
         device = self._device_memory_returned()
-        shutil.rmtree(parts.scratch, ignore_errors=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
         if not left:
-            parts.guardian.release()
+            self.guardian.release()
         return StopReport(left, port_free, device, killed, removed, time.monotonic() - begin_s)
 
     def _ask_to_end(self) -> None:
         """SIGTERM to the API server, and its time for an orderly end. An engine that is
         not serving yet has nothing to put in order.
         """
-        process = self._parts.process
-        self._parts.tree.thaw()
+        self.tree.thaw()
         with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-        self._parts.tree.wait_gone(
-            deadline_s=self._parts.launch.deadlines.stop_s, poll_root=process.poll
-        )
+            os.kill(self.pid, signal.SIGTERM)
+        self.tree.wait_gone(deadline_s=self.launch.deadlines.stop_s, poll_root=self.process.poll)
 
     def _device_memory_returned(self) -> bool | None:
-        before_bytes, read = self._parts.device_used_before_bytes, self._parts.device_used_bytes
+        before_bytes, read = self.device_used_before_bytes, self.device_used_bytes
         if before_bytes is None or read is None:
             return None
         end_s = time.monotonic() + DEVICE_MEMORY_DEADLINE_S

@@ -3,10 +3,10 @@ removal once its processes have ended.
 
 vLLM's processes talk through such files and semaphores, and a process that is killed
 never unlinks its own: 190 MB a time on the CPU backend. The kernel does not say who
-made a file, and one that nobody uses may still be another program's: a parent hands a
+made a file, and an unused one may still be another program's: a parent hands a
 semaphore's name to a child that is still starting and lets go of it. So a file counts
 as the engine's only if it was not there before the engine and was mapped or open in one
-of the engine's own processes when somebody looked; nothing is ever concluded from a
+of the engine's own processes during a look; nothing is ever concluded from a
 name, an age or an absence of users. While an engine starts, inotify(7) says when a file
 appears, and its processes are looked at then and there: a process that dies soon after
 has been seen with its file.
@@ -68,20 +68,16 @@ def files_present() -> dict[int, str]:
     return found
 
 
-def _tell_nobody(_inodes: Iterable[int]) -> None:
-    return
-
-
 class SharedMemoryRecord:
-    """What one engine made, as far as it was seen. Made before the engine's start;
+    """What one engine made, where it was seen. Made before the engine's start;
     ``close`` it at the end.
 
-    ``on_seen`` hears inodes that were not seen before, for whoever has to remove the
-    files if this process cannot.
+    ``on_seen`` gets inodes that were not seen before: the guardian removes the files if
+    this process cannot.
     """
 
     def __init__(self) -> None:
-        self.on_seen: Callable[[Iterable[int]], None] = _tell_nobody
+        self.on_seen: Callable[[Iterable[int]], None] = lambda _inodes: None
         self._before = frozenset(files_present())
         self._seen: set[int] = set()
         self._watch = _watch_directory()
@@ -107,7 +103,7 @@ class SharedMemoryRecord:
                 self.look(pids())
 
     def remove(self) -> tuple[str, ...]:
-        """Unlink the engine's files that nobody uses any more; call it when the tree is
+        """Unlink the engine's files that are no longer used. Call it when the tree is
         gone. Returns what was removed.
         """
         present = files_present()
@@ -127,9 +123,7 @@ class SharedMemoryRecord:
 
 
 def _watch_directory() -> int | None:
-    """An inotify descriptor that becomes readable when a file appears; None where there
-    is none to be had.
-    """
+    """An inotify descriptor, readable when a file appears. None: unavailable."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = int(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:

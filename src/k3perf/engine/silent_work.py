@@ -3,7 +3,7 @@ processes, cache folders that grow.
 
 FlashInfer builds kernels with ninja and nvcc for ten minutes and says nothing. Weights
 come over a network into the hub's cache. That is progress. A compiler that uses no
-processor time is not, and an old cache is not.
+CPU time is not, and an old cache is not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from k3perf.engine.compilers import is_compiler
+from k3perf.engine.process_tree import is_compiler, name_of, read_row
 
 # Variable, folder below it, and the folder where the variable is not set (below the
 # home).
@@ -73,13 +73,11 @@ class SilentWork:
         self._files: dict[Path, tuple[int, int]] = {}
 
     def seen(self) -> str:
-        """What got on since the last call, in words. Empty when nothing did, and at the
-        first call.
-        """
+        """What got on since the last call, in words. Empty at the first call."""
         return self._compiler_worked() or self._folder_grew()
 
     def _compiler_worked(self) -> str:
-        """A new compiler, or one that used processor time. Both looks are needed: a
+        """A new compiler, or one that used CPU time. Both looks are needed: a
         pool of idle compile workers is not progress.
         """
         before, now = self._compilers, dict(_compilers(self._pids()))
@@ -89,15 +87,13 @@ class SilentWork:
         for pid, used_s in now.items():
             if pid not in before or used_s - before[pid] >= _BUSY_S:
                 self._compilers = now
-                return f"compiler {_name(pid) or 'process'} (pid {pid}) is at work"
+                return f"compiler {name_of(pid) or 'process'} (pid {pid}) is at work"
         # kept where nothing was seen, so that little by little adds up
         self._compilers = {pid: before[pid] for pid in now}
         return ""
 
     def _folder_grew(self) -> str:
-        """A folder with more or larger new files than at the last look. What cannot be
-        read is not progress.
-        """
+        """A folder with more or larger new files than at the last look."""
         grown = ""
         for folder in self._folders:
             now = _new_files(folder, self._since_ns)
@@ -110,16 +106,9 @@ class SilentWork:
         return grown
 
 
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _compiles(pid: int) -> bool:
     """By its name, which the kernel cuts after 15 characters, or by its command."""
-    if is_compiler(_name(pid)):
+    if is_compiler(name_of(pid)):
         return True
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
     program = Path(command.split(b"\0", 1)[0].decode(errors="replace")).name
@@ -127,15 +116,13 @@ def _compiles(pid: int) -> bool:
 
 
 def _compilers(pids: Iterable[int]) -> Iterator[tuple[int, float]]:
-    """Pids of compilers with the processor seconds that they and their ended children
-    have used.
-    """
+    """Pids of compilers with CPU seconds, those of ended children included."""
     for pid in pids:
         with suppress(OSError, ValueError):
             if _compiles(pid):
-                text = Path(f"/proc/{pid}/stat").read_bytes()
-                fields = text[text.rindex(b")") + 2 :].split()
-                yield pid, sum(int(field) for field in fields[11:15]) / _TICKS_PER_S
+                row = read_row(pid)
+                if row is not None:
+                    yield pid, (row.own_ticks + row.children_ticks) / _TICKS_PER_S
 
 
 def _new_files(folder: Path, since_ns: int) -> tuple[int, int] | None:

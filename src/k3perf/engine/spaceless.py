@@ -1,6 +1,6 @@
 """A path without spaces to an engine's Python.
 
-vLLM preloads libraries of its own environment through LD_PRELOAD, where spaces and
+vLLM preloads libraries from its environment through LD_PRELOAD, where spaces and
 colons separate entries. An engine started from such a path would run without them:
 slower, and with other memory readings.
 """

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -24,14 +22,15 @@ from k3perf.engine.held_start import Gate, held
 from k3perf.engine.launch import EngineLaunch
 from k3perf.engine.log_reader import LogReader
 from k3perf.engine.pinning import pin_servers
-from k3perf.engine.port import Listener, PortReservation, somebody_listens, who_listens
+from k3perf.engine.port import Listener, PortReservation, port_is_taken, who_listens
 from k3perf.engine.process_tree import (
     ENGINE_ID_VARIABLE,
     ProcessTree,
     become_subreaper,
-    process_identity,
+    new_engine_id,
+    start_root,
 )
-from k3perf.engine.running import DeviceUsedBytes, Engine, EngineParts
+from k3perf.engine.running import DeviceUsedBytes, Engine
 from k3perf.engine.shared_memory import SharedMemoryRecord
 from k3perf.engine.silent_work import SilentWork, cache_folders
 from k3perf.errors import EngineError
@@ -72,27 +71,12 @@ def start_engine(
     work_directory.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, launch.port_attempts + 1):
         try:
-            return _start_once(
-                launch, work_directory, attempt, on_stage, device_used_bytes, companion_failed
-            )
+            with signals.deferred():
+                engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
+            return _brought_up(engine, companion_failed)
         except _PortTaken as taken:
             last = str(taken)
-    raise EngineError(
-        f"no port was to be had in {launch.port_attempts} attempts: {last}", stage="ready"
-    )
-
-
-def _start_once(
-    launch: EngineLaunch,
-    work_directory: Path,
-    attempt: int,
-    on_stage: Callable[[str], None] | None,
-    device_used_bytes: DeviceUsedBytes | None,
-    companion_failed: Callable[[], EngineError | None],
-) -> Engine:
-    with signals.deferred():
-        engine = _spawn(launch, work_directory, attempt, on_stage, device_used_bytes)
-    return _brought_up(engine, companion_failed)
+    raise EngineError(f"no free port after {launch.port_attempts} attempts: {last}", stage="ready")
 
 
 def hold_engine(
@@ -119,8 +103,7 @@ def release_engine(
     """Open the gate of a held engine and return when it is healthy and ours; raises as
     ``start_engine`` does.
 
-    A port that was taken meanwhile is an EngineError: the caller starts the engine
-    anew.
+    A port that was taken meanwhile is an EngineError: the caller starts it again.
     """
     engine.release_from_gate(on_stage)
     try:
@@ -146,7 +129,7 @@ def _environment(launch: EngineLaunch, engine_id: str, scratch: Path) -> dict[st
 
     SPT_NOENV keeps setproctitle from overwriting the environment block, where the mark
     is read. Inductor's cache stays where it would be without our temporary directory
-    (or beside vLLM's), else every start would compile anew.
+    (or next to vLLM's), else every start would compile again.
     """
     cache_root = (
         launch.environment.get("VLLM_CACHE_ROOT")
@@ -174,7 +157,7 @@ def _spawn(
     *,
     hold: bool = False,
 ) -> Engine:
-    engine_id = f"{process_identity(os.getpid())}-{uuid.uuid4().hex[:12]}"
+    engine_id = new_engine_id()
     suffix = "" if attempt == 1 else f".{attempt}"
     config_file = work_directory / "engine.yaml"
     log_path = work_directory / f"engine{suffix}.log"
@@ -193,15 +176,8 @@ def _spawn(
         guardian = Guardian(engine_id, paths=(scratch,))
         shared_memory.on_seen = guardian.add_files
         started_ns = time.monotonic_ns()
-        with log_path.open("wb") as log_file:
-            process = subprocess.Popen(
-                started_launch.rendered_argv(config_file=str(config_file), port=reservation.port),
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        argv = started_launch.rendered_argv(config_file=str(config_file), port=reservation.port)
+        process = start_root(argv, environment, log_path)
         guardian.add_session(process.pid)
     except BaseException as error:
         if guardian is not None:
@@ -215,22 +191,20 @@ def _spawn(
             raise EngineError(f"the engine could not be started: {error}", stage="spawn") from error
         raise
     return Engine(
-        EngineParts(
-            launch=launch,
-            process=process,
-            tree=ProcessTree(engine_id, process.pid),
-            guardian=guardian,
-            reservation=reservation,
-            log=LogReader(log_path, start_ns=started_ns, on_stage=on_stage),
-            log_path=log_path,
-            scratch=scratch,
-            started_ns=started_ns,
-            device_used_bytes=device_used_bytes,
-            device_used_before_bytes=used_before_bytes,
-            shared_memory=shared_memory,
-            gate=gate,
-            environment=environment,
-        )
+        launch=launch,
+        process=process,
+        tree=ProcessTree(engine_id, process.pid),
+        guardian=guardian,
+        reservation=reservation,
+        log=LogReader(log_path, start_ns=started_ns, on_stage=on_stage),
+        log_path=log_path,
+        scratch=scratch,
+        started_ns=started_ns,
+        device_used_bytes=device_used_bytes,
+        device_used_before_bytes=used_before_bytes,
+        shared_memory=shared_memory,
+        gate=gate,
+        environment=environment,
     )
 
 
@@ -315,16 +289,14 @@ def _raise_if_ended(engine: Engine) -> None:
 
 
 def _answers_as_ours(engine: Engine) -> bool:
-    """Healthy, the only listener on its port a process of ours, and serving the model
-    that was asked for.
-    """
+    """Healthy, the port's only listener ours, and serving the right model."""
     launch = engine.launch
-    if not somebody_listens(launch.host, engine.port):
+    if not port_is_taken(launch.host, engine.port):
         return False
     listener = who_listens(launch.host, engine.port, engine.pids())
     if listener is Listener.STRANGER:
         raise _PortTaken(f"port {engine.port} is served by a process that is not ours")
-    if listener is Listener.NOBODY or not health.is_healthy(launch.host, engine.port):
+    if listener is Listener.NONE or not health.is_healthy(launch.host, engine.port):
         return False
     models = health.served_models(launch.host, engine.port)
     if models is None:

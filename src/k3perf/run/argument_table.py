@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from k3perf.config.arguments import ArgumentTable, EngineTable, covered, parse_arguments
-from k3perf.engine.listed_arguments import VllmStamp, list_arguments, read_stamp
+from k3perf.engine.installed_vllm import VllmStamp, list_arguments, read_stamp
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, find_engine_python
 from k3perf.store.atomic import replace_file

@@ -40,7 +40,7 @@ from k3perf.records.samples import (
 from k3perf.run.compile_watch import CompileWatch, compile_reading
 from k3perf.run.settings import Injection
 from k3perf.telemetry.counters import CounterDifference, counter_difference
-from k3perf.telemetry.resident import peak_resident_bytes
+from k3perf.telemetry.host import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import target_device_indices

@@ -14,11 +14,12 @@ import psutil
 from k3perf.config.cpu_features import SHOWN_FEATURES, lacking, usable
 from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
+from k3perf.engine.device_checks import Needs
 from k3perf.engine.devices import DeviceReader, device_holders, nvml_reader
 from k3perf.engine.findings import Finding, Level
 from k3perf.engine.installed_vllm import installed_vllm, load_command, native_module
 from k3perf.engine.port import PortReservation
-from k3perf.engine.preflight import Needs, check, host_memory_holders, require, wait_for_memory
+from k3perf.engine.preflight import check, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
 from k3perf.telemetry.hardware import detect_hardware
 from k3perf.telemetry.visible import target_device_indices

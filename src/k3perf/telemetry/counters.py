@@ -3,7 +3,7 @@ difference of two readings. Pure.
 
 Label sets of one name are summed (engines of a data-parallel server, finish reasons). A
 few names are also kept by one label, as ``name{label=value}``. Histogram buckets and
-creation times are left out; ``_sum`` and ``_count`` stay.
+creation times are omitted; ``_sum`` and ``_count`` stay.
 """
 
 from __future__ import annotations
@@ -20,17 +20,6 @@ BY_LABEL: Final[dict[str, str]] = {
     "vllm:request_success_total": "finished_reason",
     "vllm:spec_decode_num_accepted_tokens_per_pos_total": "position",
 }
-
-# Values that go up and down: their difference over a round is meaningless.
-GAUGES: Final[tuple[str, ...]] = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:num_requests_waiting_by_reason",
-    "vllm:engine_sleep_state",
-    "vllm:kv_cache_usage_perc",
-    "vllm:lora_requests_info",
-    "vllm:cache_config_info",
-)
 
 _LINE = re.compile(
     r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$"
@@ -93,18 +82,13 @@ def counter_difference(
     values: dict[str, float] = {}
     reset: list[str] = []
     for name in sorted(set(before) | set(after)):
-        if name.split("{", 1)[0] in GAUGES or not _counts(name):
-            continue
+        if not name.split("{", 1)[0].endswith(("_total", "_count", "_sum")):
+            continue  # a gauge: its difference over a round is meaningless
         if name not in after or after[name] < before.get(name, 0.0):
             reset.append(name)
             continue
         values[name] = after[name] - before.get(name, 0.0)
     return CounterDifference(values, tuple(reset))
-
-
-def _counts(name: str) -> bool:
-    bare = name.split("{", 1)[0]
-    return bare.endswith(("_total", "_count", "_sum"))
 
 
 def _number(text: str, line: str) -> float:

@@ -15,7 +15,7 @@ from k3perf.config.cpu_features import lacking
 from k3perf.config.models import Hardware
 from k3perf.errors import UsageError
 from k3perf.nvml import Cause, Nvml, NvmlError, Unread, offered
-from k3perf.telemetry.visible import SilentDeviceError, visible_device_indices
+from k3perf.telemetry.visible import VARIABLE, visible_device_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,11 @@ class SilentDevice:
         figure = f"{self.figure}: " if self.figure else ""
         return f"device {self.index} {how}: {figure}{self.unread.words}"
 
-    @property
-    def next_step(self) -> str:
-        """What to look at."""
-        if self.unread.cause is Cause.REFUSED:
-            return (
-                "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with"
-                " the rights to read the device."
-            )
-        return "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors."
-
 
 @dataclass(frozen=True, slots=True)
 class DetectedHardware:
     """What was found: name and total bytes of every device that answers (None: it does
-    not report its memory, ``memory_words`` says why), driver, and the processor's
+    not report its memory, ``memory_words`` says why), driver, and the CPU's
     features. ``silent``: devices that do not answer.
     """
 
@@ -99,29 +89,25 @@ class DetectedHardware:
 
 @cache
 def detect_hardware() -> DetectedHardware:
-    """``read_hardware`` once. Raises UsageError when CUDA_VISIBLE_DEVICES cannot be
-    understood.
-    """
+    """``read_hardware`` once."""
     return read_hardware()
 
 
 def silent_device_notes() -> tuple[str, ...]:
-    """One sentence for every device of this machine that does not answer NVML. Empty
-    too where CUDA_VISIBLE_DEVICES is not understood.
+    """One sentence for every device of this machine that does not answer NVML, and one
+    where CUDA_VISIBLE_DEVICES names no such device.
     """
-    try:
-        return tuple(f"{device.text}. {device.next_step}" for device in detect_hardware().silent)
-    except UsageError:
-        return ()
+    found = detect_hardware()
+    hidden = (found.problem,) if found.problem.startswith(VARIABLE) else ()
+    return (*hidden, *(f"{device.text}. {device.unread.next_step}" for device in found.silent))
 
 
 def read_hardware(nvml: Any = None) -> DetectedHardware:
-    """Read NVML and /proc/cpuinfo. A machine without NVML is a machine without NVIDIA
-    devices, with the reason kept.
+    """Read NVML and /proc/cpuinfo. Without NVML, or with a CUDA_VISIBLE_DEVICES that
+    names no device, the machine has no NVIDIA device, and ``problem`` says why.
 
     Devices that CUDA_VISIBLE_DEVICES hides are not counted. ``nvml`` is the pynvml
-    module, another one in tests. Raises UsageError when the variable cannot be
-    understood.
+    module, another one in tests.
     """
     flags = _cpu_flags()
     try:
@@ -132,7 +118,7 @@ def read_hardware(nvml: Any = None) -> DetectedHardware:
                 present if visible is None else [index for index in visible if index in present]
             )
             return _devices(opened, indices, flags)
-    except (NvmlError, SilentDeviceError) as error:
+    except (NvmlError, UsageError) as error:
         return DetectedHardware((), (), None, flags, problem=str(error))
 
 

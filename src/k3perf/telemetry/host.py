@@ -2,7 +2,7 @@
 Parsers are pure; ``HostReader`` opens the files.
 
 Every part that cannot be read is None in the sample; nothing is guessed and nothing
-raises. Processes come and go between samples: those that are gone are left out, and
+raises. Processes come and go between samples: those that are gone are omitted, and
 differences are taken over processes that both samples saw.
 """
 
@@ -22,7 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Ticks since boot, over all processors (``/proc/stat``)."""
+    """Ticks since boot, over all CPUs (``/proc/stat``)."""
 
     busy: int
     steal: int
@@ -43,7 +43,6 @@ class HostSample:
     process_ticks: dict[int, int]
     resident_bytes: int | None
     swapped_bytes: int | None
-    process_count: int
 
 
 def parse_cpu_times(text: str) -> CpuTimes | None:
@@ -59,9 +58,7 @@ def parse_cpu_times(text: str) -> CpuTimes | None:
 
 
 def parse_pressure(text: str) -> int | None:
-    """Total of the ``some`` line of a ``/proc/pressure`` file, microseconds; None when
-    it has none.
-    """
+    """``some`` total of a ``/proc/pressure`` file, microseconds. None without."""
     for line in text.splitlines():
         if line.startswith("some "):
             for field in line.split():
@@ -81,13 +78,27 @@ def parse_process_ticks(text: str) -> int | None:
 
 
 def parse_status_bytes(text: str, field: str) -> int | None:
-    """One ``kB`` line of ``/proc/PID/status`` or ``smaps_rollup`` in bytes; None when
-    it is not there.
-    """
+    """One ``kB`` line of ``status`` or ``smaps_rollup`` in bytes. None without."""
     for line in text.splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def peak_resident_bytes(pids: Iterable[int]) -> int | None:
+    """Sum of VmHWM over the processes: pages that several share are counted once each.
+    None when none of them could be read.
+    """
+    texts = (_read_text(Path(f"/proc/{pid}/status")) for pid in pids)
+    return _sum(None if text is None else parse_status_bytes(text, "VmHWM") for text in texts)
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  (half the cost of Path.read_text)
+            return file.read()
+    except OSError:
+        return None
 
 
 class HostReader:
@@ -130,7 +141,6 @@ class HostReader:
             process_ticks=ticks,
             resident_bytes=_sum(resident),
             swapped_bytes=_sum(swapped),
-            process_count=len(engine_pids),
         )
 
     def proportional_bytes(self) -> int | None:
@@ -160,11 +170,7 @@ class HostReader:
         return None if text is None else parse_pressure(text)
 
     def _text(self, name: str) -> str | None:
-        try:
-            with open(self._root / name, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  (half the cost of Path.read_text)
-                return file.read()
-        except OSError:
-            return None
+        return _read_text(self._root / name)
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

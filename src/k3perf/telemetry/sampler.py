@@ -141,15 +141,13 @@ class Sampler:
         Another target's lost device is not its concern.
 
         Raises MeasurementInvalid when sampling has ended by itself: a window that
-        nobody watched looks like one in which nothing happened. ``engine_pss_bytes`` is
+        no one watched looks like one in which nothing happened. ``engine_pss_bytes`` is
         read once in five minutes, of whatever engines run then; its source says how old
-        it is. It is told of no other engine: reading it for each would be the largest
+        it is. It is read for no other engine: reading it for each would be the largest
         part of what watching costs.
         """
         if self.failure:
-            raise MeasurementInvalid(
-                f"the machine is no longer watched, the sampler ended with {self.failure}"
-            )
+            raise MeasurementInvalid(f"telemetry stopped: {self.failure}")
         self.sample(thorough=True)
         with self._lock:
             host = list(self._host)
@@ -229,5 +227,5 @@ class Sampler:
                 self.sample()
         except (
             Exception
-        ) as error:  # whatever it is, from now on nobody looks: the next window has to say so
+        ) as error:  # whatever it is, from now on no one looks: the next window has to say so
             self.failure = f"{type(error).__name__}: {error}"

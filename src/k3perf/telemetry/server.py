@@ -76,9 +76,7 @@ class ServerProbe:
         self._info: dict[str, Any] | None = None
 
     def counters(self) -> dict[str, float]:
-        """The server's counters and gauges by name, summed over label sets
-        (``telemetry.counters``).
-        """
+        """The server's counters and gauges by name, summed over label sets."""
         text = self._request("GET", "/metrics")
         try:
             return parse_counters(text)
@@ -131,9 +129,7 @@ class ServerProbe:
             ) from None
 
     def environment(self) -> dict[str, str]:
-        """What the machine brings, as every rank that answered sees it
-        (``metrics.environment``).
-        """
+        """What the machine brings, as every rank that answered sees it."""
         return read_environment(self.server_info(), self._identities())
 
     def rank_memory(self) -> tuple[RankMemory, ...]:
@@ -216,15 +212,11 @@ class ServerProbe:
         return results
 
     def reset_peaks(self) -> None:
-        """Restart the peak readings of every rank, so that the next ``rank_memory``
-        holds peaks since now.
-        """
+        """Restart every rank's peaks: the next ``rank_memory`` counts from now."""
         self.call("k3perf_reset_peaks")
 
     def reset_prefix_cache(self) -> None:
-        """Empty the prefix cache. EngineError when the server refuses because blocks
-        are still held.
-        """
+        """Empty the prefix cache. EngineError while blocks are still held."""
         answer = self._request("POST", "/reset_prefix_cache")
         # Older releases answer with an empty body; since then the body says whether
         # blocks were still held.
@@ -236,9 +228,7 @@ class ServerProbe:
 
     @property
     def kv_capacity_tokens(self) -> int | None:
-        """Tokens that the KV cache holds, by the engine's own account; None if it gives
-        none.
-        """
+        """Tokens that the KV cache holds, as the engine says. None if it does not."""
         return self._capacity_tokens("kv_capacity_tokens")
 
     @property
@@ -265,7 +255,7 @@ class ServerProbe:
         text = self._request(method, path, body, hint=hint)
         answer = _parsed(text, f"{method} {path}")
         if not isinstance(answer, dict):
-            raise EngineError(f"{method} {path}: the answer is no JSON object: {text[:200]!r}")
+            raise EngineError(f"{method} {path}: the answer is not a JSON object: {text[:200]!r}")
         return answer
 
     def _request(
@@ -296,9 +286,7 @@ class ServerProbe:
 
 
 def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
-    """One rank's answer of ``k3perf_memory`` as a record; a field that the answer lacks
-    is None and absent.
-    """
+    """A ``k3perf_memory`` answer as a record. A missing field is None and absent."""
     values: dict[str, int | None] = {}
     for name in _MEMORY_FIELDS:
         value = answer.get(name)
@@ -326,9 +314,7 @@ def _numbered(method: str, answer: object) -> dict[str, Any]:
 
 
 def _whole_number(value: object, what: str) -> int:
-    """A count or size of 0 or more; whatever else an engine says is an error of the
-    reading, never a number.
-    """
+    """A count or size of 0 or more. Anything else is an error, never a number."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
@@ -340,14 +326,12 @@ def _whole_number(value: object, what: str) -> int:
 
 
 def _parsed(text: str, route: str) -> object:
-    """JSON alone: Python's reader would take NaN and Infinity too, which no later
-    document may hold.
-    """
+    """JSON alone: Python's reader would take NaN and Infinity too."""
 
     def refuse(constant: str) -> float:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not valid JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except ValueError:
-        raise EngineError(f"{route}: the answer is no JSON: {text[:200]!r}") from None
+        raise EngineError(f"{route}: the answer is not valid JSON: {text[:200]!r}") from None

@@ -17,18 +17,13 @@ from k3perf.nvml import Nvml, NvmlError
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
-class SilentDeviceError(UsageError):
-    """A listed device exists and does not answer."""
-
-
 def visible_device_indices(*, nvml: Any = None) -> tuple[int, ...] | None:
     """What CUDA_VISIBLE_DEVICES lists, in its order; None when it is not set, so that
     every device is visible.
 
     Entries are indices or full ``GPU-...`` identifiers; empty and ``-1`` hide every
     device. ``nvml`` is the pynvml module, another one in tests. Raises UsageError
-    naming the entry that is neither, or that no device answers to; SilentDeviceError
-    where the device is lost.
+    naming the entry that is neither, or that no device answers to.
     """
     listed = os.environ.get(VARIABLE)
     if listed is None:
@@ -77,8 +72,7 @@ def _index(entry: str, nvml: Any) -> int:
                 )
             )
     except NvmlError as error:
-        text = (
+        raise UsageError(
             f"{VARIABLE} holds {entry!r}, which no device here answers to: {error}. See `nvidia-smi"
             " -L`."
-        )
-        raise (SilentDeviceError if error.unread.gone else UsageError)(text) from None
+        ) from None

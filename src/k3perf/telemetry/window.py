@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from statistics import fmean
 
@@ -26,6 +28,14 @@ _NVML = "NVML"
 _SHOWN_COMMAND = 80
 _FELL = "the counter fell; the driver was loaded again"
 
+_JUDGED_HOST_READINGS = (
+    "steal_ratio",
+    "psi_cpu_some_ratio",
+    "psi_memory_some_ratio",
+    "foreign_cpu_ratio",
+    "swap_used_bytes",
+    "clock_jump_ms",
+)
 DEVICE_READINGS = (
     "device_used_max_bytes",
     "engine_device_max_bytes",
@@ -56,7 +66,7 @@ def _command(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOwnership:
-    """Which processes on a device are the engine's. ``exists`` tells whether a process
+    """Which processes on a device are the engine's. ``exists``: whether a process
     id is visible here (containers hide others), ``command`` what it runs (empty when
     that cannot be read). ``ranks_count``: how many ranks of the run's engines compute
     on one device.
@@ -71,9 +81,7 @@ class DeviceOwnership:
 def around(
     samples: Iterable[HostSample | DeviceSample], start_ns: int, end_ns: int
 ) -> tuple[int, int]:
-    """First and one-past-last index of the samples in the window, widened by the
-    nearest one on each side.
-    """
+    """First and one-past-last index of the samples in and next to the window."""
     times = [sample.at_ns for sample in samples]
     first = max((index for index, at_ns in enumerate(times) if at_ns <= start_ns), default=0)
     last = min(
@@ -87,33 +95,23 @@ def host_readings(samples: Sequence[HostSample]) -> tuple[TelemetryReading, ...]
     give readings without a value.
     """
     if len(samples) < 2:
-        names = (
-            "steal_ratio",
-            "psi_cpu_some_ratio",
-            "psi_memory_some_ratio",
-            "foreign_cpu_ratio",
-            "swap_used_bytes",
-            "clock_jump_ms",
-        )
-        return tuple(
-            TelemetryReading(name, None, f"{_PROC}: {len(samples)} samples in the window, 2 needed")
-            for name in names
-        )
+        why = f"{_PROC}: {len(samples)} samples in the window, 2 needed"
+        return tuple(TelemetryReading(name, None, why) for name in _JUDGED_HOST_READINGS)
     first, last = samples[0], samples[-1]
-    return (
-        _reading("steal_ratio", _steal_ratio(first, last)),
-        _reading(
-            "psi_cpu_some_ratio",
-            _pressure_ratio(first.psi_cpu_some_us, last.psi_cpu_some_us, first, last),
-        ),
-        _reading(
-            "psi_memory_some_ratio",
-            _pressure_ratio(first.psi_memory_some_us, last.psi_memory_some_us, first, last),
-        ),
-        _reading("foreign_cpu_ratio", _foreign_ratio(samples)),
-        _reading("swap_used_bytes", _maximum(sample.swapped_bytes for sample in samples)),
-        _reading("engine_rss_max_bytes", _maximum(sample.resident_bytes for sample in samples)),
-        _reading("clock_jump_ms", _clock_jump_ms(samples)),
+    cpu_us = (first.psi_cpu_some_us, last.psi_cpu_some_us)
+    memory_us = (first.psi_memory_some_us, last.psi_memory_some_us)
+    values = {
+        "steal_ratio": _steal_ratio(first, last),
+        "psi_cpu_some_ratio": _pressure_ratio(*cpu_us, first, last),
+        "psi_memory_some_ratio": _pressure_ratio(*memory_us, first, last),
+        "foreign_cpu_ratio": _foreign_ratio(samples),
+        "swap_used_bytes": _over(max, (sample.swapped_bytes for sample in samples)),
+        "engine_rss_max_bytes": _over(max, (sample.resident_bytes for sample in samples)),
+        "clock_jump_ms": _clock_jump_ms(samples),
+    }
+    return tuple(
+        TelemetryReading(name, value, _PROC if value is not None else f"{_PROC}: {NOT_OFFERED}")
+        for name, value in values.items()
     )
 
 
@@ -126,9 +124,7 @@ def device_readings(
     first, last = around(kept, start_ns, end_ns)
     samples = kept[first:last]
     throttle = [sample.throttle_bits for sample in samples if sample.throttle_bits is not None]
-    bits = 0
-    for value in throttle:
-        bits |= value
+    bits = reduce(or_, throttle, 0)
     listed = [sample.process_bytes for sample in samples if sample.process_bytes is not None]
     strangers = max(
         (_strangers(processes, ownership) for processes in listed),
@@ -138,24 +134,22 @@ def device_readings(
     place = f"{_NVML} device {index}"
     energy, energy_why = energy_j(kept, start_ns, end_ns)
     errors, errors_why = _growth([sample.uncorrected_ecc_count for sample in samples])
+
+    def over(pick: Callable[[Iterable[float]], float], name: str) -> tuple[str, float | None]:
+        return name, _over(pick, (getattr(sample, name) for sample in samples))
+
     values: dict[str, tuple[str, float | None]] = {
-        "device_used_max_bytes": ("used_bytes", _maximum(sample.used_bytes for sample in samples)),
+        "device_used_max_bytes": over(max, "used_bytes"),
         "engine_device_max_bytes": (
             "process_bytes",
-            _maximum(_engine_bytes(sample, ownership) for sample in samples),
+            _over(max, (_engine_bytes(sample, ownership) for sample in samples)),
         ),
-        "power_mean_w": ("power_w", _mean(sample.power_w for sample in samples)),
+        "power_mean_w": over(fmean, "power_w"),
         "energy_j": ("energy_j", energy),
-        "sm_clock_min_mhz": ("sm_clock_mhz", _minimum(sample.sm_clock_mhz for sample in samples)),
-        "sm_clock_mean_mhz": ("sm_clock_mhz", _mean(sample.sm_clock_mhz for sample in samples)),
-        "memory_clock_min_mhz": (
-            "memory_clock_mhz",
-            _minimum(sample.memory_clock_mhz for sample in samples),
-        ),
-        "temperature_max_c": (
-            "temperature_c",
-            _maximum(sample.temperature_c for sample in samples),
-        ),
+        "sm_clock_min_mhz": over(min, "sm_clock_mhz"),
+        "sm_clock_mean_mhz": over(fmean, "sm_clock_mhz"),
+        "memory_clock_min_mhz": over(min, "memory_clock_mhz"),
+        "temperature_max_c": over(max, "temperature_c"),
         "throttle_reasons_bits": ("throttle_bits", float(bits) if throttle else None),
         "ecc_errors_count": ("uncorrected_ecc_count", errors),
         "foreign_device_processes_count": (
@@ -214,12 +208,6 @@ def lost_devices(index: int | None, why: str) -> tuple[TelemetryReading, ...]:
     return tuple(TelemetryReading(name, None, f"{where}: {why}") for name in DEVICE_READINGS)
 
 
-def _reading(name: str, value: float | None, source: str = _PROC) -> TelemetryReading:
-    return TelemetryReading(
-        name, value, source if value is not None else f"{source}: {NOT_OFFERED}"
-    )
-
-
 def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
     if first.cpu is None or last.cpu is None or last.cpu.total <= first.cpu.total:
         return None
@@ -227,7 +215,7 @@ def _steal_ratio(first: HostSample, last: HostSample) -> float | None:
 
 
 def _foreign_ratio(samples: Sequence[HostSample]) -> float | None:
-    """Share of all processors' time that processes other than the engine's and the
+    """Share of all CPU time that processes other than the engine's and the
     harness's used.
 
     What a process used is taken between neighbouring samples that both saw it, so one
@@ -255,9 +243,7 @@ def _pressure_ratio(
 
 
 def _clock_jump_ms(samples: Sequence[HostSample]) -> float:
-    """Largest disagreement of wall clock and monotonic clock between neighbouring
-    samples.
-    """
+    """Largest disagreement of wall and monotonic clock between two samples."""
     return ns_to_ms(
         max(abs((b.wall_ns - a.wall_ns) - (b.at_ns - a.at_ns)) for a, b in pairwise(samples))
     )
@@ -291,9 +277,7 @@ class _Strangers:
         return len(self.visible) + max(0, len(self.hidden) - self.ours_count)
 
     def text(self, ownership: DeviceOwnership) -> str:
-        """Pid, command and bytes of each, with a colon in front. Empty without a
-        stranger.
-        """
+        """Pid, command and bytes of each, behind a colon. Empty without a stranger."""
         if not self.count:
             return ""
         shown = (
@@ -342,16 +326,7 @@ def _growth(values: Sequence[float | None]) -> tuple[float | None, str]:
     return float(known[-1] - known[0]), ""
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _over(pick: Callable[[Iterable[float]], float], values: Iterable[float | None]) -> float | None:
+    """``max``, ``min`` or ``fmean`` of the known values. None without one."""
     known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _maximum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(max(known)) if known else None
-
-
-def _minimum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(min(known)) if known else None
+    return float(pick(known)) if known else None

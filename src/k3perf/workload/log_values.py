@@ -117,6 +117,7 @@ REPLY_FIELDS: Final = frozenset(
 # values that are not a moment, in the report's words
 NO_UNIT: Final = "time without a unit (not since 1970)"
 NOT_FINITE: Final = "time that is not finite"
+OUTSIDE_YEARS: Final = "time outside the years 1970 to 2286"
 NOT_A_TIME: Final = "time that is neither a number nor a date"
 OTHER_UNIT: Final = "time of another size than the unit in its field's name"
 
@@ -198,7 +199,7 @@ def moment(
     if given is None and None not in (by_size, field_unit) and by_size is not field_unit:
         return OTHER_UNIT
     if not 0 <= found < _EPOCH[unit][1]:
-        return "time outside the years 1970 to 2286"
+        return OUTSIDE_YEARS
     since = unit_by_size(found) is unit
     reading = f"{unit.name.lower()} since {'1970' if since else 'the start'}"
     return Moment(found * UNIT_MS[unit], since, reading)
@@ -212,6 +213,8 @@ def _date(text: str) -> Moment | str:
         at_ms = aware.timestamp() * UNIT_MS[TimeUnit.SECONDS]
     except (ValueError, OverflowError):
         return NOT_A_TIME
+    if not 0 <= at_ms < _EPOCH[TimeUnit.MILLISECONDS][1]:
+        return OUTSIDE_YEARS
     has_zone = date.tzinfo is not None or cleaned != text.strip()
     return Moment(
         at_ms,

@@ -437,7 +437,7 @@ def call(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
-def no_network(folder: Path, _host: object) -> Callable[[object], None]:
+def no_network(folder: Path, *_: object) -> Callable[[object], None]:
     def fetch(_requirements: object) -> None:
         raise DownloadError("pip found no wheel. Leave the package out.")
 

@@ -9,6 +9,13 @@ import yaml
 from tests.unit.engine.crash_corpus import CORPUS
 
 from k3perf.engine import log_lines
+from k3perf.engine.cause_choice import find_root_cause
+
+
+def cause_of(lines):
+    found = find_root_cause(lines)
+    return found.text if found is not None else ""
+
 
 # of vLLM 0.32.0 (CPU) and 0.27 (GPU), shortened
 STAGES = [
@@ -105,7 +112,7 @@ RuntimeError: Engine core initialization failed. See root cause above. Failed co
 
 def test_the_root_cause_is_the_deepest_processs_first_error() -> None:
     assert (
-        log_lines.root_cause(WORKER_FAILURE)
+        cause_of(WORKER_FAILURE)
         == "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     )
 
@@ -117,7 +124,7 @@ def test_without_a_worker_the_core_is_the_deepest() -> None:
         "(EngineCore pid=2) ERROR 11-29 14:06:28 [core.py:9] ValueError: block size 7 is not"
         " supported",
     )
-    assert log_lines.root_cause(lines) == "ValueError: block size 7 is not supported"
+    assert cause_of(lines) == "ValueError: block size 7 is not supported"
 
 
 def test_an_argument_error_of_the_api_server() -> None:
@@ -125,16 +132,14 @@ def test_an_argument_error_of_the_api_server() -> None:
         "usage: api_server.py [-h]",
         "api_server.py: error: unrecognized arguments: --frobnicate",
     ]
-    assert (
-        log_lines.root_cause(lines) == "api_server.py: error: unrecognized arguments: --frobnicate"
-    )
+    assert cause_of(lines) == "api_server.py: error: unrecognized arguments: --frobnicate"
 
 
 def test_only_second_hand_words_are_better_than_none() -> None:
-    assert log_lines.root_cause(
+    assert cause_of(
         ["RuntimeError: Engine core initialization failed. See root cause above."]
     ).startswith("RuntimeError: Engine core")
-    assert log_lines.root_cause(["INFO all is well"]) == ""
+    assert cause_of(["INFO all is well"]) == ""
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from k3perf.engine.pinning import pin_servers
 from k3perf.engine.port import (
     Listener,
     PortReservation,
-    port_is_free,
-    somebody_listens,
+    port_is_taken,
     who_listens,
 )
 from k3perf.errors import PreflightError
@@ -35,22 +34,22 @@ def test_a_reserved_port_is_kept_from_others_and_open_to_a_server() -> None:
         with socket.socket() as plain, pytest.raises(OSError, match="in use"):
             plain.bind(("127.0.0.1", reservation.port))  # without SO_REUSEADDR
         with listener(reservation.port):  # as vLLM binds
-            assert not port_is_free("127.0.0.1", reservation.port)
-        assert port_is_free("127.0.0.1", reservation.port)
+            assert port_is_taken("127.0.0.1", reservation.port)
+        assert not port_is_taken("127.0.0.1", reservation.port)
     finally:
         reservation.release()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - a listener on every address takes it too
-def test_that_somebody_listens_is_seen_and_hinders_nobody(address: str) -> None:
+def test_that_a_port_is_taken_is_seen_and_hinders_nobody(address: str) -> None:
     reservation = PortReservation("127.0.0.1")
     try:
-        assert not somebody_listens("127.0.0.1", reservation.port)
+        assert not port_is_taken("127.0.0.1", reservation.port)
         with listener(reservation.port, address):
-            assert somebody_listens("127.0.0.1", reservation.port)
+            assert port_is_taken("127.0.0.1", reservation.port)
             with socket.create_connection(("127.0.0.1", reservation.port)):
-                assert somebody_listens("127.0.0.1", reservation.port)
-        assert not somebody_listens("127.0.0.1", reservation.port)
+                assert port_is_taken("127.0.0.1", reservation.port)
+        assert not port_is_taken("127.0.0.1", reservation.port)
     finally:
         reservation.release()
 
@@ -61,7 +60,7 @@ HOST = "127.0.0.1"
 def test_who_listens() -> None:
     reservation = PortReservation(HOST)
     try:
-        assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.NOBODY
+        assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.NONE
         for address in (HOST, "0.0.0.0"):  # noqa: S104 - both take the host's connections
             with listener(reservation.port, address):
                 assert who_listens(HOST, reservation.port, [os.getpid()]) is Listener.OWN
@@ -93,8 +92,8 @@ with socket.socket({family}) as server:
             Listener.STRANGER,
             Listener.STRANGER,
         ),  # both listen: who answers is the kernel's choice
-        ("socket.AF_INET", "127.0.0.2", Listener.NOBODY, Listener.OWN),
-        ("socket.AF_INET6", "::1", Listener.NOBODY, Listener.OWN),
+        ("socket.AF_INET", "127.0.0.2", Listener.NONE, Listener.OWN),
+        ("socket.AF_INET6", "::1", Listener.NONE, Listener.OWN),
         (
             "socket.AF_INET6",
             "::",
@@ -138,8 +137,8 @@ def test_a_connection_that_waits_for_its_end_is_nobodys_listener() -> None:
             accepted.close()  # first, so that its end waits
             assert client.recv(1) == b""
         assert who_listens(HOST, port, [os.getpid()]) is Listener.OWN
-    assert who_listens(HOST, port, [os.getpid()]) is Listener.NOBODY
-    assert not somebody_listens(HOST, port)
+    assert who_listens(HOST, port, [os.getpid()]) is Listener.NONE
+    assert not port_is_taken(HOST, port)
 
 
 def test_a_dual_stack_server_takes_the_hosts_connections() -> None:

@@ -44,7 +44,6 @@ def test_status_lines() -> None:
 
 def test_this_process_is_read() -> None:
     sample = HostReader(lambda: (os.getpid(),)).sample()
-    assert sample.process_count == 1
     assert sample.resident_bytes is not None
     assert sample.resident_bytes > 1 << 20
     assert os.getpid() in sample.process_ticks

@@ -213,6 +213,6 @@ def test_a_sampler_that_ended_by_itself_makes_no_window_look_quiet() -> None:
         running._thread.join(30)
         with pytest.raises(
             MeasurementInvalid,
-            match="no longer watched, the sampler ended with RuntimeError: the list changed",
+            match="telemetry stopped: RuntimeError: the list changed",
         ):
             running.window(0, S)

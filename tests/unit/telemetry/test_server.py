@@ -162,8 +162,8 @@ def test_a_refused_cache_reset_is_an_error(fake: FakeServer) -> None:
             (404, "{}"),
             "HTTP status 404; start the server with VLLM_SERVER_DEV_MODE=1",
         ),
-        ("/server_info?config_format=json", (200, "<html>"), "the answer is no JSON"),
-        ("/server_info?config_format=json", (200, "[]"), "no JSON object"),
+        ("/server_info?config_format=json", (200, "<html>"), "the answer is not valid JSON"),
+        ("/server_info?config_format=json", (200, "[]"), "not a JSON object"),
         (
             "/server_info?config_format=json",
             (200, '{"vllm_config": {"cache_config": {}}}'),
@@ -238,7 +238,7 @@ def test_memory_that_is_no_size_is_an_engine_error(
         ({"kv_cache_size_tokens": "all"}, "kv_capacity_tokens of /server_info is 'all'"),
         (
             {"kv_cache_size_tokens": float("nan")},
-            "the answer is no JSON",
+            "the answer is not valid JSON",
         ),  # json.dumps writes NaN, which is none
     ],
 )
@@ -264,7 +264,9 @@ def test_sections_of_another_form_are_an_engine_error(fake: FakeServer) -> None:
 
 def test_an_answer_to_a_reset_that_is_no_json(fake: FakeServer) -> None:
     fake.answers["/reset_prefix_cache"] = (200, "done")
-    with pytest.raises(EngineError, match="/reset_prefix_cache: the answer is no JSON: 'done'"):
+    with pytest.raises(
+        EngineError, match="/reset_prefix_cache: the answer is not valid JSON: 'done'"
+    ):
         ServerProbe(fake.url).reset_prefix_cache()
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from k3perf.config.models import Hardware
 from k3perf.errors import UsageError
-from k3perf.telemetry.hardware import read_hardware
+from k3perf.telemetry.hardware import read_hardware, silent_device_notes
 from k3perf.telemetry.visible import (
     VARIABLE,
-    SilentDeviceError,
     device_keys,
     target_device_indices,
     visible_device_indices,
@@ -73,16 +72,29 @@ def test_an_entry_that_is_no_device_is_named(monkeypatch, listed):
         visible_device_indices(nvml=nvml())
 
 
-def test_a_listed_device_that_is_lost_leaves_cpu_targets_alone(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "GPU-aa,GPU-lost")
-    with pytest.raises(
-        SilentDeviceError, match="'GPU-lost', which no device here answers to: GPU is lost"
-    ):
-        visible_device_indices(nvml=nvml())
+@pytest.mark.parametrize("listed", ["x", "MIG-aa", "GPU-cc", "1,1", "GPU-aa,GPU-lost"])
+def test_an_odd_list_hides_the_gpus_and_leaves_cpu_targets_alone(monkeypatch, listed):
+    monkeypatch.setenv(VARIABLE, listed)
     found = read_hardware(nvml())
     assert found.device_names == ()
-    assert "GPU-lost" in found.lacks(hardware())
+    assert VARIABLE in found.lacks(hardware())
     assert found.lacks(hardware(kind="cpu", hardware_class="cpu-any")) == ""
+
+
+def test_an_odd_list_is_noted(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "x")
+    found = read_hardware(nvml())
+    monkeypatch.setattr("k3perf.telemetry.hardware.detect_hardware", lambda: found)
+    (note,) = silent_device_notes()
+    assert note.startswith(f"{VARIABLE} holds 'x'. Use the indices")
+
+
+def test_a_listed_device_that_is_lost_is_named_with_nvmls_words(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "GPU-aa,GPU-lost")
+    with pytest.raises(
+        UsageError, match="'GPU-lost', which no device here answers to: GPU is lost"
+    ):
+        visible_device_indices(nvml=nvml())
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ def host(
         "psi_memory_some_us": 0,
         "resident_bytes": 100,
         "swapped_bytes": 0,
-        "process_count": 1,
         "process_ticks": ticks or {},
         "cpu": CpuTimes(busy, steal, total),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from k3perf.workload.log_import import import_log
+from k3perf.workload.log_values import OUTSIDE_YEARS, Moment, moment
 from k3perf.workload.trace import read_trace, trace_text
 
 NOW = 1700000000
@@ -80,6 +81,20 @@ def test_what_is_left_out_is_counted_by_reason(imported):
         "time that is neither a number nor a date": 1,
         "no tokens in prompt or reply": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("date", "understood"),
+    [
+        ("2286-11-20T17:46:39Z", True),
+        ("2286-11-20T17:46:40Z", False),
+        ("9999-12-31T00:00:00", False),
+        ("1969-12-31T23:59:59Z", False),
+    ],
+)
+def test_dates_have_the_bounds_of_numbers(date, understood):
+    found = moment(date)
+    assert isinstance(found, Moment) if understood else found == OUTSIDE_YEARS
 
 
 def test_an_imported_log_is_a_valid_trace_without_sharing(tmp_path, imported):

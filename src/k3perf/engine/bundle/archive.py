@@ -57,9 +57,7 @@ def pack(site: Path, output: Path, *, part_bytes: int, preset: int = 4) -> tuple
 
 
 def write_checksums(folder: Path) -> None:
-    """``SHA256SUMS`` over every other file of ``folder``, in the form that ``sha256sum
-    --check`` reads.
-    """
+    """``SHA256SUMS`` over every other file of ``folder``, as ``sha256sum`` reads it."""
     lines = [
         f"{file_digest(path)}  {path.name}\n"
         for path in sorted(folder.iterdir())
@@ -69,9 +67,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def verify(folder: Path) -> tuple[str, ...]:
-    """Every problem of a bundle's files: missing, changed, unlisted or unreadable.
-    Empty means whole.
-    """
+    """Files that are missing, changed, unlisted or unreadable. Empty means whole."""
     sums = folder / CHECKSUM_FILE
     if not sums.is_file():
         return (f"{CHECKSUM_FILE} is missing",)

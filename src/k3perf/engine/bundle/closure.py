@@ -1,6 +1,7 @@
 """Requirements and a host's packages to the set of wheels that must be carried. Pure:
 wheels come through the ``fetch`` that is handed in.
 
+pip cannot resolve this: it evaluates markers with its own Python, not with the host's.
 A breadth-first walk without backtracking: what the host has is kept whatever its
 version (the host's torch must not be replaced), and a version that some requirement
 does not allow is reported, not repaired.
@@ -84,9 +85,7 @@ def missing_packages(
 def _requirements(
     wheel: Wheel, extras: set[str], host: HostInventory, done: dict[str, set[str]]
 ) -> list[Requirement]:
-    """The wheel's requirements that apply on the host, for the extras that were not
-    followed before.
-    """
+    """The wheel's requirements on the host, for extras not followed before."""
     seen = done.get(wheel.name)
     fresh = set(extras) - (seen or set())
     done[wheel.name] = (seen or set()) | set(extras)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
 from pydantic import Field, ValidationError
 
 from k3perf.config.models import Declared
@@ -50,18 +49,9 @@ class HostInventory(Declared):
                     tags.append(f"{legacy}_{machine}")
         return (*tags, f"linux_{machine}")
 
-    def wheel_tags(self) -> tuple[Tag, ...]:
-        """Every tag of a wheel that the host's CPython takes, best first."""
-        major, minor = (int(part) for part in self.python_version.split(".")[:2])
-        platforms = self.platform_tags()
-        own = cpython_tags((major, minor), platforms=platforms)
-        return (*own, *compatible_tags((major, minor), f"cp{major}{minor}", platforms))
-
 
 def read_inventory(path: Path) -> HostInventory:
-    """The inventory in ``path``; ConfigFileError when it is missing, no JSON, or not
-    what the inventory script writes.
-    """
+    """The inventory in ``path``. Raises ConfigFileError."""
     step = (
         "Run `python3 inventory.py > host.json` on the host (k3perf bundle inventory --show-script"
         " prints the script)."

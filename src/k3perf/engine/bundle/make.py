@@ -79,15 +79,15 @@ def make_bundle(
             " in it."
         )
     output.mkdir(parents=True, exist_ok=True)
-    get = fetch or PipFetcher(download_folder, host)
-    closure = _fetch_all(host, plan, get)
-    say(
-        f"{len(closure.carried)} packages are carried, {len(closure.kept)} of the host's are kept,"
-        f" {len(closure.left_out)} left out"
-    )
     with tempfile.TemporaryDirectory(prefix="k3perf-bundle-", dir=output.parent) as scratch:
-        site = Path(scratch) / "site"
+        downloads, site = Path(scratch) / "wheels", Path(scratch) / "site"
+        downloads.mkdir()
         site.mkdir()
+        closure = _fetch_all(host, plan, fetch or PipFetcher(download_folder, downloads, host))
+        say(
+            f"{len(closure.carried)} packages are carried, {len(closure.kept)} of the host's are"
+            f" kept, {len(closure.left_out)} left out"
+        )
         for wheel in closure.carried.values():
             unpack_wheel(wheel.path, site)
         removed = strip(site, plan.strip, plan.keep)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from email.parser import HeaderParser
 from fnmatch import fnmatch
@@ -14,7 +15,6 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import Version
 
 from k3perf.engine.bundle.closure import Wheel
 from k3perf.engine.bundle.host import HostInventory
@@ -30,86 +30,42 @@ class DownloadError(K3PerfError):
 
 
 class PipFetcher:
-    """A ``closure.Fetch`` that downloads into ``folder`` for ``host``; wheels that lie
-    there already are used again.
+    """A ``closure.Fetch`` that downloads for ``host``. ``cache`` is pip's cache, which
+    hosts of several Pythons may share. The wheels lie below ``folder``.
     """
 
-    def __init__(self, folder: Path, host: HostInventory) -> None:
+    def __init__(self, cache: Path, folder: Path, host: HostInventory) -> None:
+        cache.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._host = host
-        folder.mkdir(parents=True, exist_ok=True)
+        self._command = [sys.executable, "-m", "pip", "--cache-dir", str(cache.absolute())]
+        self._command += ["download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        self._command += ["--python-version", host.python_version, "--implementation", "cp"]
+        self._command += [part for tag in host.platform_tags() for part in ("--platform", tag)]
+        self._python_version = host.python_version
 
     def __call__(self, requirements: tuple[Requirement, ...]) -> tuple[Wheel, ...]:
         """One wheel for each requirement. Raises DownloadError."""
         texts = [f"{requirement.name}{requirement.specifier}" for requirement in requirements]
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--dest",
-            str(self._folder),
-        ]
-        command += ["--python-version", self._host.python_version, "--implementation", "cp"]
-        for tag in self._host.platform_tags():
-            command += ["--platform", tag]
+        place = Path(tempfile.mkdtemp(dir=self._folder))
         done = subprocess.run(
-            [*command, *texts], capture_output=True, text=True, errors="replace", check=False
+            [*self._command, "--dest", str(place), *texts],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
         if done.returncode != 0:
             raise DownloadError(
-                f"pip found no wheel for {', '.join(texts)} on Python {self._host.python_version}:"
+                f"pip found no wheel for {', '.join(texts)} on Python {self._python_version}:"
                 f" {_last_error(done.stderr)}. Leave the package out (--leave-out) or give a"
                 " version that has one (--requirement)."
             )
-        present = self._present()
-        wheels = []
-        for requirement in requirements:
-            wheel = self._match(requirement, present)
-            if wheel is None:
-                raise DownloadError(
-                    f"pip reported success but {self._folder} holds no wheel for {requirement} that"
-                    " the host takes. Use an empty folder."
-                )
-            wheels.append(wheel)
-        return tuple(wheels)
-
-    def _present(self) -> dict[str, list[Wheel]]:
-        """The folder's wheels that the host takes, by name, best first; those of hosts
-        with another Python may lie beside them.
-        """
-        rank = {tag: place for place, tag in enumerate(self._host.wheel_tags())}
-        found: dict[str, list[tuple[int, Wheel]]] = {}
-        for path in self._folder.glob("*.whl"):
-            wheel = read_wheel(path)
-            fitting = [rank[tag] for tag in parse_wheel_filename(path.name)[3] if tag in rank]
-            if fitting:
-                found.setdefault(wheel.name, []).append((min(fitting), wheel))
-        for wheels in found.values():
-            wheels.sort(key=lambda entry: entry[0])
-            wheels.sort(key=lambda entry: Version(entry[1].version), reverse=True)
-        return {name: [wheel for _, wheel in wheels] for name, wheels in found.items()}
-
-    @staticmethod
-    def _match(requirement: Requirement, present: dict[str, list[Wheel]]) -> Wheel | None:
-        wheels = present.get(canonicalize_name(requirement.name), ())
-        return next(
-            (
-                wheel
-                for wheel in wheels
-                if requirement.specifier.contains(wheel.version, prereleases=True)
-            ),
-            None,
-        )
+        wheels = {wheel.name: wheel for wheel in map(read_wheel, place.glob("*.whl"))}
+        return tuple(wheels[canonicalize_name(requirement.name)] for requirement in requirements)
 
 
 def read_wheel(path: Path) -> Wheel:
-    """Name, version and requirements of a wheel file. Raises UsageError when it is
-    none.
-    """
+    """Name, version and requirements of a wheel file. Raises UsageError."""
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as archive:
@@ -121,7 +77,7 @@ def read_wheel(path: Path) -> Wheel:
             headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8"))
     except (ValueError, StopIteration, zipfile.BadZipFile) as error:
         raise UsageError(
-            f"{path} is no wheel: {error}. Remove it from the download folder."
+            f"{path} is not a wheel: {error}. Give another version (--requirement)."
         ) from None
     return Wheel(path, name, str(version), tuple(headers.get_all("Requires-Dist") or ()))
 

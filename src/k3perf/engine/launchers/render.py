@@ -5,18 +5,25 @@ text}``.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from typing import Any, Final
 
 import yaml
 
 from k3perf.config.arguments import native_value
 from k3perf.config.models import TargetSpec
-from k3perf.engine.launchers.kubernetes import kubernetes_documents
 from k3perf.engine.launchers.options import LaunchOptions, resolve_options
+from k3perf.engine.log_lines import STAGES
 from k3perf.errors import UnknownNameError, UsageError
 
 CONFIG_FILE: Final = "config.yaml"
+_SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
+    "single": ("serve.sh",),
+    "multi_node": ("host.sh",),
+    "ray": ("ray-head.sh", "ray-worker.sh"),
+    "slurm": ("host.sh", "serve.sbatch"),
+    "kubernetes": (),
+}
+LAUNCH_KINDS: Final = tuple(_SCRIPTS)
 
 
 class _BlockTextDumper(yaml.SafeDumper):
@@ -47,76 +54,44 @@ def render_launch(
     other files only say where each rank runs. Raises UnknownNameError for another kind
     and UsageError for options that do not fit the target.
     """
-    renderer = _RENDERERS.get(kind)
-    if renderer is None:
+    if kind not in _SCRIPTS:
         raise UnknownNameError("launch kind", kind, LAUNCH_KINDS)
-    return renderer(engine_arguments, target, resolve_options(target, options or {}))
-
-
-def _single(
-    arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
-) -> dict[str, str]:
-    if options.hosts > 1:
+    chosen = resolve_options(target, options or {})
+    if kind == "single" and chosen.hosts > 1:
         raise UsageError(
-            f"target {target.name!r} needs {options.hosts} hosts, which one process tree cannot"
+            f"target {target.name!r} needs {chosen.hosts} hosts, which one process tree cannot"
             " span. Use --launch multi_node, ray, slurm or kubernetes."
         )
-    return {
-        CONFIG_FILE: _config_text(arguments, target, options),
-        "serve.sh": _template("serve.sh.j2", target, options),
-    }
+    arguments = dict(engine_arguments)
+    if kind == "ray":
+        arguments["distributed_executor_backend"] = "ray"
+        if target.parallelism.data > 1:
+            arguments["data_parallel_backend"] = "ray"
+    config = _config_text(arguments, target, chosen)
+    files = {CONFIG_FILE: config}
+    files |= {name: _template(f"{name}.j2", target, chosen) for name in _SCRIPTS[kind]}
+    if kind == "kubernetes":
+        files["leaderworkerset.yaml"] = _manifest(target, chosen, config)
+    return files
 
 
-def _multi_node(
-    arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
-) -> dict[str, str]:
-    return {
-        CONFIG_FILE: _config_text(arguments, target, options),
-        "host.sh": _template("host.sh.j2", target, options),
-    }
-
-
-def _slurm(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
-    return {
-        **_multi_node(arguments, target, options),
-        "serve.sbatch": _template("serve.sbatch.j2", target, options),
-    }
-
-
-def _ray(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> dict[str, str]:
-    by_ray = {**arguments, "distributed_executor_backend": "ray"}
-    if target.parallelism.data > 1:
-        by_ray["data_parallel_backend"] = "ray"
-    return {
-        CONFIG_FILE: _config_text(by_ray, target, options),
-        "ray-head.sh": _template("ray-head.sh.j2", target, options),
-        "ray-worker.sh": _template("ray-worker.sh.j2", target, options),
-    }
-
-
-def _kubernetes(
-    arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions
-) -> dict[str, str]:
-    config = _config_text(arguments, target, options)
-    documents = kubernetes_documents(target, options, config)
-    return {
-        CONFIG_FILE: config,
-        "leaderworkerset.yaml": yaml.dump_all(
-            documents, Dumper=_BlockTextDumper, sort_keys=False, width=140
-        ),
-    }
-
-
-_RENDERERS: Final[
-    dict[str, Callable[[dict[str, Any], TargetSpec, LaunchOptions], dict[str, str]]]
-] = {
-    "single": _single,
-    "multi_node": _multi_node,
-    "ray": _ray,
-    "slurm": _slurm,
-    "kubernetes": _kubernetes,
-}
-LAUNCH_KINDS: Final = tuple(_RENDERERS)
+def _manifest(target: TargetSpec, options: LaunchOptions, config: str) -> str:
+    stages = target.stage_deadlines
+    environment = dict(sorted(target.environment.items()))
+    if options.interface:
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        environment |= dict.fromkeys(names, options.interface)
+    text = _template(
+        "leaderworkerset.yaml.j2",
+        target,
+        options,
+        config=config,
+        environment=environment,
+        start_up_s=round(sum(getattr(stages, f"{stage}_s") for stage in STAGES)),
+    )
+    return yaml.dump_all(
+        yaml.safe_load_all(text), Dumper=_BlockTextDumper, sort_keys=False, width=140
+    )
 
 
 def _config_text(arguments: dict[str, Any], target: TargetSpec, options: LaunchOptions) -> str:
@@ -133,7 +108,7 @@ def _config_text(arguments: dict[str, Any], target: TargetSpec, options: LaunchO
     return yaml.safe_dump(rendered, sort_keys=False, default_flow_style=False)
 
 
-def _template(name: str, target: TargetSpec, options: LaunchOptions) -> str:
+def _template(name: str, target: TargetSpec, options: LaunchOptions, **more: Any) -> str:
     import jinja2
 
     loader = jinja2.PackageLoader("k3perf.engine.launchers")
@@ -146,6 +121,5 @@ def _template(name: str, target: TargetSpec, options: LaunchOptions) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    return environment.get_template(name).render(
-        target=target, options=options, environment=dict(sorted(target.environment.items()))
-    )
+    own = {"environment": dict(sorted(target.environment.items())), **more}
+    return environment.get_template(name).render(target=target, options=options, **own)
