@@ -236,8 +236,9 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
     from k3perf.cli.suite_option import load_checked
     from k3perf.config.arguments import argument_problems
     from k3perf.config.load import load_document
-    from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance, ToleranceFile
+    from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance
     from k3perf.config.suite import Suite
+    from k3perf.config.tolerances import ToleranceFile
     from k3perf.errors import raise_all
     from k3perf.run.argument_table import table_of_engine
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from k3perf.config.arguments import EngineTable, argument_problems, environment_problems
 from k3perf.config.lineage_checks import config_problems
 from k3perf.config.load import load_document
-from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
+from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec
 from k3perf.config.owned_arguments import PARALLELISM
 from k3perf.config.refusals import (
     applying,
@@ -29,7 +29,7 @@ from k3perf.config.target_checks import (
     devices_problems,
     scaling_base_problems,
 )
-from k3perf.config.tolerances import load_tolerances, tolerance_problems
+from k3perf.config.tolerances import ToleranceFile, load_tolerances, tolerance_problems
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, UnknownNameError, raise_all
 
