@@ -70,7 +70,7 @@ them. A value that could not be computed is absent, never 0.
 | --- | --- | --- | --- | --- | --- | --- |
 """
 _TARGETS_HEADING: Final = (
-    "| target | hardware | model | ranks | launch | configs | left out | workloads | state |\n"
+    "| target | hardware | model | ranks | launch | configs | excluded | workloads | state |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
 )
 _STATE: Final = {

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from k3perf.capacity.plan import MemoryPlan, plan_memory
-from k3perf.capacity.ranks import Ranks
 from k3perf.capacity.rules import platform_rules
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite, load_suite
@@ -39,16 +38,10 @@ SEEN_BLOCK_TOKENS = {
 
 def planned(target: TargetSpec, arguments: dict[str, Any]) -> MemoryPlan:
     directory = target.model.directory or "models/kimi-k3"
-    parallelism = target.parallelism
     return plan_memory(
         json.loads((SUITE.root / directory / "config.json").read_text()),
         arguments,
-        parallelism=Ranks(
-            tensor=parallelism.tensor,
-            pipeline=parallelism.pipeline,
-            data=parallelism.data,
-            expert=parallelism.expert,
-        ),
+        parallelism=target.parallelism,
         device_memory_bytes=target.hardware.device_memory_bytes,
         rules=platform_rules(target.hardware.kind),
         environment=target.environment,

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
-from k3perf.capacity.ranks import Parallelism, stage_layers
 from k3perf.capacity.reserve import context_tokens, requested_bytes, reserve_parts, spread_over
 from k3perf.capacity.rules import PlatformRules
-from k3perf.capacity.shape import ModelShape, model_shape
+from k3perf.capacity.shape import ModelShape, Ranks, model_shape, stage_layers
 from k3perf.capacity.weights import WeightContext, stage_weights
 from k3perf.errors import UsageError
 from k3perf.units import GIB
@@ -57,7 +56,7 @@ def plan_memory(
     model_config: Mapping[str, Any],
     arguments: Mapping[str, Any],
     *,
-    parallelism: Parallelism,
+    parallelism: Ranks,
     device_memory_bytes: int | None,
     rules: PlatformRules,
     environment: Mapping[str, str] | None = None,
@@ -226,14 +225,14 @@ def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
         size = given.get(key)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise UsageError(
-                f"{key} {size!r} is no number of 1 or more; the plan needs the size itself, not"
+                f"{key} {size!r} is not a number of 1 or more; the plan needs the size itself, not"
                 " what the engine would choose."
             )
     share = given.get("gpu_memory_utilization")
     if share is not None and (
         isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1
     ):
-        raise UsageError(f"gpu_memory_utilization {share!r} is no share above 0 and up to 1.")
+        raise UsageError(f"gpu_memory_utilization {share!r} is not a share above 0 and up to 1.")
     for key in (
         "decode_context_parallel_size",
         "prefill_context_parallel_size",

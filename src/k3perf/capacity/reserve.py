@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from k3perf.capacity.ranks import Parallelism, stage_layers
 from k3perf.capacity.rules import PlatformRules, dtype_bytes
-from k3perf.capacity.shape import ModelShape
+from k3perf.capacity.shape import ModelShape, Ranks, stage_layers
 from k3perf.capacity.weights import WeightContext, padded_expert_width
 from k3perf.units import GIB
 
@@ -161,7 +160,7 @@ def requested_bytes(
     return math.ceil(share * (device_memory_bytes - rules.withheld_bytes))
 
 
-def spread_over(parallelism: Parallelism) -> bool:
+def spread_over(parallelism: Ranks) -> bool:
     """Whether ranks talk to each other, which takes buffers that nothing here
     counts.
     """

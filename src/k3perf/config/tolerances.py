@@ -95,7 +95,7 @@ def load_tolerances(path: Path) -> ToleranceFile:
     """The file as a model, its names unchecked. Raises one ConfigFileError for all its
     problems.
 
-    A level that was left out is reported as such: a model would take ``loss_ratio`` for
+    An omitted level is reported as such: a model would take ``loss_ratio`` for
     a metric's name and find fault with its number.
     """
     data = read_yaml(path)

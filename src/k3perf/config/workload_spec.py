@@ -90,7 +90,7 @@ class TraceReplay(Declared):
     kind: Literal["trace"]
     """Which of the forms this is."""
     file: str = Field(min_length=1)
-    """Path of the trace, relative to the suite."""
+    """Name of the trace in the suite's `traces` directory."""
     window_start_s: float = Field(ge=0, default=0, allow_inf_nan=False)
     """Seconds of the trace to skip."""
     window_duration_s: PositiveFloat | None = None
@@ -286,7 +286,7 @@ class WorkloadSpec(Declared):
             raise ValueError(
                 f"prompt_tokens can be as short as {shortest_tokens(self.prompt_tokens)} tokens,"
                 f" which does not hold the prefix of {self.prefix.shared_tokens} shared tokens and"
-                " one of its own; lengthen the prompts or shorten the prefix"
+                " one separate token; lengthen the prompts or shorten the prefix"
             )
         if self.prefix and self.conversation:
             raise ValueError(

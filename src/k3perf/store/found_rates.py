@@ -80,7 +80,7 @@ def found_rates_path(root: Path, target: str) -> Path:
 
 
 def read_found_rates(root: Path, target: str) -> StoredRates:
-    """The target's found rates, none if there is no file. Raises ConfigFileError for a
+    """The target's stored rates, none without a file. Raises ConfigFileError for a
     file that cannot be used.
     """
     path = found_rates_path(root, target)

@@ -40,7 +40,7 @@ def send_offsets_ns(
     """``count`` send times, not decreasing; None for a closed loop, whose sends follow
     the replies.
 
-    Raises UsageError when the rate is a share of a found rate and ``found_rate_per_s``
+    Raises UsageError when the rate is a share and ``found_rate_per_s``
     is None.
     """
     if isinstance(arrival, ClosedLoop):
@@ -62,8 +62,8 @@ def arrival_rate_per_s(arrival: OpenLoop, found_rate_per_s: float | None) -> flo
     assert arrival.found_rate_share_ratio is not None  # noqa: S101 - the model's validator holds this
     if found_rate_per_s is None:
         raise UsageError(
-            f"the arrival rate is {arrival.found_rate_share_ratio:g} of the found rate, but no"
-            " found rate is known for this target; run `k3perf load find-rate` and record its"
+            f"the arrival rate is {arrival.found_rate_share_ratio:g} of the maximum sustainable"
+            " rate, which is not known for this target; run `k3perf load find-rate` and record its"
             " result, or give rate_per_s"
         )
     return arrival.found_rate_share_ratio * found_rate_per_s

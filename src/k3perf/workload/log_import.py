@@ -4,8 +4,8 @@ form.
 A log's record is a request's own or a response: counts are looked for in ``usage`` (at
 the top, under ``response``, ``body`` or ``response.body``) or at the top itself, and a
 time in the fields of ``log_values.TIME_FIELDS``. What a record says and does not say is
-counted, never guessed. A log says nothing about shared content, so every block gets an
-id of its own. A trace (``trace_rows``) keeps its ids.
+counted, never guessed. A log says nothing about shared content, so every block gets a
+separate id. A trace (``trace_rows``) keeps its ids.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 
 from k3perf.errors import UsageError
 from k3perf.workload.log_values import (
+    CSV_FORMS,
     NO_UNIT,
     PROMPT_FIELDS,
     REPLY_FIELDS,
@@ -36,33 +37,14 @@ from k3perf.workload.trace_rows import (
     TRACE_BLOCK_TOKENS,
     TraceForm,
     TraceRow,
+    TraceSource,
     read_rows,
     trace_form,
 )
-from k3perf.workload.trace_source import TraceSource
 
 _PLACES: Final = ((), ("response",), ("body",), ("response", "body"), ("request",))
 _USAGE: Final = ("usage", "usageDetails", "token_usage")
 _TALKS: Final = ("conversations", "conversation", "messages")
-# normal names of CSV columns -> (the form's name, the unit of a time that is not since
-# 1970)
-_CSV_FORMS: Final = (
-    (
-        frozenset({"timestamp", "contexttokens", "generatedtokens"}),
-        "Azure's LLM inference trace",
-        None,
-    ),
-    (
-        frozenset({"timestamp", "requesttokens", "responsetokens"}),
-        "BurstGPT's trace",
-        TimeUnit.SECONDS,
-    ),
-    (
-        frozenset({"arrivedat", "numprefilltokens", "numdecodetokens"}),
-        "Vidur's trace",
-        TimeUnit.SECONDS,
-    ),
-)
 CONVERSATION: Final = "conversation without times and token counts"
 CONVERSATIONS: Final = (
     "these are conversations (as ShareGPT has them): they hold neither arrival times nor token"
@@ -253,7 +235,7 @@ def _csv_form(header: tuple[str, ...]) -> tuple[str, TimeUnit | None]:
     JSON.
     """
     names = {normal_name(name) for name in header}
-    for columns, form, unit in _CSV_FORMS:
+    for columns, form, unit in CSV_FORMS:
         if columns <= names:
             return form, unit
     return ("a request log with a header line" if header else ""), None

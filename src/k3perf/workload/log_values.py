@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any, Final
+
+from k3perf.documents import yaml_of
 
 MOST_TOKENS: Final = 10_000_000
 _LARGEST: Final = 10**40
@@ -42,77 +45,20 @@ _EPOCH: Final = {
     TimeUnit.MICROSECONDS: (10**15, 10**16),
     TimeUnit.NANOSECONDS: (10**18, 10**19),
 }
+_FIELDS: Final = yaml_of(files("k3perf.workload").joinpath("log_fields.yaml").read_text("utf-8"))
 _NAMED_UNITS: Final = {
-    "s": TimeUnit.SECONDS,
-    "sec": TimeUnit.SECONDS,
-    "seconds": TimeUnit.SECONDS,
-    "ms": TimeUnit.MILLISECONDS,
-    "millis": TimeUnit.MILLISECONDS,
-    "milliseconds": TimeUnit.MILLISECONDS,
-    "us": TimeUnit.MICROSECONDS,
-    "microseconds": TimeUnit.MICROSECONDS,
-    "ns": TimeUnit.NANOSECONDS,
-    "nanos": TimeUnit.NANOSECONDS,
-    "nanoseconds": TimeUnit.NANOSECONDS,
+    name: TimeUnit(unit) for unit, names in _FIELDS["units"].items() for name in names
 }
 _UNIT_SUFFIX: Final = re.compile(
     r"(?<=[a-z])(?:_|(?=[A-Z]))(" + "|".join(_NAMED_UNITS) + r")$", re.IGNORECASE
 )
-# normal names of fields; of several times in one record the first of this list counts,
-# since a request arrives when it starts, not when it ends
-TIME_FIELDS: Final = (
-    "starttime",
-    "requeststarttime",
-    "requesttime",
-    "requesttimestamp",
-    "arrivaltime",
-    "arrivaltimestamp",
-    "arrivedat",
-    "starttimestamp",
-    "startedat",
-    "timestamp",
-    "time",
-    "ts",
-    "datetime",
-    "created",
-    "createdat",
-    "createtime",
-)
-PROMPT_FIELDS: Final = frozenset(
-    {
-        "prompttokens",
-        "inputtokens",
-        "contexttokens",
-        "requesttokens",
-        "inputlength",
-        "inputlen",
-        "promptlength",
-        "promptlen",
-        "prompttokencount",
-        "inputtokencount",
-        "numprompttokens",
-        "numinputtokens",
-        "numprefilltokens",
-    }
-)
-REPLY_FIELDS: Final = frozenset(
-    {
-        "completiontokens",
-        "outputtokens",
-        "generatedtokens",
-        "generationtokens",
-        "responsetokens",
-        "outputlength",
-        "outputlen",
-        "completiontokencount",
-        "outputtokencount",
-        "candidatestokencount",
-        "numcompletiontokens",
-        "numoutputtokens",
-        "numgeneratedtokens",
-        "numgenerationtokens",
-        "numdecodetokens",
-    }
+TIME_FIELDS: Final = tuple(_FIELDS["times"])
+PROMPT_FIELDS: Final = frozenset(_FIELDS["prompt_tokens"])
+REPLY_FIELDS: Final = frozenset(_FIELDS["reply_tokens"])
+# (columns, the form's name, the unit of a time that is not since 1970)
+CSV_FORMS: Final = tuple(
+    (frozenset(form["columns"]), str(form["name"]), form["unit"] and TimeUnit(form["unit"]))
+    for form in _FIELDS["csv_forms"]
 )
 # what is not a moment, in the words of the report
 NO_UNIT: Final = "time without a unit (not since 1970)"

@@ -16,9 +16,7 @@ from k3perf.config.workload_spec import ClosedLoop, TraceReplay, WorkloadSpec
 from k3perf.errors import UsageError
 from k3perf.units import s_to_ns
 from k3perf.workload.arrivals import send_offsets_ns
-from k3perf.workload.content import CONTENT_VERSION, Segment, TokenSource
-from k3perf.workload.draws import permutation
-from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.draws import CONTENT_VERSION, Segment, TokenSource, draw_lengths, permutation
 from k3perf.workload.trace import TraceUse, read_trace, scale_trace
 
 
@@ -46,8 +44,8 @@ class PlannedRequest:
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt, drawn anew at each call; replies of earlier turns are stand-ins
-        of the right length.
+        """The prompt, drawn at each call. Replies of earlier turns are stand-ins of the
+        right length.
         """
         return tuple(token for segment in self.segments for token in self.source.token_ids(segment))
 
@@ -229,7 +227,7 @@ def _conversation_requests(
 
 def work_digest(spec: WorkloadSpec) -> str:
     """SHA-256 of what the requests of a workload without a trace ask for, whenever they
-    arrive: the work that a found rate is one of.
+    arrive: the work that a maximum sustainable rate is valid for.
     """
     asked = spec.model_dump(
         mode="json",

@@ -19,7 +19,7 @@ from k3perf.config.workload_spec import TraceReplay
 from k3perf.errors import ConfigFileError
 from k3perf.units import MS_PER_S, NS_PER_MS
 from k3perf.workload.arrivals import RANDOM_STEP_NS
-from k3perf.workload.content import Segment
+from k3perf.workload.draws import Segment
 from k3perf.workload.log_import import (
     CONVERSATION,
     CONVERSATIONS,
@@ -32,10 +32,11 @@ from k3perf.workload.trace_rows import (
     BadRow,
     TraceRow,
     TraceRows,
+    TraceSource,
+    origin_text,
     read_rows,
     trace_form,
 )
-from k3perf.workload.trace_source import TraceSource, origin_text
 
 _SHOWN_CHARACTERS: Final = 200
 _FORM: Final = (
@@ -62,7 +63,7 @@ class Trace:
 @dataclass(frozen=True, slots=True)
 class TraceUse:
     """What of a trace a plan uses, for the record: file, its SHA-256, scaled block
-    size, and the requests left out by reason.
+    size, and the excluded requests by reason.
 
     ``source``: the form and the unit that were recognised, and where the trace was
     imported from.
@@ -80,11 +81,11 @@ class TraceUse:
     @property
     def text(self) -> str:
         """One line for the notes of a cell."""
-        left_out = (
+        excluded = (
             f"{self.outside_window_count} outside the window, {self.too_long_count} too long, "
             f"{self.beyond_limit_count} beyond the workload's number"
         )
-        return f"trace {self.source}; {self.used_count} requests used, left out: {left_out}"
+        return f"trace {self.source}; {self.used_count} requests used, excluded: {excluded}"
 
 
 @dataclass(frozen=True, slots=True)

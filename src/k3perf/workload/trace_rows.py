@@ -12,10 +12,12 @@ without ids shares nothing.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 from k3perf.workload.log_values import (
@@ -247,7 +249,7 @@ def _fresh_ids(found: Sequence[_Found]) -> Iterator[int]:
 def _block_ids(
     entry: _Found, size: int, fresh: Iterator[int], *, whole_is_enough: bool
 ) -> tuple[int | str, ...] | BadRow:
-    """The row's ids; ids of its own where it has none, or none for a partial last
+    """The row's ids; new ids where it has none, or one more for a partial last
     block.
     """
     wanted = _blocks(entry, size)
@@ -260,3 +262,53 @@ def _block_ids(
     why = f"is not {wanted} block ids, one for each {size} tokens of {entry.input_length}"
     kind = f"hash_ids that do not fit blocks of {size} tokens"
     return BadRow(entry.index, entry.where, "hash_ids", f"{len(entry.ids)} entries", why, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """What was recognised in a file. ``times``: how its times were read. ``left_out``:
+    records that were not used, counted by reason. ``shares_prefixes``: whether it says
+    which blocks are equal.
+    """
+
+    file: str
+    sha256: str
+    form: str
+    container: str
+    times: str
+    block_tokens: int
+    shares_prefixes: bool
+    request_count: int
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """One line for a reader."""
+        blocks = (
+            f"blocks of {self.block_tokens} tokens"
+            if self.shares_prefixes
+            else "no block ids, so prompts share nothing"
+        )
+        return f"{self.file}: {self.form} ({self.container}); times in {self.times}; {blocks}"
+
+
+def source_path(trace: Path) -> Path:
+    """The file next to an imported trace that says where it comes from."""
+    return trace.with_name(trace.name + ".source.json")
+
+
+def source_document(source: TraceSource, trace_sha256: str) -> str:
+    """The text of that file; ``trace_sha256`` ties it to the trace."""
+    return json.dumps({"trace_sha256": trace_sha256, **asdict(source)}, indent=1) + "\n"
+
+
+def origin_text(trace: Path, trace_sha256: str) -> str:
+    """Where an imported trace comes from; "" without a file that says so of this very
+    trace.
+    """
+    try:
+        document: Any = json.loads(source_path(trace).read_text(encoding="utf-8"))
+        known = document.pop("trace_sha256") == trace_sha256
+        return TraceSource(**document).text if known else ""
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return ""

@@ -17,8 +17,7 @@ from typing import Final
 
 from k3perf.config.workload_spec import LogNormalLength
 from k3perf.units import MS_PER_S
-from k3perf.workload.draws import uniforms
-from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.draws import draw_lengths, uniforms
 from k3perf.workload.trace_rows import TRACE_BLOCK_TOKENS, TraceRow
 
 _STEP_MS: Final = 3000

@@ -104,5 +104,5 @@ def test_a_rate_can_be_a_share_of_the_found_rate():
 
 
 def test_a_share_of_an_unknown_rate_is_refused_with_the_next_step():
-    with pytest.raises(UsageError, match=r"0\.5 of the found rate.*find-rate"):
+    with pytest.raises(UsageError, match=r"0\.5 of the maximum sustainable rate.*find-rate"):
         send_offsets_ns(Constant(kind="constant", found_rate_share_ratio=0.5), seed=1, count=3)
