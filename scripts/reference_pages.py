@@ -121,10 +121,7 @@ def schema(name: str) -> dict[str, Any]:
         found["$defs"]["LaunchOptions"] = options
         launch = found["$defs"]["Launch"]["properties"]["options"]
         launch.clear()
-        launch |= {
-            "$ref": "#/$defs/LaunchOptions",
-            "description": LaunchOptions.__doc__ or "",
-        }
+        launch |= {"$ref": "#/$defs/LaunchOptions", "description": LaunchOptions.__doc__ or ""}
     return _plain({"$schema": "https://json-schema.org/draft/2020-12/schema", **found})
 
 

@@ -66,6 +66,13 @@ class CacheLayout:
     block_bytes: int
     blocks_per_request: int
 
+    @property
+    def needed_bytes(self) -> int:
+        """The cache of one request of the full context. One block id is the null block
+        (``v1/core/block_pool.py``).
+        """
+        return (self.blocks_per_request + 1) * self.block_bytes
+
     def tokens(self, block_count: int) -> tuple[int, float]:
         """Capacity in tokens and concurrency at full context of ``block_count`` blocks
         (``get_kv_cache_capacity``).

@@ -177,7 +177,7 @@ def _kda(context: WeightContext) -> Counter[str]:
             "linear_attention": projections + convolution + small,
             "norms": linear.value_dim * width,
             "buffers": buffers,
-        },
+        }
     )
 
 

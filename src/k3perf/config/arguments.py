@@ -165,13 +165,9 @@ def environment_problems(
     """
     for name, value in environment.items():
         if name in FIXED:
-            yield ConfigFileError(
-                path,
-                f"{key}.{name}",
-                value,
-                "is set by the harness, which reads the engine's log",
-                "Remove it.",
-            )
+            problem = "is set by the harness, which reads the engine's log"
+            step = "Remove it."
+            yield ConfigFileError(path, f"{key}.{name}", value, problem, step)
 
 
 def unknown_argument(name: str) -> str:

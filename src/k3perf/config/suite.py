@@ -14,14 +14,7 @@ from k3perf.config.arguments import EngineTable
 from k3perf.config.load import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec
 from k3perf.config.owned_arguments import PARALLELISM
-from k3perf.config.refusals import (
-    applying,
-    in_range,
-    matches,
-    model_type_of,
-    range_text,
-    too_old,
-)
+from k3perf.config.refusals import applying, in_range, matches, model_type_of, range_text, too_old
 from k3perf.config.suite_checks import (
     cell_id_problems,
     config_problems,

@@ -41,13 +41,8 @@ def cell_id_problems(suite: Suite, paths: Mapping[str, Path]) -> Iterator[Config
                 f"its cell {cell.config.name} + {cell.workload.name} has the id {cell.cell_id!r},"
                 f" which is that of {parts} too"
             )
-            yield ConfigFileError(
-                paths[cell.target.name],
-                "name",
-                cell.target.name,
-                problem,
-                "Rename the target or the workload.",
-            )
+            step = "Rename the target or the workload."
+            yield ConfigFileError(paths[cell.target.name], "name", cell.target.name, problem, step)
 
 
 def config_problems(
@@ -80,13 +75,8 @@ def _cycle(suite: Suite, name: str, path: Path) -> Iterator[ConfigFileError]:
         if parent in seen:
             ring = " -> ".join([*seen[seen.index(parent) :], parent])
             problem = f"the parents form a cycle: {ring}"
-            yield ConfigFileError(
-                path,
-                "extends",
-                suite.configs[name].extends,
-                problem,
-                "Let one of them extend default.",
-            )
+            step = "Let one of them extend default."
+            yield ConfigFileError(path, "extends", suite.configs[name].extends, problem, step)
             return
         seen.append(parent)
 
@@ -96,13 +86,9 @@ def _combination_problems(suite: Suite, spec: ConfigSpec, path: Path) -> Iterato
     for part in spec.combines:
         change = suite.configs[part].change
         if suite.configs[part].extends is None or len(change) != 1:
-            yield ConfigFileError(
-                path,
-                "combines",
-                part,
-                "is not an approved single change",
-                "List configs that change one argument.",
-            )
+            problem = "is not an approved single change"
+            step = "List configs that change one argument."
+            yield ConfigFileError(path, "combines", part, problem, step)
             continue
         argument = next(iter(change))
         if suite.configs[part].extends != spec.extends:
@@ -144,13 +130,8 @@ def target_problems(
         and not (suite.root / target.model.directory / "config.json").is_file()
     ):
         problem = "the model directory has no config.json"
-        yield ConfigFileError(
-            path,
-            "model.directory",
-            target.model.directory,
-            problem,
-            f"It is looked for under {suite.root}.",
-        )
+        step = f"It is looked for under {suite.root}."
+        yield ConfigFileError(path, "model.directory", target.model.directory, problem, step)
     yield from _devices_problems(target, path)
     yield from _scaling_base_problems(suite.targets, target, path)
     for config in target.configs or tuple(suite.configs):
@@ -175,7 +156,7 @@ def _names_of_target(suite: Suite, target: TargetSpec, path: Path) -> Iterator[C
 
 
 def _devices_problems(target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
-    """Each rank has a device of its own, and every device a rank: locks, budgets and
+    """Each rank has a separate device, and every device a rank: locks, budgets and
     scaling efficiency count devices, engines use ranks.
     """
     hardware, parallelism = target.hardware, target.parallelism
@@ -186,22 +167,12 @@ def _devices_problems(target: TargetSpec, path: Path) -> Iterator[ConfigFileErro
             f"is {hardware.device_count}, but parallelism makes {parallelism.rank_count} ranks"
             f" ({parallelism.text})"
         )
-        yield ConfigFileError(
-            path,
-            "hardware.device_count",
-            None,
-            problem,
-            "Give one device a rank, of all hosts together.",
-        )
+        step = "Give one device a rank, of all hosts together."
+        yield ConfigFileError(path, "hardware.device_count", None, problem, step)
     if hardware.device_count % hardware.host_count:
         problem = f"does not divide the {hardware.device_count} devices evenly"
-        yield ConfigFileError(
-            path,
-            "hardware.host_count",
-            hardware.host_count,
-            problem,
-            "Give every host as many devices.",
-        )
+        step = "Give every host as many devices."
+        yield ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, step)
 
 
 def _decode_context_problems(
@@ -226,13 +197,9 @@ def _decode_context_problems(
     if own:
         yield ConfigFileError(path, f"engine_arguments.{name}", size, problem, step)
         return
-    yield ConfigFileError(
-        path,
-        "configs",
-        config,
-        f"sets {name} {size!r}, which {problem}",
-        f"{step} Or leave the config out.",
-    )
+    problem = f"sets {name} {size!r}, which {problem}"
+    step = f"{step} Or leave the config out."
+    yield ConfigFileError(path, "configs", config, problem, step)
 
 
 def _scaling_base_problems(

@@ -122,21 +122,11 @@ def _level_problems(
     )
     if left and not isinstance(value, dict):
         empty = ", and is empty" if value is None else ""
-        yield ConfigFileError(
-            path,
-            key,
-            value,
-            f"must be a mapping of each {left[0]} to {_held(left)}{empty}",
-            next_step,
-        )
+        problem = f"must be a mapping of each {left[0]} to {_held(left)}{empty}"
+        yield ConfigFileError(path, key, value, problem, next_step)
     elif left and not _KINDS.isdisjoint(value):
-        yield ConfigFileError(
-            path,
-            key,
-            value,
-            f"a level is missing: a tolerance stands where {left[0]} names belong",
-            next_step,
-        )
+        problem = f"a level is missing: a tolerance stands where {left[0]} names belong"
+        yield ConfigFileError(path, key, value, problem, next_step)
     elif left:
         for name, held in value.items():
             yield from _level_problems(path, f"{key}.{name}", levels, left[1:], held)
@@ -179,13 +169,8 @@ def tolerance_problems(
             if reason:  # a tolerance of a cell that does not exist would never be read
                 measured = [name for name in configs if not not_collected(target, name)]
                 problem = f"{target} does not measure this config: {reason}"
-                yield ConfigFileError(
-                    path,
-                    f"configs.{target}.{config}",
-                    None,
-                    problem,
-                    f"Remove it, or use one of: {', '.join(measured)}.",
-                )
+                step = f"Remove it, or use one of: {', '.join(measured)}."
+                yield ConfigFileError(path, f"configs.{target}.{config}", None, problem, step)
     yield from _kind_problems(declared, path)
 
 
@@ -194,13 +179,9 @@ def _name_problems(
 ) -> Iterator[ConfigFileError]:
     for name in names:
         if name not in known:
-            yield ConfigFileError(
-                path,
-                f"{place}.{name}",
-                None,
-                f"no {kind} has this name",
-                f"Use one of: {', '.join(known)}.",
-            )
+            problem = f"no {kind} has this name"
+            step = f"Use one of: {', '.join(known)}."
+            yield ConfigFileError(path, f"{place}.{name}", None, problem, step)
 
 
 def _kind_problems(declared: ToleranceFile, path: Path) -> Iterator[ConfigFileError]:
@@ -224,13 +205,8 @@ def _kind_problems(declared: ToleranceFile, path: Path) -> Iterator[ConfigFileEr
                     " for a metric"
                 )
                 value = tolerance.model_dump(exclude_none=True)
-                yield ConfigFileError(
-                    path,
-                    f"{place}.{name}",
-                    value,
-                    problem,
-                    f"Give a {kind} here, or change {where}.{name}.",
-                )
+                step = f"Give a {kind} here, or change {where}.{name}."
+                yield ConfigFileError(path, f"{place}.{name}", value, problem, step)
 
 
 def _kind(tolerance: Tolerance) -> str:

@@ -32,7 +32,7 @@ from k3perf.workload.log_values import (
     normal_name,
     token_count,
 )
-from k3perf.workload.record_file import Record, RecordFile, open_records
+from k3perf.workload.record_file import FileRecord, RecordFile, open_records
 from k3perf.workload.trace_rows import (
     TRACE_BLOCK_TOKENS,
     TraceForm,
@@ -115,7 +115,7 @@ def import_log(
 
 def _import_trace(
     file: RecordFile,
-    records: Iterable[Record],
+    records: Iterable[FileRecord],
     form: TraceForm,
     time_unit: TimeUnit | None,
     block_tokens: int | None,
@@ -173,7 +173,7 @@ class _LogReader:
         self._left_out: Counter[str] = Counter()
         self._readings: Counter[str] = Counter()
 
-    def read(self, records: Iterable[Record]) -> ImportedTrace:
+    def read(self, records: Iterable[FileRecord]) -> ImportedTrace:
         """Raises UsageError when no record can be used."""
         for record in records:
             entry = _entry(record, self._time_unit, self._form_unit)
@@ -250,7 +250,7 @@ def _json_form(fields: dict[str, Any]) -> str:
 
 
 def _entry(
-    record: Record, given: TimeUnit | None, form: TimeUnit | None
+    record: FileRecord, given: TimeUnit | None, form: TimeUnit | None
 ) -> tuple[str, Moment, int, int] | str:
     """(field of the time, time, prompt tokens, reply tokens), or why there is none."""
     fields = record.fields
@@ -320,7 +320,7 @@ def _times(
 _TIME_RANKS: Final = {name: rank for rank, name in enumerate(TIME_FIELDS)}
 
 
-def foreign_form(file: RecordFile, record: Record) -> str:
+def foreign_form(file: RecordFile, record: FileRecord) -> str:
     """What a file is that is not a trace but can be imported, from one of its records;
     "" otherwise.
     """

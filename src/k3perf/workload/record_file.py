@@ -43,7 +43,7 @@ _PACKED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FileRecord:
     """One record: the place in the file, its fields (None where there are none), and
     then why not.
     """
@@ -78,7 +78,7 @@ class RecordFile:
             pass
         return self._raw.digest.hexdigest()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[FileRecord]:
         records = {
             "JSON lines": self._json_lines,
             "a JSON array": self._array,
@@ -125,7 +125,7 @@ class RecordFile:
         self._line += 1
         return line
 
-    def _json_lines(self) -> Iterator[Record]:
+    def _json_lines(self) -> Iterator[FileRecord]:
         while line := self._next_line():
             if line.strip():
                 value, problem = _loads(line)
@@ -136,7 +136,7 @@ class RecordFile:
                 else:
                     yield _record(f"line {self._line}", value, problem)
 
-    def _csv(self) -> Iterator[Record]:
+    def _csv(self) -> Iterator[FileRecord]:
         lines = iter(self._next_line, "")
         next(lines)
         rows = csv.reader(lines, delimiter=self._delimiter)
@@ -144,24 +144,24 @@ class RecordFile:
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                yield Record(f"line {self._line}", None, f"not CSV ({error})")
+                yield FileRecord(f"line {self._line}", None, f"not CSV ({error})")
                 continue
             if row is None:
                 return
             if not row:
                 continue
             if len(row) != len(self.header):
-                yield Record(
+                yield FileRecord(
                     f"line {self._line}", None, "a row with more or fewer fields than the header"
                 )
                 continue
-            yield Record(f"line {self._line}", dict(zip(self.header, row, strict=True)))
+            yield FileRecord(f"line {self._line}", dict(zip(self.header, row, strict=True)))
 
-    def _array(self) -> Iterator[Record]:
+    def _array(self) -> Iterator[FileRecord]:
         for place, (value, problem) in enumerate(self._values("[", ",", "]"), 1):
             yield _record(f"element {place}", value, problem)
 
-    def _objects(self) -> Iterator[Record]:
+    def _objects(self) -> Iterator[FileRecord]:
         for place, (value, problem) in enumerate(self._values("", "", ""), 1):
             if place == 1 and problem == "" and (listed := _listed(value)) is not None:
                 yield from (
@@ -248,10 +248,14 @@ def _loads(line: str) -> tuple[Any, str]:
         return None, "not JSON"
 
 
-def _record(where: str, value: Any, problem: str = "") -> Record:
+def _record(where: str, value: Any, problem: str = "") -> FileRecord:
     if problem:
-        return Record(where, None, problem)
-    return Record(where, value) if isinstance(value, dict) else Record(where, None, "not an object")
+        return FileRecord(where, None, problem)
+    return (
+        FileRecord(where, value)
+        if isinstance(value, dict)
+        else FileRecord(where, None, "not an object")
+    )
 
 
 def _listed(value: Any) -> list[Any] | None:

@@ -26,7 +26,7 @@ from k3perf.workload.log_import import (
     CONVERSATIONS_NEXT_STEP,
     foreign_form,
 )
-from k3perf.workload.record_file import Record, RecordFile, open_records
+from k3perf.workload.record_file import FileRecord, RecordFile, open_records
 from k3perf.workload.trace_rows import (
     TRACE_BLOCK_TOKENS,
     BadRow,
@@ -131,7 +131,9 @@ def read_trace(path: Path) -> Trace:
     return Trace(found.rows, found.block_tokens, source, origin_text(path, sha256))
 
 
-def _refuse(file: RecordFile, skipped: Sequence[Record], first: dict[str, Any] | None) -> NoReturn:
+def _refuse(
+    file: RecordFile, skipped: Sequence[FileRecord], first: dict[str, Any] | None
+) -> NoReturn:
     """The file is not a trace: say what it is, and the command that makes a trace of it
     where there is one.
     """

@@ -20,15 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from k3perf.workload.log_values import (
-    Moment,
-    TimeUnit,
-    moment,
-    number,
-    token_count,
-    unit_by_size,
-)
-from k3perf.workload.record_file import Record
+from k3perf.workload.log_values import Moment, TimeUnit, moment, number, token_count, unit_by_size
+from k3perf.workload.record_file import FileRecord
 
 TRACE_BLOCK_TOKENS: Final = 512
 BAILIAN_BLOCK_TOKENS: Final = 16
@@ -108,7 +101,7 @@ def trace_form(fields: dict[str, Any]) -> TraceForm | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _UntimedRow:
     """A row before the unit of its time and the block size are known."""
 
     index: int
@@ -121,7 +114,7 @@ class _Found:
 
 
 def read_rows(
-    records: Iterable[Record],
+    records: Iterable[FileRecord],
     form: TraceForm,
     *,
     time_unit: TimeUnit | None = None,
@@ -131,7 +124,7 @@ def read_rows(
     them.
     """
     entries = [_fields(index, record) for index, record in enumerate(records)]
-    found = [entry for entry in entries if isinstance(entry, _Found)]
+    found = [entry for entry in entries if isinstance(entry, _UntimedRow)]
     times, bad_times, reading = _times(found, form, time_unit)
     bad = [entry for entry in entries if isinstance(entry, BadRow)] + bad_times
     stated = {entry.block_tokens for entry in found}
@@ -152,7 +145,7 @@ def read_rows(
     return TraceRows(tuple(rows), tuple(bad), size, possible, reading, with_ids_count)
 
 
-def _fields(index: int, record: Record) -> _Found | BadRow:
+def _fields(index: int, record: FileRecord) -> _UntimedRow | BadRow:
     fields = record.fields
     if fields is None:
         return BadRow(index, record.where, "", None, record.problem, record.problem)
@@ -174,7 +167,7 @@ def _fields(index: int, record: Record) -> _Found | BadRow:
             index, record.where, "block_tokens", size, why, "block_tokens that is not a size"
         )
     block_ids = None if ids is None else tuple(ids)
-    return _Found(
+    return _UntimedRow(
         index, record.where, fields.get("timestamp"), lengths[0], lengths[1], block_ids, size
     )
 
@@ -186,8 +179,8 @@ def _is_id_list(ids: Any) -> bool:
 
 
 def _times(
-    found: Sequence[_Found], form: TraceForm, given: TimeUnit | None
-) -> tuple[list[tuple[_Found, float]], list[BadRow], str]:
+    found: Sequence[_UntimedRow], form: TraceForm, given: TimeUnit | None
+) -> tuple[list[tuple[_UntimedRow, float]], list[BadRow], str]:
     """(rows with their milliseconds from the start, rows without a time, how times were
     read).
 
@@ -197,7 +190,7 @@ def _times(
     numbers = [value for entry in found if (value := number(entry.time)) is not None]
     by_size = unit_by_size(min(numbers)) if numbers and given is None else None
     unit = given or by_size or form.unit
-    timed: list[tuple[_Found, Moment]] = []
+    timed: list[tuple[_UntimedRow, Moment]] = []
     bad = []
     for entry in found:
         at = moment(entry.time, given=unit)
@@ -218,7 +211,7 @@ def _times(
 
 
 def _block_size(
-    found: Sequence[_Found], form: TraceForm, known: int | None
+    found: Sequence[_UntimedRow], form: TraceForm, known: int | None
 ) -> tuple[int | None, tuple[int, ...]]:
     """(tokens of a block, sizes that fit as well as any). None where several fit and
     none is the form's.
@@ -237,17 +230,17 @@ def _block_size(
     return (best[0] if len(best) == 1 else None), best
 
 
-def _blocks(entry: _Found, size: int) -> int:
+def _blocks(entry: _UntimedRow, size: int) -> int:
     return -(-entry.input_length // size)
 
 
-def _fresh_ids(found: Sequence[_Found]) -> Iterator[int]:
+def _fresh_ids(found: Sequence[_UntimedRow]) -> Iterator[int]:
     given = (block for entry in found for block in entry.ids or () if isinstance(block, int))
     return count(max(given, default=-1) + 1)
 
 
 def _block_ids(
-    entry: _Found, size: int, fresh: Iterator[int], *, whole_is_enough: bool
+    entry: _UntimedRow, size: int, fresh: Iterator[int], *, whole_is_enough: bool
 ) -> tuple[int | str, ...] | BadRow:
     """The row's ids; new ids where it has none, or one more for a partial last
     block.

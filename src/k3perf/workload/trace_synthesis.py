@@ -29,7 +29,7 @@ _REMEMBERED: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Turn:
     input_length: int
     output_length: int
     hash_ids: tuple[int | str, ...]
@@ -44,7 +44,7 @@ def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[Tr
     comes_back = uniforms(seed, "trace/return", requests)
     which = uniforms(seed, "trace/which", requests)
     fresh_ids = count(1)
-    remembered: list[_Seen] = []
+    remembered: list[_Turn] = []
     rows = []
     for index in range(requests):
         if remembered and comes_back[index] < _RETURN_SHARE:
@@ -56,7 +56,7 @@ def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[Tr
         ids = _block_ids(kept, length, fresh_ids)
         timestamp_ms = int(times[index] * duration_s * MS_PER_S) // _STEP_MS * _STEP_MS
         rows.append(TraceRow(timestamp_ms, length, replies[index], ids))
-        remembered = [*remembered, _Seen(length, replies[index], ids)][-_REMEMBERED:]
+        remembered = [*remembered, _Turn(length, replies[index], ids)][-_REMEMBERED:]
     return tuple(rows)
 
 
