@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from k3perf.capacity.cache_layout import CacheLayout, cache_layout
-from k3perf.capacity.plan import cache_request, plan_memory
+from k3perf.capacity.memory_plan import cache_request, plan_memory
 from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import Ranks, model_shape
 from k3perf.config.suite import load_suite

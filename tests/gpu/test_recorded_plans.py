@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.capacity.plan import MemoryPlan, plan_memory
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.rules import platform_rules
 from k3perf.config.suite import load_suite
 from k3perf.errors import UsageError

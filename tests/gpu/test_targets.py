@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from k3perf.capacity.plan import MemoryPlan, plan_memory
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.rules import platform_rules
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite, load_suite

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from k3perf.capacity.plan import MemoryPlan, plan_memory
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.rules import PLATFORMS, platform_rules
 from k3perf.capacity.shape import Ranks
 from k3perf.cli.numbers import count
@@ -231,7 +231,7 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
     """
     from k3perf.cli.suite_option import load_checked
     from k3perf.config.arguments import argument_problems
-    from k3perf.config.load import load_document
+    from k3perf.config.load_yaml import load_document
     from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance
     from k3perf.config.suite import Suite
     from k3perf.config.tolerances import ToleranceFile

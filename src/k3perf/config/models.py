@@ -1,7 +1,7 @@
 """Frozen models of what a team declares: configs, targets, one tolerance.
 
 Workloads are in ``workload_spec``, the file of tolerances in ``tolerances``. Every
-model forbids unknown keys. ``k3perf.config.load`` turns a failure into one message
+model forbids unknown keys. ``k3perf.config.load_yaml`` turns a failure into one message
 with file, key, value and next step.
 """
 

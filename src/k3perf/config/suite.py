@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from k3perf.config.arguments import EngineTable
-from k3perf.config.load import load_document
+from k3perf.config.load_yaml import load_document
 from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec
 from k3perf.config.owned_arguments import PARALLELISM
 from k3perf.config.refusals import applying, in_range, matches, model_type_of, range_text, too_old

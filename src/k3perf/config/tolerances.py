@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from k3perf.config.load import parse, read_yaml
+from k3perf.config.load_yaml import parse, read_yaml
 from k3perf.config.models import ConfigName, Declared, Name, Tolerance
 from k3perf.errors import ConfigFileError, raise_all
 

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
-from k3perf.config.load import load_document
+from k3perf.config.load_yaml import load_document
 from k3perf.config.models import Declared, Name, PositiveFloat, TargetSpec
 from k3perf.config.workload_spec import OpenLoop, ServiceLevel, WorkloadSpec
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.store.atomic import replace_file
-from k3perf.workload.plan import work_digest
+from k3perf.workload.request_plan import work_digest
 
 _HEADING = (
     "# yaml-language-server: $schema=../../docs/schemas/found_rates.json\n"

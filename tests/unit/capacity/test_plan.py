@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from k3perf.capacity.cache_layout import CacheRequest, cache_layout
-from k3perf.capacity.plan import MemoryPlan, plan_memory
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.reserve import capture_count, largest_step, requested_bytes
 from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import Ranks, model_shape, stage_layers

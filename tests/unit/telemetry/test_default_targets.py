@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.config.load import load_document
+from k3perf.config.load_yaml import load_document
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, UsageError

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from k3perf.errors import UsageError
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from tests.unit.workload.specs import small_spec
 
 VOCABULARY = 4096
