@@ -127,28 +127,17 @@ def _import_trace(
             f"{file.path}: its block ids fit several block sizes ({sizes}). Give the right one with"
             " --block-tokens."
         )
-    left_out = Counter(bad.kind for bad in found.bad_rows)
     if not found.rows:
+        left_out = Counter(bad.kind for bad in found.bad_rows)
         raise UsageError(
             f"{file.path}: no record of {form.name} can be used ({_counted(left_out)}); the first:"
             f" {found.bad_rows[0].where} {found.bad_rows[0].key} {found.bad_rows[0].problem}. Give"
             " --block-tokens where blocks have another size, --time-unit where times have another"
             " unit."
         )
-    source = TraceSource(
-        file=file.path.name,
-        sha256=file.sha256,
-        form=form.name,
-        container=file.container,
-        times=found.times,
-        block_tokens=found.block_tokens,
-        shares_prefixes=found.with_ids_count > 0,
-        request_count=len(found.rows),
-        left_out=dict(left_out),
-    )
     first_ms = found.rows[0].timestamp_ms
     return ImportedTrace(
-        source=source,
+        source=found.source(file, form, file.sha256),
         span_s=(found.rows[-1].timestamp_ms - first_ms) / 1e3,
         prompt_tokens_count=sum(row.input_length for row in found.rows),
         reply_tokens_count=sum(row.output_length for row in found.rows),

@@ -118,16 +118,7 @@ def read_trace(path: Path) -> Trace:
         raise _bad_row(path, found.bad_rows, len(found.rows))
     if found.block_tokens is None:
         raise _unknown_block_size(path, found)
-    source = TraceSource(
-        file=path.name,
-        sha256=sha256,
-        form=form.name,
-        container=file.container,
-        times=found.times,
-        block_tokens=found.block_tokens,
-        shares_prefixes=found.with_ids_count > 0,
-        request_count=len(found.rows),
-    )
+    source = found.source(file, form, sha256)
     return Trace(found.rows, found.block_tokens, source, origin_text(path, sha256))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from k3perf.workload.log_values import Moment, TimeUnit, moment, number, token_count, unit_by_size
-from k3perf.workload.record_file import FileRecord
+from k3perf.workload.record_file import FileRecord, RecordFile
 
 TRACE_BLOCK_TOKENS: Final = 512
 BAILIAN_BLOCK_TOKENS: Final = 16
@@ -91,6 +91,21 @@ class TraceRows:
     possible_block_tokens: tuple[int, ...]
     times: str
     with_ids_count: int
+
+    def source(self, file: RecordFile, form: TraceForm, sha256: str) -> TraceSource:
+        """Where the rows come from. Needs a known block size."""
+        assert self.block_tokens is not None  # noqa: S101 - callers refuse such a file
+        return TraceSource(
+            file=file.path.name,
+            sha256=sha256,
+            form=form.name,
+            container=file.container,
+            times=self.times,
+            block_tokens=self.block_tokens,
+            shares_prefixes=self.with_ids_count > 0,
+            request_count=len(self.rows),
+            left_out=dict(Counter(bad.kind for bad in self.bad_rows)),
+        )
 
 
 def trace_form(fields: dict[str, Any]) -> TraceForm | None:
