@@ -40,7 +40,7 @@ from k3perf.load.generator import run_round
 from k3perf.stats.student import upper_quantile
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
 from k3perf.telemetry.sampler import Sampler
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 
 CORE_LIMIT_RATIO = 0.01
 CONFIDENCE = 0.95

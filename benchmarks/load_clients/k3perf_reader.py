@@ -12,7 +12,7 @@ from k3perf.config.workload_spec import WorkloadSpec
 from k3perf.load.generator import run_round
 from k3perf.load.mock_server.truth import prompt_crc32
 from k3perf.records.samples import RequestStatus
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 
 
 def play(tokens):

@@ -53,8 +53,8 @@ class DocumentProblem(Exception):
 
 
 def read_text(path: Path, next_step: str) -> str | None:
-    """The file's text without a byte-order mark, or None if there is no such file.
-    Raises ConfigFileError for all else.
+    """The file's text without a byte-order mark, or None if it does not
+    exist. Raises ConfigFileError for all else.
     """
     try:
         with path.open("rb") as stream:
@@ -71,8 +71,8 @@ def read_text(path: Path, next_step: str) -> str | None:
 
 
 def read_json(path: Path, next_step: str, *, finite: bool = True) -> Any:
-    """The JSON file as plain data (``json_of``). Raises ConfigFileError, also where
-    there is no such file.
+    """The JSON file as plain data (``json_of``). Raises ConfigFileError, also for a
+    missing file.
     """
     text = read_text(path, next_step)
     if text is None:

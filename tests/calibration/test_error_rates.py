@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from k3perf.config.load import load_document
+from k3perf.config.load_yaml import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate import decision
 from k3perf.stats.order_statistics import Location

@@ -27,7 +27,7 @@ from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
 from k3perf.records.samples import RequestStatus
 from k3perf.telemetry.server import ServerProbe
-from k3perf.workload.plan import Plan, expand
+from k3perf.workload.request_plan import Plan, expand
 from tests.faults.bench import PATIENT, Bench
 from tests.faults.endings import expect_death, expect_failed_start
 from tests.faults.matrix import Kind, of

@@ -26,7 +26,7 @@ from k3perf.load.mock_server import Behaviour
 from k3perf.load.mock_server.http_service import HttpConnection, Service
 from k3perf.load.mock_server.player import Player
 from k3perf.load.round_samples import RoundSamples
-from k3perf.workload.plan import Plan
+from k3perf.workload.request_plan import Plan
 
 _BEGIN_S = 100.0  # small, so that a float holds nanoseconds
 _numbers = itertools.count()

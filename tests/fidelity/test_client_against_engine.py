@@ -30,7 +30,7 @@ from k3perf.metrics.compute import round_metrics, window_s
 from k3perf.records.samples import RequestStatus, RoundKind, RoundRecord
 from k3perf.telemetry.counters import counter_difference
 from k3perf.telemetry.server import ServerProbe
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from k3perf.workload.trace import read_trace, trace_text, unbounded_hit_ratio
 from k3perf.workload.trace_synthesis import synthesise_trace
 from tests.unit.workload.specs import small_spec, trace_spec

@@ -18,7 +18,7 @@ from k3perf.load.mock_server import Behaviour, Delay
 from k3perf.load.mock_server.truth import prompt_crc32
 from k3perf.metrics.compute import round_metrics
 from k3perf.records.samples import RequestStatus, RoundKind, RoundRecord
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from tests.fidelity.simulated import Simulation
 from tests.unit.workload.specs import small_spec
 

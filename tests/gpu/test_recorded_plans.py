@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.capacity.plan import MemoryPlan, plan_memory
-from k3perf.capacity.ranks import Ranks
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.rules import platform_rules
 from k3perf.config.suite import load_suite
 from k3perf.errors import UsageError
@@ -71,13 +70,10 @@ def readings() -> dict[tuple[str, str], list[tuple[float, float, float, int]]]:
 
 def plan_of(target_name: str, config_name: str) -> MemoryPlan:
     target = SUITE.target(target_name)
-    split = target.parallelism
     return plan_memory(
         json.loads((SUITE.root / str(target.model.directory) / "config.json").read_text()),
         SUITE.engine_arguments(target, SUITE.config(config_name)),
-        parallelism=Ranks(
-            tensor=split.tensor, pipeline=split.pipeline, data=split.data, expert=split.expert
-        ),
+        parallelism=target.parallelism,
         device_memory_bytes=target.hardware.device_memory_bytes,
         rules=platform_rules(target.hardware.kind),
         environment=target.environment,

@@ -21,7 +21,7 @@ from k3perf.records.samples import (
     StageTiming,
 )
 from k3perf.store.results import CellKey, FinishedCell, ResultWriter
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 
 CELL = ("tiny", "fp8_kv", "quick")
 TOKENS, REQUESTS, ROUNDS = 12, 8, 6

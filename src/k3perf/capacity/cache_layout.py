@@ -10,9 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from k3perf.capacity.ranks import Parallelism, kv_heads, split, stage_layers
 from k3perf.capacity.rules import BACKEND_BLOCK_TOKENS, PlatformRules, dtype_bytes
-from k3perf.capacity.shape import LINEAR, Attention, ModelShape
+from k3perf.capacity.shape import (
+    LINEAR,
+    Attention,
+    ModelShape,
+    Ranks,
+    kv_heads,
+    split,
+    stage_layers,
+)
 
 # the recurrent state is float32 unless mamba_ssm_cache_dtype says otherwise
 _STATE_BYTES = 4
@@ -45,8 +52,7 @@ class CacheLayout:
     ``bytes_per_token`` counts every attending layer of the rank;
     ``state_bytes_per_sequence`` every linear layer's state, unpadded; ``page_bytes`` is
     one layer's block; ``block_bytes`` what one block id costs in the fullest stage;
-    ``blocks_per_request`` what one request of the full context holds,
-    ``state_blocks_per_request`` of them for its state.
+    ``blocks_per_request`` what one request of the full context holds.
     """
 
     block_size_tokens: int
@@ -59,23 +65,13 @@ class CacheLayout:
     group_layer_counts: tuple[int, ...]
     block_bytes: int
     blocks_per_request: int
-    state_blocks_per_request: int
 
-    def requests_held(self, block_count: int, context_tokens: int) -> int:
-        """Requests of ``context_tokens`` each, prompt and output together, that run at
-        once before the first is preempted.
-
-        One block id is the null block and is never given out
+    @property
+    def needed_bytes(self) -> int:
+        """The cache of one request of the full context. One block id is the null block
         (``v1/core/block_pool.py``).
         """
-        attending = (self.blocks_per_request - self.state_blocks_per_request) // self._blocks_of(
-            self.maximum_context_tokens
-        )
-        each = attending * self._blocks_of(context_tokens) + self.state_blocks_per_request
-        return max(0, block_count - 1) // each
-
-    def _blocks_of(self, context_tokens: int) -> int:
-        return -(-context_tokens // self.block_size_tokens)
+        return (self.blocks_per_request + 1) * self.block_bytes
 
     def tokens(self, block_count: int) -> tuple[int, float]:
         """Capacity in tokens and concurrency at full context of ``block_count`` blocks
@@ -86,7 +82,7 @@ class CacheLayout:
 
 
 def cache_layout(
-    shape: ModelShape, request: CacheRequest, parallelism: Parallelism, rules: PlatformRules
+    shape: ModelShape, request: CacheRequest, parallelism: Ranks, rules: PlatformRules
 ) -> CacheLayout:
     """Lay the cache of one rank out. Raises UsageError when heads do not divide or a
     dtype is unknown.
@@ -107,7 +103,6 @@ def cache_layout(
         for group in groups
         if shape.layers[group[0]].attention not in LINEAR
     )
-    state_blocks = state_blocks_per_request(shape, request, rules, groups)
     return CacheLayout(
         block_size_tokens=block,
         requested_block_size_tokens=request.block_size_tokens,
@@ -118,12 +113,11 @@ def cache_layout(
         state_bytes_per_sequence=max(linear) * state_bytes,
         group_layer_counts=tuple(len(group) for group in groups),
         block_bytes=fullest * page,
-        blocks_per_request=attending_blocks + state_blocks,
-        state_blocks_per_request=state_blocks,
+        blocks_per_request=attending_blocks + _state_blocks(shape, request, rules, groups),
     )
 
 
-def token_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Parallelism) -> int:
+def token_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Ranks) -> int:
     """Bytes of one token in one attending layer of one rank.
 
     Grouped-query: 2 x heads x width. Latent: one vector of latent rank + rotary width,
@@ -142,7 +136,7 @@ def token_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Para
     )
 
 
-def state_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Parallelism) -> int:
+def state_page_bytes(shape: ModelShape, request: CacheRequest, parallelism: Ranks) -> int:
     """Bytes of one sequence's state in one linear layer of one rank; 0 without linear
     layers.
 
@@ -205,7 +199,7 @@ def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:
     return tuple(groups)
 
 
-def state_blocks_per_request(
+def _state_blocks(
     shape: ModelShape,
     request: CacheRequest,
     rules: PlatformRules,

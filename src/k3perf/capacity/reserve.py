@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from k3perf.capacity.ranks import Parallelism, stage_layers
 from k3perf.capacity.rules import PlatformRules, dtype_bytes
-from k3perf.capacity.shape import ModelShape
+from k3perf.capacity.shape import ModelShape, Ranks, stage_layers
 from k3perf.capacity.weights import WeightContext, padded_expert_width
 from k3perf.units import GIB
 
@@ -32,7 +31,7 @@ _LARGEST_CAPTURE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """The largest step that the engine profiles: tokens, and sequences that are sampled
     in it.
     """
@@ -43,7 +42,7 @@ class Step:
 
 def largest_step(
     given: Mapping[str, Any], device_memory_bytes: int | None, maximum_context_tokens: int
-) -> Step:
+) -> EngineStep:
     """The step of the arguments; what is not given is vLLM's default for a device of
     this memory (unknown: the smallest device's).
 
@@ -61,7 +60,7 @@ def largest_step(
         if given.get("enable_chunked_prefill") is False:
             tokens = max(tokens, maximum_context_tokens)
         tokens = min(tokens, sequences * maximum_context_tokens)
-    return Step(
+    return EngineStep(
         tokens, min(sequences, tokens)
     )  # vLLM refuses more sequences than tokens that were both asked for
 
@@ -108,7 +107,7 @@ def residual_blocks(shape: ModelShape) -> int:
     return -(-len(shape.layers) // shape.residual_block_layers) if shape.residual_attention else 0
 
 
-def expert_workspace_bytes(context: WeightContext, step: Step) -> int:
+def expert_workspace_bytes(context: WeightContext, step: EngineStep) -> int:
     """Both workspaces of the modular expert kernels, which stay allocated
     (``v1/worker/workspace.py``).
 
@@ -127,7 +126,7 @@ def expert_workspace_bytes(context: WeightContext, step: Step) -> int:
     return step.tokens * experts.active_count * values * context.width
 
 
-def capture_count(given: Mapping[str, Any], step: Step) -> int:
+def capture_count(given: Mapping[str, Any], step: EngineStep) -> int:
     """CUDA graphs that the engine captures by default: piecewise ones of every size,
     and whole ones of those that a decode step can have.
 
@@ -161,12 +160,12 @@ def requested_bytes(
     return math.ceil(share * (device_memory_bytes - rules.withheld_bytes))
 
 
-def spread_over(parallelism: Parallelism) -> bool:
+def spread_over(parallelism: Ranks) -> bool:
     """Whether ranks talk to each other, which takes buffers that nothing here
     counts.
     """
     return parallelism.tensor * parallelism.pipeline * parallelism.data > 1
 
 
-def _hidden_state_bytes(shape: ModelShape, step: Step) -> int:
+def _hidden_state_bytes(shape: ModelShape, step: EngineStep) -> int:
     return step.tokens * shape.hidden * dtype_bytes(shape.dtype)

@@ -1,15 +1,14 @@
-"""What vLLM does on a platform that decides memory, as data: block sizes, kept copies,
-state blocks. One row a platform.
-
-Read from vLLM's own sources (0.32.0 for the CPU, 0.33.0 for CUDA); the file is named
-beside each value. Nothing here is computed.
+"""What vLLM does on a platform that decides memory: block sizes, kept copies, state
+blocks. The values of each platform are in ``platforms.yaml``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final
 
+from k3perf.documents import yaml_of
 from k3perf.errors import UnknownNameError, UsageError
 
 DTYPE_BYTES: Final[dict[str, int]] = {
@@ -40,17 +39,6 @@ class ReserveRules:
     graph_base_bytes: int
     graph_layer_bytes: int
     library_bytes: int
-
-
-# Read on an H200 with vLLM 0.33.0 by the probe: peaks of 7.1 hidden states (kimi_k2, 8
-# layers) and of 8.0 beside the 6 of residual attention (kimi_linear, 24 layers); 203 to
-# 266 MB and 457 MB for 30 graphs; 126 and 266 MB of libraries.
-_H200_RESERVE: Final = ReserveRules(
-    live_hidden_states=8,
-    graph_base_bytes=128_000_000,
-    graph_layer_bytes=450_000,
-    library_bytes=200_000_000,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,66 +74,6 @@ class PlatformRules:
     measured: bool
 
 
-PLATFORMS: Final[tuple[PlatformRules, ...]] = (
-    PlatformRules(
-        name="cpu",
-        default_block_tokens=128,  # platforms/cpu.py, check_and_update_config
-        # v1/attention/backends/cpu_attn.py, get_supported_kernel_block_sizes
-        kernel_block_tokens=32,
-        # v1/attention/backends/mla/cpu_mla.py; platforms/cpu.py overrides what was
-        # asked for
-        latent_block_tokens=16,
-        latent_block_forced=True,
-        quantised_latent_block_tokens=16,
-        latent_hybrid_alignment_tokens=128,
-        kda_checkpoint_blocks=0,
-        # layers/utils.py, dispatch_cpu_unquantized_gemm(remove_weight=False) of
-        # vocab_parallel_embedding.py
-        packs_vocabulary=True,
-        fused_kda_buffers=False,
-        withheld_bytes=0,
-        reserve=None,  # the CPU cache is sized by VLLM_CPU_KVCACHE_SPACE alone
-        measured=True,
-    ),
-    PlatformRules(
-        name="nvidia",
-        default_block_tokens=16,  # config/cache.py, DEFAULT_BLOCK_SIZE
-        kernel_block_tokens=16,  # v1/attention/backends/flash_attn.py
-        latent_block_tokens=16,  # v1/attention/backends/mla/flashattn_mla.py
-        latent_block_forced=False,
-        # v1/attention/backends/mla/flashmla.py serves FP8 latent caches
-        quantised_latent_block_tokens=64,
-        # platforms/interface.py, _align_hybrid_block_size
-        latent_hybrid_alignment_tokens=128,
-        kda_checkpoint_blocks=1,  # models/kimi_k3/nvidia/kda.py, get_kv_cache_spec
-        packs_vocabulary=False,
-        # models/kimi_k3/nvidia/kda.py, decode_conv1d_weight and decode_norm_weight
-        fused_kda_buffers=True,
-        # an H200: 150,754,820,096 by NVML, 150,109,880,320 by CUDA
-        withheld_bytes=644_939_776,
-        reserve=_H200_RESERVE,
-        measured=True,
-    ),
-    PlatformRules(
-        name="amd",
-        default_block_tokens=16,
-        kernel_block_tokens=16,
-        latent_block_tokens=16,
-        latent_block_forced=False,
-        quantised_latent_block_tokens=16,
-        # platforms/interface.py, shared by all platforms
-        latent_hybrid_alignment_tokens=128,
-        # models/kimi_k3/amd/kda.py, get_kv_cache_spec with the fused prefill
-        kda_checkpoint_blocks=1,
-        packs_vocabulary=False,
-        # models/kimi_k3/amd/kda.py, decode_conv1d_weight and decode_norm_weight
-        fused_kda_buffers=True,
-        withheld_bytes=0,
-        reserve=_H200_RESERVE,  # none was read on an AMD device
-        measured=False,
-    ),
-)
-
 # Attention backends that a configuration can ask for by name, with their kernel's block
 # size.
 BACKEND_BLOCK_TOKENS: Final[dict[str, int]] = {
@@ -158,14 +86,17 @@ BACKEND_BLOCK_TOKENS: Final[dict[str, int]] = {
 }
 
 
+PLATFORMS: Final = ("cpu", "nvidia", "amd")
+
+
 def platform_rules(name: str) -> PlatformRules:
-    """The row of a platform; an unknown name is refused rather than planned with
-    another platform's rules.
-    """
-    for row in PLATFORMS:
-        if row.name == name:
-            return row
-    raise UnknownNameError("platform", name, tuple(row.name for row in PLATFORMS))
+    """The rules of a platform. Raises UnknownNameError for one that has none."""
+    table = yaml_of(files("k3perf.capacity").joinpath("platforms.yaml").read_text("utf-8"))
+    if name not in table:
+        raise UnknownNameError("platform", name, PLATFORMS)
+    row = table[name]
+    reserve = row.pop("reserve")
+    return PlatformRules(name=name, reserve=reserve and ReserveRules(**reserve), **row)
 
 
 def dtype_bytes(name: str) -> int:

@@ -11,9 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from k3perf.capacity.ranks import Parallelism, kv_heads, split
 from k3perf.capacity.rules import PlatformRules, dtype_bytes
-from k3perf.capacity.shape import Attention, ExpertShape, LayerShape, ModelShape
+from k3perf.capacity.shape import (
+    Attention,
+    ExpertShape,
+    LayerShape,
+    ModelShape,
+    Ranks,
+    kv_heads,
+    split,
+)
 
 _F32 = 4
 # layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE
@@ -29,7 +36,7 @@ class WeightContext:
     """
 
     shape: ModelShape
-    parallelism: Parallelism
+    parallelism: Ranks
     rules: PlatformRules
 
     @property
@@ -170,7 +177,7 @@ def _kda(context: WeightContext) -> Counter[str]:
             "linear_attention": projections + convolution + small,
             "norms": linear.value_dim * width,
             "buffers": buffers,
-        },
+        }
     )
 
 

@@ -34,20 +34,20 @@ _MAXIMUM_REFINEMENTS = 10_000
 
 
 class RecordedCosts(BaseModel):
-    """``perf_tests/costs.json``: wall time of earlier runs, medians in seconds, and the
-    ids of those runs.
+    """Wall time of earlier runs, in seconds."""
 
-    ``engine_start_s`` is keyed ``target/config``. ``session_s``, keyed by cell id, is
-    one session's rounds, warm-up included; the reference's beside them too, where there
-    is one.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     schema_version: Literal[1] = 1
+    """Version of this file's format."""
     runs: tuple[str, ...] = ()
+    """Ids of the runs that were read."""
     engine_start_s: dict[str, Seconds] = Field(default_factory=dict)
+    """Median start of each engine, by `target/config`."""
     session_s: dict[str, Seconds] = Field(default_factory=dict)
+    """Median of one session's rounds by cell id, warm-up and the reference's rounds
+    included.
+    """
 
     def over(self, earlier: RecordedCosts) -> RecordedCosts:
         """These costs, and the earlier ones of what they do not have: one machine's

@@ -309,7 +309,7 @@ def _store(
 ) -> None:
     from k3perf.run.live import utc_now
     from k3perf.store.found_rates import StoredRate, store_found_rate
-    from k3perf.workload.plan import work_digest
+    from k3perf.workload.request_plan import work_digest
 
     rate = StoredRate(
         workload=spec.name,
@@ -333,7 +333,7 @@ def _store(
 
 
 def _workload(given: str, suite: Suite | None) -> WorkloadSpec:
-    from k3perf.config.load import load_document
+    from k3perf.config.load_yaml import load_document
     from k3perf.config.workload_spec import TraceReplay, WorkloadSpec
 
     path = Path(given)

@@ -57,7 +57,7 @@ def import_log(arguments: argparse.Namespace) -> int:
     from k3perf.workload.log_import import import_log as read_log
     from k3perf.workload.log_values import TimeUnit
     from k3perf.workload.trace import trace_lines
-    from k3perf.workload.trace_source import source_document, source_path
+    from k3perf.workload.trace_rows import source_document, source_path
 
     for written in (arguments.output, source_path(arguments.output)):
         if written.exists() and arguments.log.exists() and written.samefile(arguments.log):

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from k3perf.capacity.plan import MemoryPlan, plan_memory
-from k3perf.capacity.ranks import Parallelism, Ranks
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.rules import PLATFORMS, platform_rules
+from k3perf.capacity.shape import Ranks
 from k3perf.cli.numbers import count
 from k3perf.documents import DocumentProblem, json_of, read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
@@ -36,7 +36,7 @@ class PlanInputs:
     model_config: Mapping[str, Any]
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
-    parallelism: Parallelism
+    parallelism: Ranks
     platform: str
     device_memory_bytes: int | None
     notes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     plan.add_argument(
         "--platform",
-        choices=[row.name for row in PLATFORMS],
+        choices=PLATFORMS,
         help="rules of which platform (default: the target's, or nvidia)",
     )
     plan.add_argument(
@@ -174,13 +174,9 @@ def _inputs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> PlanI
             arguments.platform or "nvidia",
             None,
         )
-    asked = Ranks(
-        tensor=arguments.tensor or inputs.parallelism.tensor,
-        pipeline=arguments.pipeline or inputs.parallelism.pipeline,
-        data=arguments.data or inputs.parallelism.data,
-        expert=arguments.expert or inputs.parallelism.expert,
-    )
-    return replace(inputs, parallelism=asked)
+    given = {key: getattr(arguments, key) for key in ("tensor", "pipeline", "data", "expert")}
+    asked = {key: value for key, value in given.items() if value}
+    return replace(inputs, parallelism=replace(inputs.parallelism, **asked))
 
 
 def _declared_inputs(
@@ -191,7 +187,7 @@ def _declared_inputs(
     """
     suite = _narrow_suite(suite_root.resolve(), config, target)
     spec = suite.target(target)
-    model = spec.model
+    model, split = spec.model, spec.parallelism
     # A checkpoint's config.json is kept beside the shipped models, under the last part
     # of its name.
     directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
@@ -199,7 +195,7 @@ def _declared_inputs(
         model_config=read_model_config(suite.root / directory / "config.json"),
         arguments=suite.engine_arguments(spec, suite.config(config)),
         environment=spec.environment,
-        parallelism=spec.parallelism,
+        parallelism=Ranks(split.tensor, split.pipeline, split.data, split.expert),
         platform=spec.hardware.kind,
         device_memory_bytes=spec.hardware.device_memory_bytes,
         notes=_notes(suite, spec, config, settings),
@@ -235,9 +231,10 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
     """
     from k3perf.cli.suite_option import load_checked
     from k3perf.config.arguments import argument_problems
-    from k3perf.config.load import load_document
-    from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance, ToleranceFile
+    from k3perf.config.load_yaml import load_document
+    from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance
     from k3perf.config.suite import Suite
+    from k3perf.config.tolerances import ToleranceFile
     from k3perf.errors import raise_all
     from k3perf.run.argument_table import table_of_engine
 

@@ -1,1 +1,1 @@
-"""YAML to frozen models. Pure but for ``k3perf.config.load``."""
+"""YAML to frozen models. Pure but for ``k3perf.config.load_yaml``."""

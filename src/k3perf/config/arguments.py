@@ -1,7 +1,7 @@
 """What is known of the arguments of ``vllm serve``: names, kinds, forms and choices.
 
 The table of the engine's own Python counts where there is one, since a fork or a newer
-release has arguments of its own. The shipped table (``vllm_arguments.json``, generated
+release has other arguments. The shipped table (``vllm_arguments.json``, generated
 by ``scripts/list-vllm-arguments.py``) is what is looked at first, and the fallback.
 Names are written with underscores in the suite and rendered with dashes for the server.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from k3perf.config.log_environment import FIXED
-from k3perf.config.owned_arguments import OWNED, owned
+from k3perf.config.owned_arguments import owned, owned_table
 from k3perf.errors import ConfigFileError
 
 Place = Literal["target", "config", "refusal"]
@@ -145,12 +145,12 @@ def argument_problems(
     for name, value in arguments.items():
         at = f"{key}.{name}"
         other = (
-            OWNED.get(name)
+            owned_table().get(name)
             if place == "refusal"
             else owned(name, value, in_config=place == "config")
         )
         if other is not None:
-            yield ConfigFileError(path, at, value, other.problem, other.next_step)
+            yield ConfigFileError(path, at, value, *other)
             continue
         found = _objection(name, value, engine_table)
         if found is not None:
@@ -165,13 +165,9 @@ def environment_problems(
     """
     for name, value in environment.items():
         if name in FIXED:
-            yield ConfigFileError(
-                path,
-                f"{key}.{name}",
-                value,
-                "is set by the harness, which reads the engine's log",
-                "Remove it.",
-            )
+            problem = "is set by the harness, which reads the engine's log"
+            step = "Remove it."
+            yield ConfigFileError(path, f"{key}.{name}", value, problem, step)
 
 
 def unknown_argument(name: str) -> str:

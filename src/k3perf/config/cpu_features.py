@@ -1,10 +1,10 @@
-"""The instruction sets that a CPU engine can use here: what the processor has, less
-what the environment switches off.
+"""The instruction sets that a CPU engine can use here: those of the CPU, less what the
+environment switches off.
 
 ``ONEDNN_MAX_CPU_ISA`` (or its older name ``DNNL_MAX_CPU_ISA``) caps oneDNN,
 ``ATEN_CPU_CAPABILITY`` caps PyTorch's own kernels. vLLM's attention kernels obey
-neither: they ask the processor. So a target's need is compared with what is left under
-the caps, and a refusal of the attention kernels with what the processor has.
+neither: they ask the CPU. So a target's need is compared with what is left under the
+caps, and a refusal of the attention kernels with what the CPU has.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def switched_off_by(feature: str, environment: Mapping[str, str]) -> str:
 
 
 def usable(flags: Iterable[str], environment: Mapping[str, str]) -> frozenset[str]:
-    """Those of the processor's ``flags`` that no cap switches off."""
+    """Those of the CPU's ``flags`` that no cap switches off."""
     return frozenset(flag for flag in flags if not switched_off_by(flag, environment))
 
 
@@ -65,6 +65,6 @@ def lacking(needed: Iterable[str], flags: frozenset[str], environment: Mapping[s
     wanted = tuple(needed)
     absent = [feature for feature in wanted if feature not in flags]
     off = {feature: switched_off_by(feature, environment) for feature in wanted if feature in flags}
-    parts = [f"this processor lacks {', '.join(absent)}"] if absent else []
+    parts = [f"this CPU lacks {', '.join(absent)}"] if absent else []
     parts += [f"{setting} switches {feature} off" for feature, setting in off.items() if setting]
     return "; ".join(parts)

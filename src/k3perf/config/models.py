@@ -1,14 +1,13 @@
-"""Frozen models of what a team declares: configs, targets, tolerances. YAML in, nothing
-computed.
+"""Frozen models of what a team declares: configs, targets, one tolerance.
 
-Workload models are in ``k3perf.config.workload_spec``. Every model forbids unknown
-keys; ``k3perf.config.load`` turns a failure into one message with file, key, value and
-next step.
+Workloads are in ``workload_spec``, the file of tolerances in ``tolerances``. Every
+model forbids unknown keys. ``k3perf.config.load_yaml`` turns a failure into one message
+with file, key, value and next step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -24,32 +23,48 @@ EngineArguments = dict[str, Any]
 
 
 class Declared(BaseModel):
-    """Base of every declared document part: frozen, unknown keys refused."""
+    """Base of every declared document part: frozen, unknown keys refused.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    The docstring under a key is its description in docs/configs.md and docs/schemas.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Provenance(Declared):
-    """Why somebody may believe a value: where it came from and when."""
+    """Where a value comes from, and when."""
 
     kind: Literal["recipe", "experiment", "default", "issue"]
+    """A published recipe, an own experiment, vLLM's default, or an issue report."""
     source: str = Field(min_length=3)
+    """The page, issue, run or reasoning that the value rests on."""
     date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
+    """Day (`YYYY-MM-DD`) or month (`YYYY-MM`) of the source."""
     note: str = ""
+    """What a reader should know in addition, such as `not yet run`."""
 
 
 class ConfigSpec(Declared):
-    """One approved serving configuration, as written: one change away from its parent,
-    or a named combination of such.
+    """One approved serving configuration: one change away from its parent, or a
+    combination of such changes.
     """
 
     schema_version: Literal[1]
+    """Version of this file's format."""
     name: ConfigName
+    """The config's name, also in test ids: small letters, digits and underscores."""
     extends: ConfigName | None = None
+    """The parent config. Without it the config is the root, which holds defaults."""
     change: EngineArguments = Field(default_factory=dict)
+    """The vLLM argument that this config changes, with its value. The root may set
+    several.
+    """
     combines: tuple[ConfigName, ...] = ()
+    """At least two approved single changes of the same parent, instead of `change`."""
     why: str = Field(min_length=8)
+    """Why the team serves this way."""
     provenance: Provenance
+    """Where the change comes from."""
 
     @model_validator(mode="after")
     def _one_change(self) -> ConfigSpec:
@@ -73,26 +88,36 @@ class ConfigSpec(Declared):
 
 
 class Hardware(Declared):
-    """The hardware class a target runs on; the class is part of every baseline's key.
-
-    ``cpu_features``: instruction sets that the engine needs, by their names in
-    /proc/cpuinfo. ``cpu_classes``: classes of processors that can do more, each with
-    the instruction sets that make it; a run is of the first class that fits, else of
-    ``hardware_class``. ``power_limit_w``: what each device may draw, to 2 %; a device
-    under another limit is refused before anything starts.
+    """The hardware class that a target runs on. The class is part of every baseline's
+    key.
     """
 
     kind: Literal["cpu", "nvidia", "amd"]
+    """Kind of device that serves."""
     hardware_class: Name
+    """Name of the class. Only numbers of one class are compared."""
     device_count: int = Field(ge=1, default=1)
+    """Devices of all hosts together. On accelerators the product of `parallelism`."""
     device_name: str = ""
+    """Part of each device's name as the driver reports it. Empty: any."""
     device_memory_bytes: int | None = Field(default=None, gt=0)
+    """Memory of each device in bytes. Other sizes of the same device are refused."""
     power_limit_w: PositiveFloat | None = None
+    """Power limit of each device in watts, to 2 %. A device under another limit is
+    refused before anything starts.
+    """
     host_count: int = Field(ge=1, default=1)
+    """Hosts that share the devices evenly."""
     minimum_driver: str = ""
+    """Oldest driver release that may be used. Empty: any."""
     minimum_vllm: Release = ""
+    """Oldest vLLM release that can serve this target. Empty: any."""
     cpu_features: tuple[CpuFeature, ...] = ()
+    """Instruction sets that the engine needs, by their names in /proc/cpuinfo."""
     cpu_classes: dict[Name, tuple[CpuFeature, ...]] = Field(default_factory=dict)
+    """Classes of CPUs that can do more, each with the instruction sets that make
+    it. The first that fits replaces `hardware_class`.
+    """
 
     def class_with(self, cpu_features: Container[str]) -> str:
         """The class of a machine on which these instruction sets can be used."""
@@ -105,14 +130,18 @@ class Hardware(Declared):
 
 
 class ModelSource(Declared):
-    """Either a directory shipped in ``perf_tests/models`` (dummy weights) or a
-    checkpoint name.
-    """
+    """The model of a target: exactly one of ``directory`` and ``checkpoint``."""
 
     directory: str | None = None
+    """Directory with config.json and tokenizer, relative to the suite
+    (`models/NAME`).
+    """
     checkpoint: str | None = None
+    """Name of a checkpoint, as vLLM's `--model` takes it."""
     weights: Literal["dummy", "checkpoint"] = "dummy"
+    """Random weights made at the start, or those of the checkpoint."""
     trust_remote_code: bool = False
+    """Let vLLM run the model code that the checkpoint brings."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelSource:
@@ -129,10 +158,15 @@ class Parallelism(Declared):
     """
 
     tensor: int = Field(ge=1, default=1)
+    """Tensor-parallel size."""
     pipeline: int = Field(ge=1, default=1)
+    """Pipeline-parallel size."""
     data: int = Field(ge=1, default=1)
+    """Data-parallel size."""
     prefill_context: int = Field(ge=1, default=1)
+    """Prefill-context-parallel size."""
     expert: bool = False
+    """Spread experts over the ranks instead of splitting each of them."""
 
     @property
     def rank_count(self) -> int:
@@ -151,77 +185,92 @@ class Parallelism(Declared):
 
 
 class Launch(Declared):
-    """How the engine's processes come to be: one process tree here, vLLM's own
-    multi-node start, Ray, Slurm or Kubernetes.
-    """
+    """How the engine's processes are started."""
 
     kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes"] = "single"
+    """One process tree here, vLLM's own multi-node start, Ray, Slurm or Kubernetes."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """What this start needs beyond the engine's arguments (docs/multi-host.md)."""
 
 
 class Refusal(Declared):
     """A known refusal: what vLLM does not take, or silently turns into something else.
     Cells that match are not collected.
-
-    ``when`` names arguments with the value that is refused, or with ``{one_of: [...]}``
-    or ``{other_than: VALUE}`` for one that is given. Releases from ``minimum_vllm`` on
-    and before ``below_vllm`` refuse it; empty: no end on that side. Where only the
-    engine's release can tell, the cell is collected and the run ends with a
-    configuration error before anything is started. ``without_cpu_features``: the
-    refusal holds only on a processor that lacks one of these.
     """
 
     when: EngineArguments = Field(min_length=1)
+    """Arguments with the refused value, or `{one_of: [...]}` or `{other_than:
+    VALUE}` for one that is given. All must match.
+    """
     reason: str = Field(min_length=8)
+    """What vLLM does instead. Reports show it."""
     source: str = ""
+    """Where this is known from."""
     minimum_vllm: Release = ""
+    """First vLLM release that refuses it. Empty: every one before `below_vllm`. If
+    only the engine's release can decide, the run ends before anything starts.
+    """
     below_vllm: Release = ""
+    """First later release that takes it again. Empty: none so far."""
     without_cpu_features: tuple[CpuFeature, ...] = ()
+    """The refusal holds only on a CPU that lacks one of these instruction sets."""
 
 
 class KnownRefusal(Refusal):
-    """A refusal of a hardware class and a model's family, whatever the target:
-    ``targets/refusals/*.yaml``.
-
-    ``hardware_classes`` means these classes and their sizes (``h200`` means ``h200-x2``
-    too); ``model_types`` are those of config.json, none for all.
-    """
+    """A refusal of a hardware class and a model's family, whatever the target."""
 
     schema_version: Literal[1]
+    """Version of this file's format."""
     name: Name
+    """The refusal's name, that of its file."""
     hardware_classes: tuple[Name, ...] = Field(min_length=1)
+    """Hardware classes and, with them, their sizes: `h200` means `h200-x2` too."""
     model_types: tuple[str, ...] = ()
+    """`model_type` of config.json, any of these. Empty: every model."""
     provenance: Provenance
+    """Where the refusal is known from."""
 
 
 class Equivalence(Declared):
-    """Configs that this target's engine resolves to one and the same; measured once,
-    reported as equal.
+    """Configs that this target's engine resolves to one and the same. The first is
+    measured, the others are reported as equal.
     """
 
     configs: tuple[ConfigName, ...] = Field(min_length=2)
+    """Names of the configs, the measured one first."""
     reason: str = Field(min_length=8)
+    """Why they are the same engine."""
 
 
 class MeasurementPlan(Declared):
-    """How much is measured: rounds are bought up to these limits while a cell is
-    undecided.
-
-    ``import_ahead``: the next engine's process imports vLLM while this one starts,
-    which shortens every start but the first. For hosts with processors to spare;
-    start-up times are then not measured.
-    """
+    """How much is measured. An undecided cell gets more rounds up to these limits."""
 
     mode: Literal["baseline", "reference"]
+    """Compare with committed numbers (`baseline`), or with the reference config
+    that is measured in the same run (`reference`).
+    """
     warm_up_rounds: int = Field(ge=0, default=2)
+    """Rounds of each session that are sent first and not judged."""
     minimum_rounds: int = Field(ge=1, default=4)
+    """Rounds of a session before the first verdict."""
     maximum_rounds: int = Field(ge=1, default=12)
+    """Most rounds of a session."""
     minimum_sessions: int = Field(ge=1, default=1)
+    """Sessions of a cell before the first verdict."""
     maximum_sessions: int = Field(ge=1, default=3)
+    """Most sessions (engine starts) of a cell."""
     baseline_sessions: int = Field(ge=2, default=6)
+    """Sessions that a new baseline is made of."""
     interleave: Literal["rounds", "sessions"] = "sessions"
+    """Order of candidate and reference: alternate by round with both engines
+    running, or by session.
+    """
     repeat_invalid_rounds: int = Field(ge=0, default=4)
+    """Invalid rounds of a session that are repeated before the session is given up."""
     import_ahead: bool = False
+    """Import vLLM for the next engine while this one starts. Start-up times are
+    then not measured. For hosts with CPUs to spare.
+    """
 
     @model_validator(mode="after")
     def _ordered(self) -> MeasurementPlan:
@@ -234,63 +283,88 @@ class MeasurementPlan(Declared):
 
 
 class StageDeadlines(Declared):
-    """Seconds without progress in the engine's log after which a stage counts as hung,
-    per stage.
-    """
+    """Seconds without progress in the engine's log after which a stage is hung."""
 
     import_s: PositiveFloat = 120
+    """Importing vLLM."""
     load_s: PositiveFloat = 300
+    """Loading the weights."""
     profile_s: PositiveFloat = 180
+    """Profiling memory."""
     compile_s: PositiveFloat = 600
+    """Compiling."""
     capture_s: PositiveFloat = 300
+    """Capturing CUDA graphs."""
     ready_s: PositiveFloat = 60
+    """From the last stage to the first answer of the HTTP server."""
     stop_s: PositiveFloat = 20
+    """From SIGTERM to SIGKILL at the end."""
 
 
 class Pinning(Declared):
-    """Processor numbers for the parts that must not steal from each other. Empty: not
-    pinned.
-    """
+    """CPU numbers for the parts that must not compete. Empty: not pinned."""
 
     worker_cpus: tuple[int, ...] = ()
+    """CPUs of the engine's workers."""
     server_cpus: tuple[int, ...] = ()
+    """CPUs of the API server and the engine core."""
     client_cpus: tuple[int, ...] = ()
+    """CPUs of the load generator."""
 
 
 class TargetSpec(Declared):
-    """Where configs run: hardware class, model, parallelism and the arguments the
+    """Where configs run: hardware class, model, parallelism and the arguments that the
     hardware forces.
-
-    ``workloads`` are measured by every run of the target; ``workloads_on_request`` fit
-    it too, and are measured when a run names them. ``default_instead_of``: measured by
-    default where the named target's hardware is missing. ``scaling_base`` names the
-    target of fewer devices and the same model that scaling efficiency is reported
-    against.
     """
 
     schema_version: Literal[1]
+    """Version of this file's format."""
     name: Name
+    """The target's name, also in test ids."""
     description: str = Field(min_length=8)
+    """What the target stands for, in a sentence."""
     measured_by_default: bool = False
+    """Measure the target when a run names none."""
     default_instead_of: Name | None = None
+    """Measure by default where the hardware of the named target is missing."""
     hardware: Hardware
+    """The devices and hosts."""
     model: ModelSource
+    """What is served."""
     parallelism: Parallelism = Parallelism()
+    """Ranks of one engine."""
     launch: Launch = Launch()
+    """Where the engine runs and how it starts: this host, several, a scheduler."""
     reference: ConfigName = "default"
+    """The config that ratios are taken to."""
     scaling_base: Name | None = None
+    """Target of fewer devices and the same model that scaling efficiency is
+    reported against.
+    """
     engine_arguments: EngineArguments = Field(default_factory=dict)
+    """vLLM arguments that the hardware or the model forces, for every config."""
     environment: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the engine."""
     configs: tuple[ConfigName, ...] = ()
+    """Configs to measure, by name. Empty: all."""
     workloads: tuple[Name, ...] = Field(min_length=1)
+    """Workloads that every run of the target measures."""
     workloads_on_request: tuple[Name, ...] = ()
+    """Workloads that fit the target and are measured when a run names them."""
     refusals: tuple[Refusal, ...] = ()
+    """What this target's engine is known to refuse."""
     equivalences: tuple[Equivalence, ...] = ()
+    """Configs that are the same engine here."""
     measurement: MeasurementPlan
+    """How much is measured."""
     stage_deadlines: StageDeadlines = StageDeadlines()
+    """When a start or an end counts as hung."""
     pinning: Pinning = Pinning()
+    """Which CPUs the parts run on."""
     validity: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Limits of validity rules, by rule name (docs/operating.md)."""
     provenance: Provenance
+    """Where the target comes from."""
 
     @model_validator(mode="after")
     def _listed_once(self) -> TargetSpec:
@@ -303,76 +377,19 @@ class TargetSpec(Declared):
 
 
 class Tolerance(Declared):
-    """The largest loss of a metric that the team accepts: a ratio (0.05 is 5 %) or an
-    absolute amount in the metric's unit.
+    """The largest loss of a metric that the team accepts: exactly one of a ratio and
+    an amount.
 
     0 is for exact metrics alone. A metric that varies from run to run needs more.
     """
 
     loss_ratio: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    """As a ratio of the baseline: 0.05 is 5 %."""
     loss_absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """As an amount in the metric's unit."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Tolerance:
         if (self.loss_ratio is None) == (self.loss_absolute is None):
             raise ValueError("give exactly one of loss_ratio and loss_absolute")
         return self
-
-
-class ToleranceFile(Declared):
-    """``perf_tests/tolerances.yaml``: gated metrics with their tolerances, and the
-    error budgets.
-
-    From general to special: ``defaults``, ``targets``, ``workloads``, ``configs``; the
-    last that names a metric holds, and null means not gated. ``workloads``: a metric
-    that says something of some workloads only, such as the hit ratio of those that
-    share prefixes, is gated there alone. ``configs``, by target and then by config: one
-    config of one target that is far noisier or quieter than its siblings. The noise of
-    the metrics that it names is pooled apart from theirs (docs/gate.md).
-    """
-
-    schema_version: Literal[1]
-    false_alarm_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.01
-    missed_loss_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.05
-    cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.1
-    defaults: dict[str, Tolerance] = Field(min_length=1)
-    targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
-    workloads: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
-    configs: dict[Name, dict[ConfigName, dict[str, Tolerance | None]]] = Field(default_factory=dict)
-
-    def places(self) -> Iterator[tuple[str, Mapping[str, Tolerance | None]]]:
-        """Every mapping of metrics to tolerances with its key in the file, from general
-        to special.
-        """
-        yield "defaults", self.defaults
-        for target, own in self.targets.items():
-            yield f"targets.{target}", own
-        for workload, own in self.workloads.items():
-            yield f"workloads.{workload}", own
-        for target, configs in self.configs.items():
-            for config, own in configs.items():
-                yield f"configs.{target}.{config}", own
-
-    def for_target(self, target: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for every workload of one target: the defaults
-        overlaid with the target's own.
-        """
-        overlaid = {**self.defaults, **self.targets.get(target, {})}
-        return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
-
-    def own(self, target: str) -> dict[ConfigName, dict[str, Tolerance | None]]:
-        """What single configs of the target say of metrics themselves; None: not gated
-        there.
-        """
-        return self.configs.get(target, {})
-
-    def for_cell(self, target: str, config: str, workload: str) -> dict[str, Tolerance]:
-        """Metric name to tolerance for one cell: what holds for the target, overlaid
-        with the workload's own and then the config's own.
-        """
-        overlaid = {
-            **self.for_target(target),
-            **self.workloads.get(workload, {}),
-            **self.own(target).get(config, {}),
-        }
-        return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}

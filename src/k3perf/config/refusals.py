@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from k3perf.config.models import KnownRefusal, Refusal, TargetSpec
 from k3perf.documents import read_json
@@ -14,8 +14,6 @@ from k3perf.errors import ConfigFileError
 
 if TYPE_CHECKING:
     from packaging.version import Version
-
-_OPERATORS: Final = ("one_of", "other_than")
 
 
 def applying(
@@ -42,17 +40,11 @@ def named_values(refusal: Refusal) -> list[dict[str, Any]]:
     """The arguments of ``when`` as plain values, to be checked like any other: one
     mapping for each value that is listed.
     """
-    found: list[dict[str, Any]] = []
-    for name, wanted in refusal.when.items():
-        values = (
-            wanted["one_of"]
-            if _operator(wanted) == "one_of"
-            else [wanted["other_than"]]
-            if _operator(wanted)
-            else [wanted]
-        )
-        found += [{name: value} for value in values]
-    return found
+    return [
+        {name: value}
+        for name, wanted in refusal.when.items()
+        for value in _operator_and_values(wanted)[1]
+    ]
 
 
 def in_range(refusal: Refusal, release: str | None, target: TargetSpec) -> bool | None:
@@ -86,10 +78,8 @@ def range_text(refusal: Refusal) -> str:
 
 
 def model_type_of(root: Path, target: TargetSpec) -> str:
-    """``model_type`` of the target's config.json (a checkpoint's is kept beside the
-    shipped models, under the last part of its name).
-
-    Empty where there is none to read.
+    """``model_type`` of the target's config.json, empty where there is none to read. A
+    checkpoint's is with the shipped models, under the last part of its name.
     """
     model = target.model
     directory = model.directory or f"models/{(model.checkpoint or '').rpartition('/')[2].lower()}"
@@ -105,20 +95,20 @@ def _is_class(hardware_class: str, name: str) -> bool:
     return hardware_class == name or hardware_class.startswith(f"{name}-")
 
 
-def _operator(wanted: Any) -> str:
-    return (
-        next(iter(wanted))
-        if isinstance(wanted, Mapping) and len(wanted) == 1 and next(iter(wanted)) in _OPERATORS
-        else ""
-    )
+def _operator_and_values(wanted: Any) -> tuple[str, list[Any]]:
+    """``{one_of: [...]}`` or ``{other_than: VALUE}`` taken apart. Any other value is
+    the one that is refused.
+    """
+    if isinstance(wanted, Mapping) and len(wanted) == 1:
+        ((operator, held),) = wanted.items()
+        if operator in ("one_of", "other_than"):
+            return operator, held if operator == "one_of" else [held]
+    return "one_of", [wanted]
 
 
 def _means(wanted: Any, value: Any) -> bool:
-    if _operator(wanted) == "one_of":
-        return value in wanted["one_of"]
-    if _operator(wanted) == "other_than":
-        return value is not None and value != wanted["other_than"]
-    return bool(value == wanted)
+    operator, values = _operator_and_values(wanted)
+    return value in values if operator == "one_of" else value is not None and value not in values
 
 
 def _version(text: str) -> Version | None:

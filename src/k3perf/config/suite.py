@@ -1,5 +1,5 @@
 """All declared documents of a suite, resolved: parents applied, names checked, cells
-enumerated with the reason for each one left out.
+enumerated with the reason for each omitted one.
 """
 
 from __future__ import annotations
@@ -10,26 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from k3perf.config.arguments import EngineTable, argument_problems, environment_problems
-from k3perf.config.lineage_checks import config_problems
-from k3perf.config.load import load_document
-from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec, ToleranceFile
+from k3perf.config.arguments import EngineTable
+from k3perf.config.load_yaml import load_document
+from k3perf.config.models import ConfigSpec, KnownRefusal, Refusal, TargetSpec
 from k3perf.config.owned_arguments import PARALLELISM
-from k3perf.config.refusals import (
-    applying,
-    in_range,
-    matches,
-    model_type_of,
-    named_values,
-    range_text,
-    too_old,
+from k3perf.config.refusals import applying, in_range, matches, model_type_of, range_text, too_old
+from k3perf.config.suite_checks import (
+    cell_id_problems,
+    config_problems,
+    refusal_problems,
+    target_problems,
 )
-from k3perf.config.target_checks import (
-    decode_context_problems,
-    devices_problems,
-    scaling_base_problems,
-)
-from k3perf.config.tolerances import load_tolerances, tolerance_problems
+from k3perf.config.tolerances import ToleranceFile, load_tolerances, tolerance_problems
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, UnknownNameError, raise_all
 
@@ -87,21 +79,15 @@ class Suite:
 
     def target(self, name: str) -> TargetSpec:
         """The target called ``name``; UnknownNameError lists the declared ones."""
-        if name not in self.targets:
-            raise UnknownNameError("target", name, tuple(self.targets))
-        return self.targets[name]
+        return _named("target", name, self.targets)
 
     def config(self, name: str) -> ConfigSpec:
         """The config called ``name``; UnknownNameError lists the declared ones."""
-        if name not in self.configs:
-            raise UnknownNameError("config", name, tuple(self.configs))
-        return self.configs[name]
+        return _named("config", name, self.configs)
 
     def workload(self, name: str) -> WorkloadSpec:
         """The workload called ``name``; UnknownNameError lists the declared ones."""
-        if name not in self.workloads:
-            raise UnknownNameError("workload", name, tuple(self.workloads))
-        return self.workloads[name]
+        return _named("workload", name, self.workloads)
 
     def lineage(self, name: str) -> tuple[str, ...]:
         """``name``, its parent, and so on up to the root config."""
@@ -146,7 +132,7 @@ class Suite:
 
     def vocabulary_size(self, target: TargetSpec) -> int:
         """Token ids that prompts may use: the shipped model's vocabulary, or the
-        checkpoint's as far as its family is known.
+        checkpoint's where its family is known.
         """
         if target.model.directory is None:
             return KIMI_VOCABULARY_SIZE
@@ -196,36 +182,24 @@ class Suite:
                     found.append(LeftOut(name, config.name, reason))
         return tuple(found)
 
-    def refusal(
-        self, target: TargetSpec, config: ConfigSpec, vllm_release: str | None = None
-    ) -> str:
+    def refusal(self, target: TargetSpec, config: ConfigSpec) -> str:
         """Why the target is known to refuse the config; empty when it is not, or when
-        only a release that is not given could tell.
+        only the engine's release could tell.
         """
-        arguments = self.engine_arguments(target, config)
-        for refusal in self.refusals_of(target):
-            if (
-                not refusal.without_cpu_features
-                and matches(refusal, arguments)
-                and in_range(refusal, vllm_release, target)
-            ):
+        for refusal in self._matching(target, config):
+            if not refusal.without_cpu_features and in_range(refusal, None, target):
                 return refusal.reason
         return ""
 
     def refusal_here(
         self, target: TargetSpec, config: ConfigSpec, cpu_features: Container[str]
     ) -> Refusal | None:
-        """The refusal of a processor with these instruction sets alone; None when it
-        can serve the config.
+        """The refusal of a CPU with these instruction sets alone; None when it can
+        serve the config.
         """
-        arguments = self.engine_arguments(target, config)
-        for refusal in self.refusals_of(target):
+        for refusal in self._matching(target, config):
             missing = any(feature not in cpu_features for feature in refusal.without_cpu_features)
-            if (
-                missing
-                and matches(refusal, arguments)
-                and in_range(refusal, None, target) is not False
-            ):
+            if missing and in_range(refusal, None, target) is not False:
                 return refusal
         return None
 
@@ -241,15 +215,19 @@ class Suite:
                 f" {vllm_release}"
             )
         arguments = self.engine_arguments(target, config)
-        for refusal in self.refusals_of(target):
+        for refusal in self._matching(target, config):
             known = vllm_release is not None and not refusal.without_cpu_features
-            if known and matches(refusal, arguments) and in_range(refusal, vllm_release, target):
+            if known and in_range(refusal, vllm_release, target):
                 asked = ", ".join(f"{name} {arguments.get(name)!r}" for name in refusal.when)
                 return (
                     f"{target.name}-{config.name}: {asked} is refused by {range_text(refusal)}, the"
                     f" engine has {vllm_release}: {refusal.reason}"
                 )
         return ""
+
+    def _matching(self, target: TargetSpec, config: ConfigSpec) -> Iterator[Refusal]:
+        arguments = self.engine_arguments(target, config)
+        return (known for known in self.refusals_of(target) if matches(known, arguments))
 
     def refusals_of(self, target: TargetSpec) -> tuple[Refusal, ...]:
         """The target's own refusals and those of its hardware class and model."""
@@ -297,6 +275,12 @@ class Suite:
         return {name: position for position, name in enumerate(self.configs)}
 
 
+def _named(kind: str, name: str, known: dict[str, Named]) -> Named:
+    if name not in known:
+        raise UnknownNameError(kind, name, tuple(known))
+    return known[name]
+
+
 def _parallel_arguments(target: TargetSpec) -> dict[str, Any]:
     declared = {name: getattr(target.parallelism, key) for name, key in PARALLELISM.items()}
     return {name: value for name, value in declared.items() if value is True or value > 1}
@@ -338,7 +322,7 @@ def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
     problems = [
         problem
         for target, path in targets.values()
-        for problem in _target_problems(suite, target, path, engine_table)
+        for problem in target_problems(suite, target, path, engine_table)
     ]
     problems += tolerance_problems(
         tolerances,
@@ -351,30 +335,8 @@ def load_suite(root: Path, *, engine_table: EngineTable | None = None) -> Suite:
         ),
     )
     raise_all(problems)
-    _check_cell_ids(suite, {name: path for name, (_, path) in targets.items()})
+    raise_all(cell_id_problems(suite, {name: path for name, (_, path) in targets.items()}))
     return suite
-
-
-def _check_cell_ids(suite: Suite, paths: dict[str, Path]) -> None:
-    """Names may hold dashes, so two cells could have one id; one of them would then
-    never be measured.
-    """
-    known: dict[str, Cell] = {}
-    for cell in suite.cells(on_request=frozenset(suite.workloads)):
-        other = known.setdefault(cell.cell_id, cell)
-        if other is not cell:
-            parts = f"{other.target.name} + {other.config.name} + {other.workload.name}"
-            problem = (
-                f"its cell {cell.config.name} + {cell.workload.name} has the id {cell.cell_id!r},"
-                f" which is that of {parts} too"
-            )
-            raise ConfigFileError(
-                paths[cell.target.name],
-                "name",
-                cell.target.name,
-                problem,
-                "Rename the target or the workload.",
-            )
 
 
 def _in_order(configs: dict[str, ConfigSpec]) -> dict[str, ConfigSpec]:
@@ -422,78 +384,5 @@ def _load_refusals(
         return ()
     found = _load_folder(KnownRefusal, folder, problems)
     for refusal, path in found.values():
-        problems += _refusal_problems(refusal, path, "when", engine_table)
+        problems += refusal_problems(refusal, path, "when", engine_table)
     return tuple(refusal for refusal, _ in found.values())
-
-
-def _refusal_problems(
-    refusal: Refusal, path: Path, key: str, engine_table: EngineTable | None
-) -> Iterator[ConfigFileError]:
-    for arguments in named_values(refusal):
-        yield from argument_problems(
-            arguments, path, key, place="refusal", engine_table=engine_table
-        )
-
-
-def _target_problems(
-    suite: Suite, target: TargetSpec, path: Path, engine_table: EngineTable | None
-) -> Iterator[ConfigFileError]:
-    yield from argument_problems(
-        target.engine_arguments, path, "engine_arguments", place="target", engine_table=engine_table
-    )
-    yield from environment_problems(target.environment, path, "environment")
-    for index, refusal in enumerate(target.refusals):
-        yield from _refusal_problems(refusal, path, f"refusals.{index}.when", engine_table)
-    yield from _unknown_names(suite, target, path)
-    if (
-        target.model.directory is not None
-        and not (suite.root / target.model.directory / "config.json").is_file()
-    ):
-        problem = "the model directory has no config.json"
-        yield ConfigFileError(
-            path,
-            "model.directory",
-            target.model.directory,
-            problem,
-            f"It is looked for under {suite.root}.",
-        )
-    yield from devices_problems(target, path)
-    yield from scaling_base_problems(suite.targets, target, path)
-    for config in target.configs or tuple(suite.configs):
-        if config in suite.configs:
-            yield from decode_context_problems(
-                target, config, suite.engine_arguments(target, suite.configs[config]), path
-            )
-
-
-def _unknown_names(suite: Suite, target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:
-    named: list[tuple[str, str]] = [("reference", target.reference)] + [
-        ("configs", name) for name in target.configs
-    ]
-    named += [("equivalences", name) for group in target.equivalences for name in group.configs]
-    for key, name in named:
-        if name not in suite.configs:
-            yield ConfigFileError(
-                path,
-                key,
-                name,
-                "no config has this name",
-                f"Use one of: {', '.join(suite.configs)}.",
-            )
-    for key, workloads in (
-        ("workloads", target.workloads),
-        ("workloads_on_request", target.workloads_on_request),
-    ):
-        for name in workloads:
-            if name not in suite.workloads:
-                yield ConfigFileError(
-                    path,
-                    key,
-                    name,
-                    "no workload has this name",
-                    f"Use one of: {', '.join(suite.workloads)}.",
-                )
-    other = target.default_instead_of
-    if other is not None and other not in suite.targets:
-        listed = f"Use one of: {', '.join(suite.targets)}."
-        yield ConfigFileError(path, "default_instead_of", other, "no target has this name", listed)

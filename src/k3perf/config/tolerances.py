@@ -6,12 +6,14 @@ Metric names are checked by ``k3perf.gate.gated``: this layer does not know the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from k3perf.config.load import parse, read_yaml
-from k3perf.config.models import Tolerance, ToleranceFile
+from pydantic import Field
+
+from k3perf.config.load_yaml import parse, read_yaml
+from k3perf.config.models import ConfigName, Declared, Name, Tolerance
 from k3perf.errors import ConfigFileError, raise_all
 
 _LEVELS: Final[dict[str, tuple[str, ...]]] = {
@@ -23,11 +25,77 @@ _LEVELS: Final[dict[str, tuple[str, ...]]] = {
 _KINDS: Final = frozenset(Tolerance.model_fields)
 
 
+class ToleranceFile(Declared):
+    """Gated metrics with their tolerances, and the error rates.
+
+    From general to special: ``defaults``, ``targets``, ``workloads``, ``configs``. The
+    last that names a metric holds, and null means not gated (docs/gate.md).
+    """
+
+    schema_version: Literal[1]
+    """Version of this file's format."""
+    false_alarm_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.01
+    """Family-wise error rate: probability that a run without any change is red."""
+    missed_loss_budget: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.05
+    """Probability that a loss of the minimum detectable effect is missed."""
+    cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.1
+    """Largest loss since the anchor that may be accepted in small steps."""
+    defaults: dict[str, Tolerance] = Field(min_length=1)
+    """Tolerance of each metric in every cell."""
+    targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
+    """By target: metrics of all its cells."""
+    workloads: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)
+    """By workload: metrics that are meaningful for some workloads only, such as the
+    hit ratio of shared prefixes.
+    """
+    configs: dict[Name, dict[ConfigName, dict[str, Tolerance | None]]] = Field(default_factory=dict)
+    """By target and config: a config far noisier or quieter than its siblings.
+    Noise of the metrics it names is pooled separately.
+    """
+
+    def places(self) -> Iterator[tuple[str, Mapping[str, Tolerance | None]]]:
+        """Every mapping of metrics to tolerances with its key in the file, from general
+        to special.
+        """
+        yield "defaults", self.defaults
+        for target, own in self.targets.items():
+            yield f"targets.{target}", own
+        for workload, own in self.workloads.items():
+            yield f"workloads.{workload}", own
+        for target, configs in self.configs.items():
+            for config, own in configs.items():
+                yield f"configs.{target}.{config}", own
+
+    def for_target(self, target: str) -> dict[str, Tolerance]:
+        """Metric name to tolerance for every workload of one target: the defaults
+        overlaid with the target's own.
+        """
+        overlaid = {**self.defaults, **self.targets.get(target, {})}
+        return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
+
+    def own(self, target: str) -> dict[ConfigName, dict[str, Tolerance | None]]:
+        """What single configs of the target say of metrics themselves; None: not gated
+        there.
+        """
+        return self.configs.get(target, {})
+
+    def for_cell(self, target: str, config: str, workload: str) -> dict[str, Tolerance]:
+        """Metric name to tolerance for one cell: what holds for the target, overlaid
+        with the workload's own and then the config's own.
+        """
+        overlaid = {
+            **self.for_target(target),
+            **self.workloads.get(workload, {}),
+            **self.own(target).get(config, {}),
+        }
+        return {name: tolerance for name, tolerance in overlaid.items() if tolerance is not None}
+
+
 def load_tolerances(path: Path) -> ToleranceFile:
     """The file as a model, its names unchecked. Raises one ConfigFileError for all its
     problems.
 
-    A level that was left out is reported as such: a model would take ``loss_ratio`` for
+    An omitted level is reported as such: a model would take ``loss_ratio`` for
     a metric's name and find fault with its number.
     """
     data = read_yaml(path)
@@ -54,21 +122,11 @@ def _level_problems(
     )
     if left and not isinstance(value, dict):
         empty = ", and is empty" if value is None else ""
-        yield ConfigFileError(
-            path,
-            key,
-            value,
-            f"must be a mapping of each {left[0]} to {_held(left)}{empty}",
-            next_step,
-        )
+        problem = f"must be a mapping of each {left[0]} to {_held(left)}{empty}"
+        yield ConfigFileError(path, key, value, problem, next_step)
     elif left and not _KINDS.isdisjoint(value):
-        yield ConfigFileError(
-            path,
-            key,
-            value,
-            f"a level is missing: a tolerance stands where {left[0]} names belong",
-            next_step,
-        )
+        problem = f"a level is missing: a tolerance stands where {left[0]} names belong"
+        yield ConfigFileError(path, key, value, problem, next_step)
     elif left:
         for name, held in value.items():
             yield from _level_problems(path, f"{key}.{name}", levels, left[1:], held)
@@ -111,13 +169,8 @@ def tolerance_problems(
             if reason:  # a tolerance of a cell that does not exist would never be read
                 measured = [name for name in configs if not not_collected(target, name)]
                 problem = f"{target} does not measure this config: {reason}"
-                yield ConfigFileError(
-                    path,
-                    f"configs.{target}.{config}",
-                    None,
-                    problem,
-                    f"Remove it, or use one of: {', '.join(measured)}.",
-                )
+                step = f"Remove it, or use one of: {', '.join(measured)}."
+                yield ConfigFileError(path, f"configs.{target}.{config}", None, problem, step)
     yield from _kind_problems(declared, path)
 
 
@@ -126,13 +179,9 @@ def _name_problems(
 ) -> Iterator[ConfigFileError]:
     for name in names:
         if name not in known:
-            yield ConfigFileError(
-                path,
-                f"{place}.{name}",
-                None,
-                f"no {kind} has this name",
-                f"Use one of: {', '.join(known)}.",
-            )
+            problem = f"no {kind} has this name"
+            step = f"Use one of: {', '.join(known)}."
+            yield ConfigFileError(path, f"{place}.{name}", None, problem, step)
 
 
 def _kind_problems(declared: ToleranceFile, path: Path) -> Iterator[ConfigFileError]:
@@ -156,13 +205,8 @@ def _kind_problems(declared: ToleranceFile, path: Path) -> Iterator[ConfigFileEr
                     " for a metric"
                 )
                 value = tolerance.model_dump(exclude_none=True)
-                yield ConfigFileError(
-                    path,
-                    f"{place}.{name}",
-                    value,
-                    problem,
-                    f"Give a {kind} here, or change {where}.{name}.",
-                )
+                step = f"Give a {kind} here, or change {where}.{name}."
+                yield ConfigFileError(path, f"{place}.{name}", value, problem, step)
 
 
 def _kind(tolerance: Tolerance) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from k3perf.load.wire import Endpoint, completion_body, http_request
-from k3perf.workload.plan import Plan
+from k3perf.workload.request_plan import Plan
 
 
 class EncodedRequests:

@@ -14,7 +14,7 @@ from k3perf.load.generator import run_round
 from k3perf.metrics.compute import meets_service_level
 from k3perf.metrics.latency import latency_observations, summarise_ms
 from k3perf.records.samples import RequestSample, RequestStatus
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 
 _MOST_TRIALS = 40
 _WARM_UP_REQUESTS = 8

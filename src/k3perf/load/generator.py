@@ -20,7 +20,7 @@ from k3perf.load.round_loop import RoundLoop
 from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
 from k3perf.load.wire import Endpoint
 from k3perf.records.samples import RequestSample, RequestStatus
-from k3perf.workload.plan import Plan, PlannedRequest
+from k3perf.workload.request_plan import Plan, PlannedRequest
 
 _SPARE_FILES = 64
 

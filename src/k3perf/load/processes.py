@@ -19,7 +19,7 @@ from k3perf.errors import MeasurementInvalid
 from k3perf.load.clock import monotonic_ns
 from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
 from k3perf.units import NS_PER_MS
-from k3perf.workload.plan import Plan
+from k3perf.workload.request_plan import Plan
 
 READY: Final = b"ready\n"
 _START_DELAY_NS: Final = 50 * NS_PER_MS

@@ -22,7 +22,7 @@ from k3perf.load.pool import ConnectionPool
 from k3perf.load.wire import Endpoint
 from k3perf.records.samples import RequestStatus
 from k3perf.units import NS_PER_S, s_to_ns
-from k3perf.workload.plan import Plan
+from k3perf.workload.request_plan import Plan
 
 _SWEEP_S: Final = 0.1
 _SENDS_PER_TURN: Final = (

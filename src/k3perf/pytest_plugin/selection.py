@@ -116,7 +116,7 @@ def _refused_here(
                     LeftOut(
                         target.name,
                         config.name,
-                        f"{refusal.reason}; this processor lacks {', '.join(missing)}",
+                        f"{refusal.reason}; this CPU lacks {', '.join(missing)}",
                     )
                 )
     return tuple(found)

@@ -241,20 +241,27 @@ def digest_of(baseline: Baseline) -> str:
 
 
 class Waiver(_Document):
-    """A known loss that may pass for a while: owner, the build it was seen on, and the
-    day it stops working.
+    """A known loss that may pass for a while."""
 
-    ``build`` is a vLLM version or its beginning at a dot or plus sign (``0.32`` covers
-    ``0.32.1``); another build must prove itself anew. With ``largest_loss_ratio`` a
-    loss that certainly grew beyond it is REGRESSED again.
-    """
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     target: str
+    """The target's name."""
     config: str
+    """The config's name."""
     workload: str
+    """The workload's name."""
     metric: str
+    """The metric's name (docs/metrics.md)."""
     owner: str = Field(min_length=1)
-    build: str = Field(min_length=1)
+    """Who follows the loss up."""
+    build: str = Field(min_length=1, json_schema_extra={"type": ["string", "number"]})
+    """vLLM version that it was seen on, or its beginning at a dot or plus sign:
+    `0.32` covers `0.32.1`, no other build.
+    """
     reason: str = Field(min_length=8)
+    """Why the loss may pass."""
     expires_on: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    """Day from which the waiver no longer holds (`YYYY-MM-DD`)."""
     largest_loss_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """A loss that certainly grew beyond this ratio is REGRESSED again."""

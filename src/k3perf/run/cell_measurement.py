@@ -34,7 +34,7 @@ from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
 from k3perf.telemetry.sampler import Sampler
-from k3perf.workload.plan import Plan
+from k3perf.workload.request_plan import Plan
 
 _LONGEST_TEXT: Final = 2_000  # a verdict file with a longer text would be refused
 

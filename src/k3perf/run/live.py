@@ -44,7 +44,7 @@ from k3perf.telemetry.host import peak_resident_bytes
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import target_device_indices
-from k3perf.workload.plan import Plan
+from k3perf.workload.request_plan import Plan
 
 _UNREAD_MONITOR: Final = JitMonitor(offered=True, verbose=False)
 _DEATH_NOTICED_S: Final = (

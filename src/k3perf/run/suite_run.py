@@ -40,7 +40,7 @@ from k3perf.store.results import CellKey, FinishedCell, ResultWriter, RunResults
 from k3perf.telemetry.sampler import Sampler
 from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import ns_to_s
-from k3perf.workload.plan import Plan, expand
+from k3perf.workload.request_plan import Plan, expand
 
 VERDICT_SCHEMA_VERSION = 1
 RESULTS_FILE = "results.jsonl"

@@ -1,8 +1,8 @@
-"""``baselines/<target>/found_rates.yaml``: the request rates that a target was found to
-sustain, which open-loop workloads take a share of.
+"""``baselines/<target>/found_rates.yaml``: a target's maximum sustainable rates, which
+open-loop workloads take a share of.
 
-Written by ``k3perf load find-rate --target`` alone. A rate stays the same until it is
-found anew, whatever engine is measured: it decides the plan, and numbers of different
+Written by ``k3perf load find-rate --target`` alone. A rate stays the same until the
+next search, whatever engine is measured: it decides the plan, and numbers of different
 plans cannot be compared.
 """
 
@@ -12,55 +12,62 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from k3perf.config.load import load_document
-from k3perf.config.models import Name, PositiveFloat, TargetSpec
+from k3perf.config.load_yaml import load_document
+from k3perf.config.models import Declared, Name, PositiveFloat, TargetSpec
 from k3perf.config.workload_spec import OpenLoop, ServiceLevel, WorkloadSpec
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.store.atomic import replace_file
-from k3perf.workload.plan import work_digest
+from k3perf.workload.request_plan import work_digest
 
 _HEADING = (
+    "# yaml-language-server: $schema=../../docs/schemas/found_rates.json\n"
     "# Written by `k3perf load find-rate`; a new rate makes new plans, whose baselines are recorded"
-    " anew (docs/load.md).\n"
+    " again (docs/load.md).\n"
 )
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StoredRate(_Document):
-    """The highest rate at which one workload met its service level on one target, and
-    where that is known from.
-
-    ``config`` None: a server that was running already. ``failed_rate_per_s`` None: the
-    search's own ceiling passed. ``work_digest`` is that of what one request asks for
-    (``workload.plan.work_digest``).
-    """
+class StoredRate(Declared):
+    """The highest rate at which one workload met its service level on one target."""
 
     workload: Name
+    """The workload's name."""
     rate_per_s: PositiveFloat
+    """Highest request rate per second that met the service level."""
     failed_rate_per_s: PositiveFloat | None
+    """Lowest rate that did not. Null: the search's own ceiling passed."""
     service_level: ServiceLevel
+    """The bounds that the search held requests to."""
     attainment_ratio: Annotated[float, Field(gt=0, le=1)]
+    """Share of the requests that must meet the bounds."""
     work_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Digest of what one request asks for. Another digest needs a new search."""
     hardware_class: Name
+    """Hardware class of the machine."""
     config: Name | None
+    """Config that served. Null: a server that was already running."""
     vllm_version: str = Field(min_length=1)
+    """vLLM that served."""
     trial_count: int = Field(ge=1)
+    """Rates that were tried."""
     trial_duration_s: PositiveFloat
+    """Seconds of each trial."""
     found_at_utc: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")
+    """Time of the search."""
     found_by: str = Field(min_length=1)
+    """Who searched."""
 
 
-class StoredRates(_Document):
-    """One target's found rates, one for a workload."""
+class StoredRates(Declared):
+    """The maximum sustainable rates of one target, one for each workload."""
 
     schema_version: Literal[1]
+    """Version of this file's format."""
     target: Name
+    """The target's name, that of the directory."""
     rates: tuple[StoredRate, ...]
+    """One entry for each workload."""
 
     def of(self, workload: str) -> StoredRate | None:
         """The workload's rate, or None."""
@@ -73,7 +80,7 @@ def found_rates_path(root: Path, target: str) -> Path:
 
 
 def read_found_rates(root: Path, target: str) -> StoredRates:
-    """The target's found rates, none if there is no file. Raises ConfigFileError for a
+    """The target's stored rates, none without a file. Raises ConfigFileError for a
     file that cannot be used.
     """
     path = found_rates_path(root, target)

@@ -1,7 +1,7 @@
 """Arrival processes to send times in nanoseconds from the round's start. Pure and
 seeded.
 
-Sources: a Poisson process has independent exponential gaps. The ramp maps unit-rate
+Sources: a Poisson process has independent exponential gaps; the ramp maps unit-rate
 arrivals through the inverse of the integrated rate (time change of a Poisson process,
 e.g. Ross, *Introduction to Probability Models*, section 5.4).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Random send times are rounded to this step, so that the last bit of a platform's
+# Random send times are rounded to this step so that the last bit of a platform's
 # logarithm cannot change a plan's digest.
 RANDOM_STEP_NS = 1_000
 
@@ -37,11 +37,11 @@ SyntheticArrival = AllAtOnce | ClosedLoop | Constant | Poisson | Gamma | Ramp
 def send_offsets_ns(
     arrival: SyntheticArrival, *, seed: int, count: int, found_rate_per_s: float | None = None
 ) -> tuple[int | None, ...]:
-    """``count`` send times, never decreasing. None for a closed loop, where sends
-    follow the replies.
+    """``count`` send times, not decreasing; None for a closed loop, whose sends follow
+    the replies.
 
-    Raises UsageError if the rate is a share of the maximum sustainable rate and
-    ``found_rate_per_s`` is None.
+    Raises UsageError when the rate is a share and ``found_rate_per_s``
+    is None.
     """
     if isinstance(arrival, ClosedLoop):
         return (None,) * count
@@ -54,8 +54,8 @@ def send_offsets_ns(
 
 
 def arrival_rate_per_s(arrival: OpenLoop, found_rate_per_s: float | None) -> float:
-    """The rate in requests per second: as stated, or the stated share of the maximum
-    sustainable rate.
+    """The rate in requests per second: stated, or the stated share of the found
+    rate.
     """
     if arrival.rate_per_s is not None:
         return arrival.rate_per_s
@@ -63,7 +63,7 @@ def arrival_rate_per_s(arrival: OpenLoop, found_rate_per_s: float | None) -> flo
     if found_rate_per_s is None:
         raise UsageError(
             f"the arrival rate is {arrival.found_rate_share_ratio:g} of the maximum sustainable"
-            " rate, but none is known for this target; run `k3perf load find-rate` and record its"
+            " rate, which is not known for this target; run `k3perf load find-rate` and record its"
             " result, or give rate_per_s"
         )
     return arrival.found_rate_share_ratio * found_rate_per_s
@@ -91,7 +91,7 @@ def _random_offsets_ns(
 
 
 def _ramp_times_s(arrival: Ramp, unit_times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solve ``start*t + (end - start)*t^2 / (2*duration) = unit_time``. After
+    """Solve ``start*t + (end - start)*t^2 / (2*duration) = unit_time``; past
     ``duration`` the rate stays at ``end``.
     """
     import numpy as np
@@ -100,7 +100,8 @@ def _ramp_times_s(arrival: Ramp, unit_times: NDArray[np.float64]) -> NDArray[np.
     arrivals_in_ramp = (start + end) / 2 * duration_s
     slope = (end - start) / duration_s
     inside = np.minimum(unit_times, arrivals_in_ramp)
-    # 2c / (b + sqrt(b^2 + 2ac)) is the root that stays exact for a slope near zero
+    # 2c / (b + sqrt(b^2 + 2ac)) is the root that stays exact when the slope goes to
+    # zero
     ramped_s = 2 * inside / (start + np.sqrt(start * start + 2 * slope * inside))
     times_s: NDArray[np.float64] = ramped_s + np.maximum(unit_times - arrivals_in_ramp, 0) / end
     return times_s

@@ -1,10 +1,11 @@
-"""Import other files as a trace: request logs, CSV traces, and traces in another form.
+"""Other people's files to a trace: request logs, CSV traces, and traces in another
+form.
 
-A log's record is a request or a response. Counts are read from ``usage`` (at the top,
-under ``response``, ``body`` or ``response.body``) or from the top level. Times are read
-from the fields of ``log_values.TIME_FIELDS``. Missing values are counted, never
-guessed. A log says nothing about shared content, so every block gets a separate id. A
-trace (``trace_rows``) keeps its ids.
+A log's record is a request's own or a response: counts are looked for in ``usage`` (at
+the top, under ``response``, ``body`` or ``response.body``) or at the top itself, and a
+time in the fields of ``log_values.TIME_FIELDS``. What a record says and does not say is
+counted, never guessed. A log says nothing about shared content, so every block gets a
+separate id. A trace (``trace_rows``) keeps its ids.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final, NoReturn
 
 from k3perf.errors import UsageError
 from k3perf.workload.log_values import (
+    CSV_FORMS,
     NO_UNIT,
     PROMPT_FIELDS,
     REPLY_FIELDS,
@@ -30,38 +32,19 @@ from k3perf.workload.log_values import (
     normal_name,
     token_count,
 )
-from k3perf.workload.record_file import Record, RecordFile, open_records
+from k3perf.workload.record_file import FileRecord, RecordFile, open_records
 from k3perf.workload.trace_rows import (
     TRACE_BLOCK_TOKENS,
     TraceForm,
     TraceRow,
+    TraceSource,
     read_rows,
     trace_form,
 )
-from k3perf.workload.trace_source import TraceSource
 
 _PLACES: Final = ((), ("response",), ("body",), ("response", "body"), ("request",))
 _USAGE: Final = ("usage", "usageDetails", "token_usage")
 _TALKS: Final = ("conversations", "conversation", "messages")
-# normal names of CSV columns -> (the form's name, the unit of a time that does not
-# count from 1970)
-_CSV_FORMS: Final = (
-    (
-        frozenset({"timestamp", "contexttokens", "generatedtokens"}),
-        "Azure's LLM inference trace",
-        None,
-    ),
-    (
-        frozenset({"timestamp", "requesttokens", "responsetokens"}),
-        "BurstGPT's trace",
-        TimeUnit.SECONDS,
-    ),
-    (
-        frozenset({"arrivedat", "numprefilltokens", "numdecodetokens"}),
-        "Vidur's trace",
-        TimeUnit.SECONDS,
-    ),
-)
 CONVERSATION: Final = "conversation without times and token counts"
 CONVERSATIONS: Final = (
     "these are conversations (as ShareGPT has them): they hold neither arrival times nor token"
@@ -79,7 +62,7 @@ NEEDED_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """An imported file. ``rows()`` iterates in order of time, the first at 0 ms.
+    """An imported file: iterate over ``rows()`` in order of time, the first at 0 ms.
 
     ``span_s``: seconds from the first request to the last. ``prompt_tokens_count`` and
     ``reply_tokens_count`` are sums.
@@ -95,7 +78,7 @@ class ImportedTrace:
     _ids: tuple[tuple[int | str, ...], ...] | None
 
     def rows(self) -> Iterator[TraceRow]:
-        """The trace's rows, generated one by one."""
+        """The trace's rows, made one by one."""
         fresh = count()
         size = self.source.block_tokens
         columns = zip(self._times_ms, self._prompts, self._replies, strict=True)
@@ -110,8 +93,8 @@ def import_log(
 ) -> ImportedTrace:
     """Read a log, a CSV trace or a trace in another form.
 
-    ``time_unit``: of times that are numbers. ``block_tokens``: of a trace's block ids.
-    Raises UsageError, with the next step, if no record can be used.
+    ``time_unit``: of the times that are numbers. ``block_tokens``: of a trace's block
+    ids. Raises UsageError where no record can be used, with what to do about it.
     """
     with open_records(path) as file:
         records = iter(file)
@@ -132,7 +115,7 @@ def import_log(
 
 def _import_trace(
     file: RecordFile,
-    records: Iterable[Record],
+    records: Iterable[FileRecord],
     form: TraceForm,
     time_unit: TimeUnit | None,
     block_tokens: int | None,
@@ -144,28 +127,17 @@ def _import_trace(
             f"{file.path}: its block ids fit several block sizes ({sizes}). Give the right one with"
             " --block-tokens."
         )
-    left_out = Counter(bad.kind for bad in found.bad_rows)
     if not found.rows:
+        left_out = Counter(bad.kind for bad in found.bad_rows)
         raise UsageError(
             f"{file.path}: no record of {form.name} can be used ({_counted(left_out)}); the first:"
             f" {found.bad_rows[0].where} {found.bad_rows[0].key} {found.bad_rows[0].problem}. Give"
             " --block-tokens where blocks have another size, --time-unit where times have another"
             " unit."
         )
-    source = TraceSource(
-        file=file.path.name,
-        sha256=file.sha256,
-        form=form.name,
-        container=file.container,
-        times=found.times,
-        block_tokens=found.block_tokens,
-        shares_prefixes=found.with_ids_count > 0,
-        request_count=len(found.rows),
-        left_out=dict(left_out),
-    )
     first_ms = found.rows[0].timestamp_ms
     return ImportedTrace(
-        source=source,
+        source=found.source(file, form, file.sha256),
         span_s=(found.rows[-1].timestamp_ms - first_ms) / 1e3,
         prompt_tokens_count=sum(row.input_length for row in found.rows),
         reply_tokens_count=sum(row.output_length for row in found.rows),
@@ -177,8 +149,8 @@ def _import_trace(
 
 
 class _LogReader:
-    """Read the records of one log into columns, which stay small for millions of
-    records.
+    """Reads the records of one log into columns, which stay small for millions of
+    them.
     """
 
     def __init__(self, file: RecordFile, time_unit: TimeUnit | None) -> None:
@@ -190,8 +162,8 @@ class _LogReader:
         self._left_out: Counter[str] = Counter()
         self._readings: Counter[str] = Counter()
 
-    def read(self, records: Iterable[Record]) -> ImportedTrace:
-        """Read all records. Raises UsageError if none can be used."""
+    def read(self, records: Iterable[FileRecord]) -> ImportedTrace:
+        """Raises UsageError when no record can be used."""
         for record in records:
             entry = _entry(record, self._time_unit, self._form_unit)
             if isinstance(entry, str):
@@ -248,11 +220,11 @@ class _LogReader:
 
 
 def _csv_form(header: tuple[str, ...]) -> tuple[str, TimeUnit | None]:
-    """(name, unit of times that do not count from 1970) of a CSV file, or ("", None)
-    for JSON.
+    """(name, unit of times that are not since 1970) of a CSV file; ("", None) for
+    JSON.
     """
     names = {normal_name(name) for name in header}
-    for columns, form, unit in _CSV_FORMS:
+    for columns, form, unit in CSV_FORMS:
         if columns <= names:
             return form, unit
     return ("a request log with a header line" if header else ""), None
@@ -267,11 +239,9 @@ def _json_form(fields: dict[str, Any]) -> str:
 
 
 def _entry(
-    record: Record, given: TimeUnit | None, form: TimeUnit | None
+    record: FileRecord, given: TimeUnit | None, form: TimeUnit | None
 ) -> tuple[str, Moment, int, int] | str:
-    """(field of the time, time, prompt tokens, reply tokens), or the reason why there
-    is none.
-    """
+    """(field of the time, time, prompt tokens, reply tokens), or why there is none."""
     fields = record.fields
     if fields is None:
         return record.problem
@@ -319,8 +289,8 @@ def _counts(part: dict[str, Any]) -> tuple[int | str, int | str] | None:
 def _times(
     part: dict[str, Any], given: TimeUnit | None, form: TimeUnit | None
 ) -> list[tuple[str, Moment | str]]:
-    """(field, time or the reason why it is none) of each field with a time, the
-    preferred one first.
+    """(field, time or why it is none) of each field that holds a time, the one that
+    counts first.
     """
     found = []
     for key, value in part.items():
@@ -339,9 +309,9 @@ def _times(
 _TIME_RANKS: Final = {name: rank for rank, name in enumerate(TIME_FIELDS)}
 
 
-def foreign_form(file: RecordFile, record: Record) -> str:
-    """The form of a file that is not a trace but can be imported, from one of its
-    records, or an empty string.
+def foreign_form(file: RecordFile, record: FileRecord) -> str:
+    """What a file is that is not a trace but can be imported, from one of its records;
+    "" otherwise.
     """
     name, unit = _csv_form(file.header)
     entry = _entry(record, None, unit)
@@ -355,9 +325,7 @@ def _counted(reasons: Counter[str]) -> str:
 
 
 def _refuse(file: RecordFile, left_out: Counter[str]) -> NoReturn:
-    """Raise the error for a file without a usable record, with the reason and the next
-    step.
-    """
+    """No record can be used: say why, and what to do."""
     common = left_out.most_common(1)
     reason = common[0][0] if common else ""
     if reason == CONVERSATION:

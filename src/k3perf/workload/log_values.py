@@ -1,9 +1,9 @@
-"""Parse one value of a log or trace: a moment, a token count, the name of a field.
+"""What one value of a log or trace means: a moment, a token count, the name of a field.
 
-A number needs a unit to be a time. Since 1970 it has 10 digits in seconds, 13 in
-milliseconds, 16 in microseconds and 19 in nanoseconds (until the year 2286), so its
-size gives the unit. Any other number needs a unit from its field's name, from the
-file's form or from the caller.
+A number says when something happened only with a unit. Since 1970 it has 10 digits in
+seconds, 13 in milliseconds, 16 in microseconds and 19 in nanoseconds (until the year
+2286), so its size is the unit. Any other number needs a unit from its field's name,
+from the file's form or from the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any, Final
+
+from k3perf.documents import yaml_of
 
 MOST_TOKENS: Final = 10_000_000
 _LARGEST: Final = 10**40
@@ -22,7 +25,7 @@ _DIGITS: Final = re.compile(r"\s*[+-]?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?\s
 
 
 class TimeUnit(StrEnum):
-    """Units of times in files. ``--time-unit`` takes the values."""
+    """Units of times in files; the value is what ``--time-unit`` takes."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"
@@ -42,79 +45,22 @@ _EPOCH: Final = {
     TimeUnit.MICROSECONDS: (10**15, 10**16),
     TimeUnit.NANOSECONDS: (10**18, 10**19),
 }
+_FIELDS: Final = yaml_of(files("k3perf.workload").joinpath("log_fields.yaml").read_text("utf-8"))
 _NAMED_UNITS: Final = {
-    "s": TimeUnit.SECONDS,
-    "sec": TimeUnit.SECONDS,
-    "seconds": TimeUnit.SECONDS,
-    "ms": TimeUnit.MILLISECONDS,
-    "millis": TimeUnit.MILLISECONDS,
-    "milliseconds": TimeUnit.MILLISECONDS,
-    "us": TimeUnit.MICROSECONDS,
-    "microseconds": TimeUnit.MICROSECONDS,
-    "ns": TimeUnit.NANOSECONDS,
-    "nanos": TimeUnit.NANOSECONDS,
-    "nanoseconds": TimeUnit.NANOSECONDS,
+    name: TimeUnit(unit) for unit, names in _FIELDS["units"].items() for name in names
 }
 _UNIT_SUFFIX: Final = re.compile(
     r"(?<=[a-z])(?:_|(?=[A-Z]))(" + "|".join(_NAMED_UNITS) + r")$", re.IGNORECASE
 )
-# normal names of fields; the first of this list that a record has counts, since a
-# request arrives when it starts
-TIME_FIELDS: Final = (
-    "starttime",
-    "requeststarttime",
-    "requesttime",
-    "requesttimestamp",
-    "arrivaltime",
-    "arrivaltimestamp",
-    "arrivedat",
-    "starttimestamp",
-    "startedat",
-    "timestamp",
-    "time",
-    "ts",
-    "datetime",
-    "created",
-    "createdat",
-    "createtime",
+TIME_FIELDS: Final = tuple(_FIELDS["times"])
+PROMPT_FIELDS: Final = frozenset(_FIELDS["prompt_tokens"])
+REPLY_FIELDS: Final = frozenset(_FIELDS["reply_tokens"])
+# (columns, the form's name, the unit of a time that is not since 1970)
+CSV_FORMS: Final = tuple(
+    (frozenset(form["columns"]), str(form["name"]), form["unit"] and TimeUnit(form["unit"]))
+    for form in _FIELDS["csv_forms"]
 )
-PROMPT_FIELDS: Final = frozenset(
-    {
-        "prompttokens",
-        "inputtokens",
-        "contexttokens",
-        "requesttokens",
-        "inputlength",
-        "inputlen",
-        "promptlength",
-        "promptlen",
-        "prompttokencount",
-        "inputtokencount",
-        "numprompttokens",
-        "numinputtokens",
-        "numprefilltokens",
-    }
-)
-REPLY_FIELDS: Final = frozenset(
-    {
-        "completiontokens",
-        "outputtokens",
-        "generatedtokens",
-        "generationtokens",
-        "responsetokens",
-        "outputlength",
-        "outputlen",
-        "completiontokencount",
-        "outputtokencount",
-        "candidatestokencount",
-        "numcompletiontokens",
-        "numoutputtokens",
-        "numgeneratedtokens",
-        "numgenerationtokens",
-        "numdecodetokens",
-    }
-)
-# values that are not a moment, in the report's words
+# what is not a moment, in the words of the report
 NO_UNIT: Final = "time without a unit (not since 1970)"
 NOT_FINITE: Final = "time that is not finite"
 OUTSIDE_YEARS: Final = "time outside the years 1970 to 2286"
@@ -124,8 +70,8 @@ OTHER_UNIT: Final = "time of another size than the unit in its field's name"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """``at_ms`` since 1970, or since the file's start if ``is_since_1970`` is false.
-    ``reading`` says how the value was read, for the report.
+    """``at_ms`` since 1970, or since the file's start where ``is_since_1970`` is false.
+    ``reading``: how the value was read, for the report.
     """
 
     at_ms: float
@@ -136,14 +82,16 @@ class Moment:
 @lru_cache(maxsize=4096)
 def normal_name(name: str) -> str:
     """A field's name without case, spaces and signs: ``Request tokens`` and
-    ``request_tokens`` become the same.
+    ``request_tokens`` are one.
     """
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
 @lru_cache(maxsize=4096)
 def named_unit(name: str) -> tuple[str, TimeUnit | None]:
-    """A field's normal name without its unit, and that unit: ``timestamp_ms``."""
+    """A field's normal name without the unit that it ends in, and that unit:
+    ``timestamp_ms``.
+    """
     found = _UNIT_SUFFIX.search(name)
     if found is None:
         return normal_name(name), None
@@ -157,8 +105,8 @@ def is_known_field(name: str) -> bool:
 
 
 def number(value: Any) -> int | float | None:
-    """A number, or a string of digits as a number. None for anything else, including
-    booleans.
+    """A number, or a string of digits as one; None for anything else, booleans among
+    it.
     """
     if isinstance(value, bool):
         return None
@@ -166,12 +114,12 @@ def number(value: Any) -> int | float | None:
         text = value.strip()
         value = int(text) if text.lstrip("+-").isdigit() else float(text)
     if isinstance(value, int) and abs(value) > _LARGEST:
-        return math.inf if value > 0 else -math.inf  # too large for a float
+        return math.inf if value > 0 else -math.inf  # beyond what a float can hold
     return value if isinstance(value, int | float) else None
 
 
 def unit_by_size(value: float) -> TimeUnit | None:
-    """The unit of a time since 1970. None for other values."""
+    """The unit of a time since 1970; None when the value is not one."""
     return next((unit for unit, (low, high) in _EPOCH.items() if low <= value < high), None)
 
 
@@ -182,10 +130,10 @@ def moment(
     given: TimeUnit | None = None,
     form: TimeUnit | None = None,
 ) -> Moment | str:
-    """The moment, or the reason why the value has none.
+    """When that was, or why the value does not say it.
 
-    Units come from ``given`` (the caller), the value's size, ``field_unit`` (the
-    field's name), or ``form`` (the file's form), in this order.
+    Units come from ``given`` (the caller), else from the value's size, else from
+    ``field_unit`` (the field's name) or ``form`` (the file's form).
     """
     found = number(value)
     if found is None:
@@ -225,8 +173,8 @@ def _date(text: str) -> Moment | str:
 
 
 def token_count(value: Any) -> int | str:
-    """A whole number of tokens, 1 or more, or the reason why the value is not one.
-    Whole floats count too.
+    """A whole number of tokens, 1 or more, or why the value is not one. Whole floats
+    are counts too.
     """
     found = number(value)
     if found is None:

@@ -1,8 +1,9 @@
-"""A file of records: JSON lines, a JSON array, objects over several lines, or CSV.
+"""A file of records as others write it: JSON lines, a JSON array, objects over several
+lines, or CSV.
 
 Reads UTF-8 and UTF-16 with or without a byte order mark, each kind of line end, and
-gzip. The file is read once from front to back, so it may be a pipe. Only one record is
-in memory at a time.
+gzip. The file is read once from front to back, so a pipe will do, and only one record
+is in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _CHUNK_CHARACTERS: Final = 1024 * 1024
 _HEAD_BYTES: Final = 65_536
 _SPACE: Final = re.compile(r"\s*")
 _DELIMITERS: Final = (",", ";", "\t", "|")
-# keys under which one big object holds the list of records, as in the answers of log
-# servers
+# keys under which one big object holds the list of records, as the answers of log
+# servers do
 _LIST_KEYS: Final = ("data", "requests", "records", "logs", "items", "traces")
 _PACKED: Final = {
     b"PAR1": ("Parquet", "duckdb -c \"copy (from '{file}') to '{file}.csv'\""),
@@ -42,9 +43,9 @@ _PACKED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One record: its place in the file and its fields. Without fields (None) it has a
-    reason.
+class FileRecord:
+    """One record: the place in the file, its fields (None where there are none), and
+    then why not.
     """
 
     where: str
@@ -53,7 +54,7 @@ class Record:
 
 
 class RecordFile:
-    """An open file of records. Iterate over it once. ``container`` is how the records
+    """An open file of records; iterate over it once. ``container`` is how the records
     are written.
 
     ``header``: the column names of a CSV file, () for JSON. Raises UsageError for a
@@ -72,12 +73,12 @@ class RecordFile:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the file's bytes, after the iteration."""
+        """SHA-256 of the file's bytes, once the iteration is over."""
         while self._raw.read(_CHUNK_CHARACTERS):
             pass
         return self._raw.digest.hexdigest()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[FileRecord]:
         records = {
             "JSON lines": self._json_lines,
             "a JSON array": self._array,
@@ -88,8 +89,8 @@ class RecordFile:
             yield from records()
 
     def _recognise(self) -> str:
-        """Recognise the container from the first two lines. Only part of a long line is
-        read.
+        """The way the records are written, from the first two lines; a long line is
+        read in part.
         """
         with _reading(self.path):
             line = self._text.readline(_CHUNK_CHARACTERS)
@@ -112,7 +113,7 @@ class RecordFile:
         return "CSV" if self.header else "JSON lines"
 
     def _next_line(self) -> str:
-        """The next line, or "" at the end. The rest of a line that is far too long is
+        """The next line, "" at the end; the rest of a line that is far too long is
         skipped.
         """
         line = self._ahead.pop(0) if self._ahead else ""
@@ -124,7 +125,7 @@ class RecordFile:
         self._line += 1
         return line
 
-    def _json_lines(self) -> Iterator[Record]:
+    def _json_lines(self) -> Iterator[FileRecord]:
         while line := self._next_line():
             if line.strip():
                 value, problem = _loads(line)
@@ -135,7 +136,7 @@ class RecordFile:
                 else:
                     yield _record(f"line {self._line}", value, problem)
 
-    def _csv(self) -> Iterator[Record]:
+    def _csv(self) -> Iterator[FileRecord]:
         lines = iter(self._next_line, "")
         next(lines)
         rows = csv.reader(lines, delimiter=self._delimiter)
@@ -143,24 +144,24 @@ class RecordFile:
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                yield Record(f"line {self._line}", None, f"not CSV ({error})")
+                yield FileRecord(f"line {self._line}", None, f"not CSV ({error})")
                 continue
             if row is None:
                 return
             if not row:
                 continue
             if len(row) != len(self.header):
-                yield Record(
+                yield FileRecord(
                     f"line {self._line}", None, "a row with more or fewer fields than the header"
                 )
                 continue
-            yield Record(f"line {self._line}", dict(zip(self.header, row, strict=True)))
+            yield FileRecord(f"line {self._line}", dict(zip(self.header, row, strict=True)))
 
-    def _array(self) -> Iterator[Record]:
+    def _array(self) -> Iterator[FileRecord]:
         for place, (value, problem) in enumerate(self._values("[", ",", "]"), 1):
             yield _record(f"element {place}", value, problem)
 
-    def _objects(self) -> Iterator[Record]:
+    def _objects(self) -> Iterator[FileRecord]:
         for place, (value, problem) in enumerate(self._values("", "", ""), 1):
             if place == 1 and problem == "" and (listed := _listed(value)) is not None:
                 yield from (
@@ -170,7 +171,7 @@ class RecordFile:
                 yield _record(f"object {place}", value, problem)
 
     def _values(self, begin: str, separator: str, end: str) -> Iterator[tuple[Any, str]]:
-        """(value, "") of each JSON value, then (None, reason) where the text breaks
+        """(value, "") of each JSON value, then (None, why) where the text breaks
         off.
         """
         decoder = json.JSONDecoder()
@@ -205,9 +206,10 @@ class RecordFile:
 def _decode(
     decoder: json.JSONDecoder, buffer: str, place: int, separator: str, end: str
 ) -> tuple[Any, str, int]:
-    """(value, reason, place after the value and its separator, or 0 without a value).
+    """(value, why not, place after the value and its separator; 0 where there is no
+    value).
 
-    The reason is "" for a good value, and "incomplete" if more text may help.
+    Why not is "" for a value in order, and "incomplete" when more text may help.
     """
     try:
         value, after = decoder.raw_decode(buffer, place)
@@ -235,7 +237,7 @@ def _may_go_on(line: str) -> bool:
 
 
 def _loads(line: str) -> tuple[Any, str]:
-    """(value, "") or (None, reason)."""
+    """(value, "") or (None, why)."""
     if len(line) >= LONGEST_RECORD_CHARACTERS:
         return None, f"a line longer than {LONGEST_RECORD_CHARACTERS // 1024**2} MiB"
     try:
@@ -246,10 +248,14 @@ def _loads(line: str) -> tuple[Any, str]:
         return None, "not JSON"
 
 
-def _record(where: str, value: Any, problem: str = "") -> Record:
+def _record(where: str, value: Any, problem: str = "") -> FileRecord:
     if problem:
-        return Record(where, None, problem)
-    return Record(where, value) if isinstance(value, dict) else Record(where, None, "not an object")
+        return FileRecord(where, None, problem)
+    return (
+        FileRecord(where, value)
+        if isinstance(value, dict)
+        else FileRecord(where, None, "not an object")
+    )
 
 
 def _listed(value: Any) -> list[Any] | None:
@@ -263,8 +269,8 @@ def _listed(value: Any) -> list[Any] | None:
 
 
 def _csv_header(line: str) -> tuple[tuple[str, ...], str]:
-    """The column names and the delimiter if the first line names a time or a count,
-    otherwise ().
+    """The column names and the delimiter where the first line names a time or a count;
+    () otherwise.
     """
     if len(line) > csv.field_size_limit():
         return (), ","
@@ -276,7 +282,7 @@ def _csv_header(line: str) -> tuple[tuple[str, ...], str]:
 
 
 class _HashingReader(io.RawIOBase):
-    """Pass bytes on and hash them."""
+    """Passes bytes on and hashes them."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         self._inner = inner
@@ -294,8 +300,8 @@ class _HashingReader(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_records(path: Path) -> Iterator[RecordFile]:
-    """The open file, closed afterwards. Raises UsageError if it cannot be opened or is
-    not text.
+    """The file, closed afterwards. Raises UsageError when it cannot be opened or is not
+    text.
     """
     try:
         inner = path.open("rb", buffering=0)
@@ -341,7 +347,7 @@ def _encoding(head: bytes) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors of the file system and of gzip into usage errors."""
+    """Errors of the file system and of gzip in words."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -19,23 +19,24 @@ from k3perf.config.workload_spec import TraceReplay
 from k3perf.errors import ConfigFileError
 from k3perf.units import MS_PER_S, NS_PER_MS
 from k3perf.workload.arrivals import RANDOM_STEP_NS
-from k3perf.workload.content import Segment
+from k3perf.workload.draws import Segment
 from k3perf.workload.log_import import (
     CONVERSATION,
     CONVERSATIONS,
     CONVERSATIONS_NEXT_STEP,
     foreign_form,
 )
-from k3perf.workload.record_file import Record, RecordFile, open_records
+from k3perf.workload.record_file import FileRecord, RecordFile, open_records
 from k3perf.workload.trace_rows import (
     TRACE_BLOCK_TOKENS,
     BadRow,
     TraceRow,
     TraceRows,
+    TraceSource,
+    origin_text,
     read_rows,
     trace_form,
 )
-from k3perf.workload.trace_source import TraceSource, origin_text
 
 _SHOWN_CHARACTERS: Final = 200
 _FORM: Final = (
@@ -46,8 +47,11 @@ _FORM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace's rows in order of time, the tokens per block, and the recognised form.
-    ``origin`` describes the file that it was imported from ("" if unknown).
+    """A trace's rows in order of time, the tokens of one block, and what was recognised
+    in the file.
+
+    ``origin``: the file that it was imported from, in words; "" where that is not
+    known.
     """
 
     rows: tuple[TraceRow, ...]
@@ -58,10 +62,11 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceUse:
-    """A plan's use of a trace, for the record: file, SHA-256, scaled block size, and
-    the omitted requests by reason.
+    """What of a trace a plan uses, for the record: file, its SHA-256, scaled block
+    size, and the excluded requests by reason.
 
-    ``source``: the recognised form and unit, and where the trace was imported from.
+    ``source``: the form and the unit that were recognised, and where the trace was
+    imported from.
     """
 
     file: str
@@ -76,11 +81,11 @@ class TraceUse:
     @property
     def text(self) -> str:
         """One line for the notes of a cell."""
-        left_out = (
+        excluded = (
             f"{self.outside_window_count} outside the window, {self.too_long_count} too long, "
             f"{self.beyond_limit_count} beyond the workload's number"
         )
-        return f"trace {self.source}; {self.used_count} requests used, omitted: {left_out}"
+        return f"trace {self.source}; {self.used_count} requests used, excluded: {excluded}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,8 @@ class ScaledRequest:
 
 
 def read_trace(path: Path) -> Trace:
-    """All rows of a trace file. Raises UsageError for a file that cannot be read as a
-    trace. ConfigFileError names the record.
+    """All rows of a trace file. Raises UsageError for a file that cannot be read as
+    one; ConfigFileError names the record.
     """
     with open_records(path) as file:
         records = iter(file)
@@ -113,22 +118,15 @@ def read_trace(path: Path) -> Trace:
         raise _bad_row(path, found.bad_rows, len(found.rows))
     if found.block_tokens is None:
         raise _unknown_block_size(path, found)
-    source = TraceSource(
-        file=path.name,
-        sha256=sha256,
-        form=form.name,
-        container=file.container,
-        times=found.times,
-        block_tokens=found.block_tokens,
-        shares_prefixes=found.with_ids_count > 0,
-        request_count=len(found.rows),
-    )
+    source = found.source(file, form, sha256)
     return Trace(found.rows, found.block_tokens, source, origin_text(path, sha256))
 
 
-def _refuse(file: RecordFile, skipped: Sequence[Record], first: dict[str, Any] | None) -> NoReturn:
-    """Raise the error for a file that is not a trace: its form, and the command that
-    imports it, if any.
+def _refuse(
+    file: RecordFile, skipped: Sequence[FileRecord], first: dict[str, Any] | None
+) -> NoReturn:
+    """The file is not a trace: say what it is, and the command that makes a trace of it
+    where there is one.
     """
     path, record = file.path, skipped[-1] if skipped else None
     if first is None or record is None:
@@ -183,8 +181,8 @@ def _unknown_block_size(path: Path, found: TraceRows) -> ConfigFileError:
 def scale_trace(
     arrival: TraceReplay, trace: Trace, *, maximum_requests: int | None
 ) -> tuple[tuple[ScaledRequest, ...], TraceUse]:
-    """Cut the window, scale times and lengths, omit what is too long, keep the first
-    ``maximum_requests``. Every omission is counted.
+    """Cut the window, scale times and lengths, drop what is too long, keep the first
+    ``maximum_requests``; every loss is counted.
     """
     rows = trace.rows
     block_tokens = max(1, round(trace.block_tokens * arrival.length_scale))
@@ -219,8 +217,8 @@ def _total_tokens(request: ScaledRequest) -> int:
 def _scale(
     row: TraceRow, arrival: TraceReplay, trace_block_tokens: int, block_tokens: int, start_ms: float
 ) -> ScaledRequest:
-    """Scale one row. Whole blocks stay whole and the partial one stays partial, so
-    every scale shares the same blocks.
+    """Whole blocks stay whole and the partial one stays partial, so that the same
+    blocks are shared at every scale.
     """
     whole, rest = divmod(row.input_length, trace_block_tokens)
     segments = [Segment(f"block:{block_id}", block_tokens) for block_id in row.hash_ids[:whole]]
@@ -238,10 +236,11 @@ def _scale(
 def unbounded_hit_ratio(
     rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS
 ) -> float | None:
-    """Prompt tokens in whole blocks seen before, over prompt tokens: the trace's prefix
-    hit rate with an unbounded cache.
+    """Prompt tokens in whole blocks seen before, over prompt tokens: the trace's own
+    prefix hit rate with a cache that forgets nothing.
 
-    As in an engine, a prompt's last token is always computed again. None without rows.
+    As an engine does, a prompt's last token is always computed again. None without
+    rows.
     """
     known: set[int | str] = set()
     hit_tokens = asked_tokens = 0
@@ -263,8 +262,8 @@ def unbounded_hit_ratio(
 
 
 def trace_lines(rows: Iterable[TraceRow], block_tokens: int = TRACE_BLOCK_TOKENS) -> Iterator[str]:
-    """Rows in Mooncake's form, one per line. ``block_tokens`` is written if it differs
-    from Mooncake's.
+    """Rows in Mooncake's form, a line each; ``block_tokens`` is written where it is not
+    Mooncake's own.
     """
     size = {} if block_tokens == TRACE_BLOCK_TOKENS else {"block_tokens": block_tokens}
     for row in rows:

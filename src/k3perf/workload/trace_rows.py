@@ -1,32 +1,27 @@
 """Rows of a trace: Mooncake's and Bailian's JSON forms, read strictly or leniently.
 
-Mooncake has ``timestamp`` in milliseconds from the trace's start, ``input_length`` and
-``output_length`` in tokens, and ``hash_ids``. There is one id for each block of 512
-tokens of the prompt (the last block may be partial). Equal ids mean equal content up to
-that block's end. Bailian (Alibaba) has the same fields, and ``chat_id``,
-``parent_chat_id`` and ``turn``, with seconds and blocks of 16 tokens.
+Mooncake: ``timestamp`` in milliseconds from the trace's start, ``input_length`` and
+``output_length`` in tokens, ``hash_ids``, one for each block of 512 tokens of the
+prompt (the last block may be partial). Equal ids mean equal content up to that block's
+end. Bailian (Alibaba): the same fields, and ``chat_id``, ``parent_chat_id`` and
+``turn``; seconds, blocks of 16 tokens.
 
-If the form's block size does not fit, the ids decide it. A row without ids shares
-nothing.
+The block size follows from the ids where the form's own size does not fit. A row
+without ids shares nothing.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
-from k3perf.workload.log_values import (
-    Moment,
-    TimeUnit,
-    moment,
-    number,
-    token_count,
-    unit_by_size,
-)
-from k3perf.workload.record_file import Record
+from k3perf.workload.log_values import Moment, TimeUnit, moment, number, token_count, unit_by_size
+from k3perf.workload.record_file import FileRecord, RecordFile
 
 TRACE_BLOCK_TOKENS: Final = 512
 BAILIAN_BLOCK_TOKENS: Final = 16
@@ -48,10 +43,10 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A record that is not a row: its number and place, the wrong key and value, and
-    the reason.
+    """A record that is not a row: its number and place, the key and value that are
+    wrong, and why.
 
-    ``kind`` is the reason without the record's numbers, for counting.
+    ``kind`` is the reason without the record's own numbers, to count by.
     """
 
     index: int
@@ -64,8 +59,8 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceForm:
-    """A form's name, the unit of times that do not count from 1970, and the documented
-    block size.
+    """A form's name, the unit of times that do not count from 1970, and the block size
+    it documents.
     """
 
     name: str
@@ -85,8 +80,9 @@ class TraceRows:
     """Rows in order of time, and the records that are not rows, in the order of the
     file.
 
-    ``block_tokens`` is None if several of ``possible_block_tokens`` fit equally well.
-    The caller must then choose. ``with_ids_count``: rows with block ids.
+    ``block_tokens`` is None where several of ``possible_block_tokens`` fit equally
+    well: then the caller must choose. ``with_ids_count``: rows that came with block
+    ids.
     """
 
     rows: tuple[TraceRow, ...]
@@ -96,16 +92,31 @@ class TraceRows:
     times: str
     with_ids_count: int
 
+    def source(self, file: RecordFile, form: TraceForm, sha256: str) -> TraceSource:
+        """Where the rows come from. Needs a known block size."""
+        assert self.block_tokens is not None  # noqa: S101 - callers refuse such a file
+        return TraceSource(
+            file=file.path.name,
+            sha256=sha256,
+            form=form.name,
+            container=file.container,
+            times=self.times,
+            block_tokens=self.block_tokens,
+            shares_prefixes=self.with_ids_count > 0,
+            request_count=len(self.rows),
+            left_out=dict(Counter(bad.kind for bad in self.bad_rows)),
+        )
+
 
 def trace_form(fields: dict[str, Any]) -> TraceForm | None:
-    """The form of a trace's record, or None."""
+    """The form of a trace's record; None when it is not one."""
     if not {"input_length", "output_length"} & fields.keys() and "hash_ids" not in fields:
         return None
     return BAILIAN if any(key in fields for key in _BAILIAN_FIELDS) else MOONCAKE
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _UntimedRow:
     """A row before the unit of its time and the block size are known."""
 
     index: int
@@ -118,17 +129,17 @@ class _Found:
 
 
 def read_rows(
-    records: Iterable[Record],
+    records: Iterable[FileRecord],
     form: TraceForm,
     *,
     time_unit: TimeUnit | None = None,
     block_tokens: int | None = None,
 ) -> TraceRows:
-    """All rows of a trace. ``time_unit`` and ``block_tokens`` are the caller's, if
-    given.
+    """All rows of a trace. ``time_unit`` and ``block_tokens``: what the caller knows of
+    them.
     """
     entries = [_fields(index, record) for index, record in enumerate(records)]
-    found = [entry for entry in entries if isinstance(entry, _Found)]
+    found = [entry for entry in entries if isinstance(entry, _UntimedRow)]
     times, bad_times, reading = _times(found, form, time_unit)
     bad = [entry for entry in entries if isinstance(entry, BadRow)] + bad_times
     stated = {entry.block_tokens for entry in found}
@@ -149,7 +160,7 @@ def read_rows(
     return TraceRows(tuple(rows), tuple(bad), size, possible, reading, with_ids_count)
 
 
-def _fields(index: int, record: Record) -> _Found | BadRow:
+def _fields(index: int, record: FileRecord) -> _UntimedRow | BadRow:
     fields = record.fields
     if fields is None:
         return BadRow(index, record.where, "", None, record.problem, record.problem)
@@ -171,7 +182,7 @@ def _fields(index: int, record: Record) -> _Found | BadRow:
             index, record.where, "block_tokens", size, why, "block_tokens that is not a size"
         )
     block_ids = None if ids is None else tuple(ids)
-    return _Found(
+    return _UntimedRow(
         index, record.where, fields.get("timestamp"), lengths[0], lengths[1], block_ids, size
     )
 
@@ -183,18 +194,18 @@ def _is_id_list(ids: Any) -> bool:
 
 
 def _times(
-    found: Sequence[_Found], form: TraceForm, given: TimeUnit | None
-) -> tuple[list[tuple[_Found, float]], list[BadRow], str]:
+    found: Sequence[_UntimedRow], form: TraceForm, given: TimeUnit | None
+) -> tuple[list[tuple[_UntimedRow, float]], list[BadRow], str]:
     """(rows with their milliseconds from the start, rows without a time, how times were
     read).
 
-    Numbers count from 1970 if the smallest one does. Otherwise they are in the form's
+    Numbers count from 1970 when the smallest one does; otherwise they are in the form's
     unit.
     """
     numbers = [value for entry in found if (value := number(entry.time)) is not None]
     by_size = unit_by_size(min(numbers)) if numbers and given is None else None
     unit = given or by_size or form.unit
-    timed: list[tuple[_Found, Moment]] = []
+    timed: list[tuple[_UntimedRow, Moment]] = []
     bad = []
     for entry in found:
         at = moment(entry.time, given=unit)
@@ -215,10 +226,10 @@ def _times(
 
 
 def _block_size(
-    found: Sequence[_Found], form: TraceForm, known: int | None
+    found: Sequence[_UntimedRow], form: TraceForm, known: int | None
 ) -> tuple[int | None, tuple[int, ...]]:
-    """(tokens per block, all sizes that fit equally well). None if several fit and none
-    is the form's.
+    """(tokens of a block, sizes that fit as well as any). None where several fit and
+    none is the form's.
     """
     if known is not None or form.block_size_is_certain:
         return known or form.block_tokens, ()
@@ -234,20 +245,20 @@ def _block_size(
     return (best[0] if len(best) == 1 else None), best
 
 
-def _blocks(entry: _Found, size: int) -> int:
+def _blocks(entry: _UntimedRow, size: int) -> int:
     return -(-entry.input_length // size)
 
 
-def _fresh_ids(found: Sequence[_Found]) -> Iterator[int]:
+def _fresh_ids(found: Sequence[_UntimedRow]) -> Iterator[int]:
     given = (block for entry in found for block in entry.ids or () if isinstance(block, int))
     return count(max(given, default=-1) + 1)
 
 
 def _block_ids(
-    entry: _Found, size: int, fresh: Iterator[int], *, whole_is_enough: bool
+    entry: _UntimedRow, size: int, fresh: Iterator[int], *, whole_is_enough: bool
 ) -> tuple[int | str, ...] | BadRow:
-    """The row's ids. Missing ids are replaced by unique ones: all of them, or that of a
-    partial last block.
+    """The row's ids; new ids where it has none, or one more for a partial last
+    block.
     """
     wanted = _blocks(entry, size)
     if entry.ids is None:
@@ -259,3 +270,53 @@ def _block_ids(
     why = f"is not {wanted} block ids, one for each {size} tokens of {entry.input_length}"
     kind = f"hash_ids that do not fit blocks of {size} tokens"
     return BadRow(entry.index, entry.where, "hash_ids", f"{len(entry.ids)} entries", why, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """What was recognised in a file. ``times``: how its times were read. ``left_out``:
+    records that were not used, counted by reason. ``shares_prefixes``: whether it says
+    which blocks are equal.
+    """
+
+    file: str
+    sha256: str
+    form: str
+    container: str
+    times: str
+    block_tokens: int
+    shares_prefixes: bool
+    request_count: int
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """One line for a reader."""
+        blocks = (
+            f"blocks of {self.block_tokens} tokens"
+            if self.shares_prefixes
+            else "no block ids, so prompts share nothing"
+        )
+        return f"{self.file}: {self.form} ({self.container}); times in {self.times}; {blocks}"
+
+
+def source_path(trace: Path) -> Path:
+    """The file next to an imported trace that says where it comes from."""
+    return trace.with_name(trace.name + ".source.json")
+
+
+def source_document(source: TraceSource, trace_sha256: str) -> str:
+    """The text of that file; ``trace_sha256`` ties it to the trace."""
+    return json.dumps({"trace_sha256": trace_sha256, **asdict(source)}, indent=1) + "\n"
+
+
+def origin_text(trace: Path, trace_sha256: str) -> str:
+    """Where an imported trace comes from; "" without a file that says so of this very
+    trace.
+    """
+    try:
+        document: Any = json.loads(source_path(trace).read_text(encoding="utf-8"))
+        known = document.pop("trace_sha256") == trace_sha256
+        return TraceSource(**document).text if known else ""
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return ""

@@ -17,8 +17,7 @@ from typing import Final
 
 from k3perf.config.workload_spec import LogNormalLength
 from k3perf.units import MS_PER_S
-from k3perf.workload.draws import uniforms
-from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.draws import draw_lengths, uniforms
 from k3perf.workload.trace_rows import TRACE_BLOCK_TOKENS, TraceRow
 
 _STEP_MS: Final = 3000
@@ -30,7 +29,7 @@ _REMEMBERED: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Turn:
     input_length: int
     output_length: int
     hash_ids: tuple[int | str, ...]
@@ -47,7 +46,7 @@ def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[Tr
     comes_back = uniforms(seed, "trace/return", requests)
     which = uniforms(seed, "trace/which", requests)
     fresh_ids = count(1)
-    remembered: list[_Seen] = []
+    remembered: list[_Turn] = []
     rows = []
     for index in range(requests):
         if remembered and comes_back[index] < _RETURN_SHARE:
@@ -59,7 +58,7 @@ def synthesise_trace(*, requests: int, duration_s: float, seed: int) -> tuple[Tr
         ids = _block_ids(kept, length, fresh_ids)
         timestamp_ms = int(times[index] * duration_s * MS_PER_S) // _STEP_MS * _STEP_MS
         rows.append(TraceRow(timestamp_ms, length, replies[index], ids))
-        remembered = [*remembered, _Seen(length, replies[index], ids)][-_REMEMBERED:]
+        remembered = [*remembered, _Turn(length, replies[index], ids)][-_REMEMBERED:]
     return tuple(rows)
 
 

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 
 from k3perf.baselines.testable import CATCH_MISS, smallest_tolerance
-from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.tolerances import ToleranceFile
 from k3perf.gate.noise import MetricNoise
 from k3perf.gate.reference import Level, Subject, cell_reference, with_level
 from k3perf.gate.scale import scale_for

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from k3perf.capacity.cache_layout import CacheRequest, cache_layout, token_page_bytes
-from k3perf.capacity.plan import plan_memory
-from k3perf.capacity.ranks import Ranks
+from k3perf.capacity.memory_plan import plan_memory
 from k3perf.capacity.rules import platform_rules
-from k3perf.capacity.shape import model_shape
+from k3perf.capacity.shape import Ranks, model_shape
 from tests.unit.capacity.proxies import k2_slice, k3_slice, shipped
 
 ONE = Ranks()

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from k3perf.capacity.cache_layout import CacheRequest, cache_layout
-from k3perf.capacity.plan import MemoryPlan, plan_memory
-from k3perf.capacity.ranks import Ranks, stage_layers
+from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.reserve import capture_count, largest_step, requested_bytes
 from k3perf.capacity.rules import platform_rules
-from k3perf.capacity.shape import model_shape
+from k3perf.capacity.shape import Ranks, model_shape, stage_layers
 from k3perf.errors import K3PerfError, UsageError
 from tests.unit.capacity.proxies import k2_slice, k3_slice, kimi_k3, shipped
 
@@ -334,7 +333,11 @@ def test_chunked_prefill_pays_for_the_cache_on_an_h200(
 )
 def test_kimi_k3_forces_the_block(tensor: int, cache_dtype: str, block: int) -> None:
     seen = plan(
-        kimi_k3(), "nvidia", ranks=Ranks(tensor=tensor), kv_cache_dtype=cache_dtype, block_size=64
+        kimi_k3(),
+        "nvidia",
+        ranks=Ranks(tensor=tensor),
+        kv_cache_dtype=cache_dtype,
+        block_size=64,
     )
     assert seen.block_size_tokens == block
     assert seen.requested_block_size_tokens == 64
@@ -461,7 +464,12 @@ def test_prefix_caching_costs_state_blocks() -> None:
     [
         ({"model_type": "mamba"}, {}, Ranks(), "model_type 'mamba' is not covered"),
         ({**k3_slice(8, 128), "hidden_size": "wide"}, {}, Ranks(), "'hidden_size'"),
-        (k3_slice(8, 128), {"kv_cache_dtype": "nvfp4"}, Ranks(), "dtype 'nvfp4' is not covered"),
+        (
+            k3_slice(8, 128),
+            {"kv_cache_dtype": "nvfp4"},
+            Ranks(),
+            "dtype 'nvfp4' is not covered",
+        ),
         (k3_slice(8, 128), {}, Ranks(tensor=5), "cannot be split over 5 ranks"),
         (k3_slice(8, 128), {}, Ranks(pipeline=9), "more than the model's 8 layers"),
         (
@@ -489,18 +497,6 @@ def test_what_is_not_covered_is_refused(
 def test_an_unknown_platform_is_refused() -> None:
     with pytest.raises(K3PerfError, match="unknown platform 'tpu'"):
         platform_rules("tpu")
-
-
-def test_requests_held_before_the_first_preemption() -> None:
-    request = CacheRequest(maximum_context_tokens=4096)
-    layout = cache_layout(
-        model_shape(shipped("cpu-hybrid")), request, Ranks(), platform_rules("cpu")
-    )
-    assert layout.block_size_tokens == 384
-    assert layout.requests_held(1365, 4096) == 1364 // 17
-    assert layout.requests_held(1365, 385) == 1364 // (2 + 6)
-    assert layout.requests_held(1365, 384) == 1364 // (1 + 6)
-    assert layout.requests_held(0, 100) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from k3perf.config.models import ConfigSpec, TargetSpec, ToleranceFile
+from k3perf.config.models import ConfigSpec, TargetSpec
 from k3perf.config.suite import Suite
+from k3perf.config.tolerances import ToleranceFile
 from k3perf.config.workload_spec import WorkloadSpec
 
 PROVENANCE = {"kind": "experiment", "source": "made for a test", "date": "2026-11-29"}

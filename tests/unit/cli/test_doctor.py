@@ -176,7 +176,7 @@ def test_a_machine_that_no_target_fits_is_told_what_each_lacks(
     )
     monkeypatch.setattr("k3perf.telemetry.hardware.detect_hardware", lambda: bare)
     with pytest.raises(
-        UsageError, match=r"(?s)no target can run.*cpu-gqa: this processor lacks avx2.*--target"
+        UsageError, match=r"(?s)no target can run.*cpu-gqa: this CPU lacks avx2.*--target"
     ) as told:
         run("--suite", str(suite_copy))
     assert "no NVIDIA device here" in str(told.value)
@@ -210,7 +210,7 @@ def test_the_target_that_a_run_would_measure_is_told_with_the_reason(
     )
     told = capsys.readouterr().out
     assert told.startswith(
-        "measured by default: cpu-gqa (cpu-gqa instead of cpu-hybrid: this processor lacks"
+        "measured by default: cpu-gqa (cpu-gqa instead of cpu-hybrid: this CPU lacks"
         " avx512_bf16)\ncpu-gqa\n"
     )
     assert "\ncpu-hybrid\n" not in told
@@ -232,7 +232,7 @@ def test_a_missing_instruction_set_is_a_failed_check(
     assert run("--target", "cpu-hybrid", *common) == ExitStatus.INVALID
     told = capsys.readouterr().out
     assert "  FAIL  instruction sets  avx2 (needed: avx512_bf16)\n" in told
-    assert "-> this processor lacks avx512_bf16. " in told
+    assert "-> this CPU lacks avx512_bf16. " in told
 
 
 def test_a_held_lock_is_told_with_its_holder(free_lock: Path) -> None:

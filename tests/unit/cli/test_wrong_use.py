@@ -98,15 +98,15 @@ def test_what_follows_two_dashes_is_passed_on() -> None:
         ),
         (
             "memory plan --config default --target h200-k3 --set gpu_memory_utilization=NaN",
-            "is no share above 0 and up to 1",
+            "is not a share above 0 and up to 1",
         ),
         (
             "memory plan --config default --target h200-k3 --set gpu_memory_utilization=7",
-            "is no share above 0 and up to 1",
+            "is not a share above 0 and up to 1",
         ),
         (
             "memory plan --config default --target h200-k3 --set block_size=0",
-            "block_size 0 is no number of 1 or more",
+            "block_size 0 is not a number of 1 or more",
         ),
     ],
 )

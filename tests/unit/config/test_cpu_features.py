@@ -116,8 +116,8 @@ def test_caps_switch_off_what_is_above_them(environment: dict[str, str], left: s
     ("flags", "environment", "told"),
     [
         (SAPPHIRE_RAPIDS, {}, ""),
-        (ICE_LAKE, {}, "this processor lacks avx512_bf16"),
-        (HASWELL, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "this processor lacks avx512_bf16"),
+        (ICE_LAKE, {}, "this CPU lacks avx512_bf16"),
+        (HASWELL, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "this CPU lacks avx512_bf16"),
         (
             SAPPHIRE_RAPIDS,
             {"ONEDNN_MAX_CPU_ISA": "AVX2"},

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
+from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.tolerances import ToleranceFile
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome

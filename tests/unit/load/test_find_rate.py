@@ -15,7 +15,7 @@ import pytest
 
 import k3perf.load.find_rate as find_rate_module
 from k3perf.cli.main import main
-from k3perf.config.load import load_document
+from k3perf.config.load_yaml import load_document
 from k3perf.config.suite import load_suite
 from k3perf.config.workload_spec import ServiceLevel, WorkloadSpec
 from k3perf.errors import ExitStatus, MeasurementInvalid

@@ -16,7 +16,7 @@ from k3perf.load.mock_server.truth import prompt_crc32
 from k3perf.load.processes import split_plan
 from k3perf.records.samples import RequestStatus
 from k3perf.units import NS_PER_MS
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from tests.unit.workload.specs import small_spec
 
 FAST = Behaviour(ttft=Delay(mean_ms=4), itl=Delay(mean_ms=1))

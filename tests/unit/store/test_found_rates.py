@@ -20,7 +20,7 @@ from k3perf.store.found_rates import (
     read_found_rates,
     store_found_rate,
 )
-from k3perf.workload.plan import expand, work_digest
+from k3perf.workload.request_plan import expand, work_digest
 
 LEVEL = {"ttft_ms": 500, "tpot_ms": 50}
 SHARE = small_spec(arrival={"kind": "poisson", "found_rate_share_ratio": 0.5}, service_level=LEVEL)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.config.load import load_document
+from k3perf.config.load_yaml import load_document
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, UsageError
@@ -55,9 +55,9 @@ def configs(selection: Selection) -> set[str]:
             ICE_LAKE,
             {},
             "cpu-gqa",
-            "cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16",
+            "cpu-gqa instead of cpu-hybrid: this CPU lacks avx512_bf16",
         ),
-        (HASWELL, {}, "cpu-gqa", "cpu-gqa instead of cpu-hybrid: this processor lacks avx512_bf16"),
+        (HASWELL, {}, "cpu-gqa", "cpu-gqa instead of cpu-hybrid: this CPU lacks avx512_bf16"),
         (
             ZEN_4,
             {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
@@ -96,14 +96,12 @@ def test_the_stand_in_is_only_measured_instead_of_the_other(suite: Suite) -> Non
     )
     assert (
         default_targets(suite, machine(ICE_LAKE)).skipped["cpu-hybrid"]
-        == "this processor lacks avx512_bf16"
+        == "this CPU lacks avx512_bf16"
     )
 
 
 def test_a_target_that_was_asked_for_names_the_missing_instructions(suite: Suite) -> None:
-    with pytest.raises(
-        UsageError, match="--k3-target cpu-hybrid: this processor lacks avx512_bf16"
-    ):
+    with pytest.raises(UsageError, match="--k3-target cpu-hybrid: this CPU lacks avx512_bf16"):
         selected(suite, ICE_LAKE, "cpu-hybrid")
     assert "cpu-hybrid-fp8_kv" in configs(
         selected(suite, HASWELL, "cpu-hybrid", collect_only=True)
@@ -116,7 +114,7 @@ def test_without_avx512_there_is_no_fp8_cache_and_everything_else(suite: Suite) 
     assert configs(selection) == declared - {"cpu-gqa-fp8_kv"}
     (left,) = selection.refused_here
     assert (left.target, left.config) == ("cpu-gqa", "fp8_kv")
-    assert left.reason.endswith("this processor lacks avx512f")
+    assert left.reason.endswith("this CPU lacks avx512f")
     assert left in selection.left_out
     assert configs(selected(suite, ICE_LAKE)) == declared
 
@@ -141,15 +139,15 @@ def test_a_selection_that_the_processor_empties_says_so(suite: Suite) -> None:
 
 def test_a_machine_for_no_target_says_what_each_default_lacks(suite: Suite) -> None:
     text = nothing_selected(selected(suite, {"sse4_1"}), "")
-    assert "  cpu-hybrid: this processor lacks avx512_bf16\n" in text
-    assert "  cpu-gqa: this processor lacks avx2\n" in text
+    assert "  cpu-hybrid: this CPU lacks avx512_bf16\n" in text
+    assert "  cpu-gqa: this CPU lacks avx2\n" in text
     assert "h200" not in text  # never measured by default, so no reason
 
 
 def test_a_cells_file_with_a_refused_cell_is_a_usage_error(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "cells.json").write_text('["cpu-gqa-fp8_kv-chat"]')
     with pytest.raises(
-        ConfigFileError, match=r"this config is not taken there: .*this processor lacks avx512f"
+        ConfigFileError, match=r"this config is not taken there: .*this CPU lacks avx512f"
     ):
         select(suite, machine(HASWELL), (), collect_only=False, cells_file=tmp_path / "cells.json")
 

@@ -27,7 +27,7 @@ from k3perf.cli.main import main
 from k3perf.errors import ExitStatus, UsageError
 from k3perf.load.mock_server.prefix_cache import PrefixCache
 from k3perf.workload.log_import import import_log
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from k3perf.workload.trace import read_trace
 from tests.unit.workload.specs import trace_spec
 

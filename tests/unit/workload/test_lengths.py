@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from k3perf.config.workload_spec import EmpiricalLength, FixedLength, LogNormalLength, UniformLength
-from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.draws import draw_lengths
 
 
 def drawn(length):

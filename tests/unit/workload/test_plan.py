@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from k3perf.errors import UsageError
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from tests.unit.workload.specs import small_spec
 
 VOCABULARY = 4096
@@ -150,7 +150,7 @@ def test_a_vocabulary_without_room_is_refused():
     [
         ({"prompt_tokens": None}, "prompt_tokens is missing"),
         ({"requests": None}, "requests is missing"),
-        ({"arrival": {"kind": "trace", "file": "t.jsonl"}}, "beside a trace"),
+        ({"arrival": {"kind": "trace", "file": "t.jsonl"}}, "with a trace"),
         ({"prefix": {"groups": 1, "shared_tokens": 10}}, "as short as 10 tokens"),
         (
             {"prefix": {"groups": 1, "shared_tokens": 5}, "conversation": {"turns": 2}},

@@ -11,7 +11,7 @@ import pytest
 
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.load.mock_server.prefix_cache import PrefixCache
-from k3perf.workload.plan import expand
+from k3perf.workload.request_plan import expand
 from k3perf.workload.trace import TraceRow, read_trace, trace_text, unbounded_hit_ratio
 from k3perf.workload.trace_synthesis import synthesise_trace
 from tests.unit.workload.specs import trace_spec

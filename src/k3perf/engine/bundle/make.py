@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from k3perf import __version__
-from k3perf.config.load import read_yaml
+from k3perf.config.load_yaml import read_yaml
 from k3perf.engine.bundle import archive
 from k3perf.engine.bundle.closure import Closure, Fetch, LeaveOut, missing_packages
 from k3perf.engine.bundle.host import HostInventory

@@ -14,36 +14,52 @@ from k3perf.errors import UsageError
 
 
 class LaunchOptions(Declared):
-    """``launch.options`` of a target, overlaid with the command line's. Every value has
-    a default; sizes and model follow the target.
-    """
+    """What a start needs beyond the engine's arguments. Every key has a default."""
 
     hosts: int = Field(ge=1)
+    """Number of hosts. Follows `hardware`."""
     devices_per_host: int = Field(ge=1)
+    """Devices of each host. Follows `hardware`."""
     model: str
+    """Model name or path on the hosts. Follows `model`."""
     serve_host: str = "127.0.0.1"
+    """Address that the API server listens on."""
     serve_port: int = Field(ge=1, le=65535, default=8000)
+    """Port of the API server."""
     master_port: int = Field(ge=1, le=65535, default=29501)
+    """Port of torch's rendezvous on the first host."""
     interface: str = Field(pattern=r"^[A-Za-z0-9_.:@=-]*$", default="")
+    """Network interface of NCCL and Gloo. Empty: their choice."""
     api_servers: int | None = Field(ge=1, default=None)
+    """Number of API server processes, on exported launches only."""
     engine_command: tuple[str, ...] = ("vllm", "serve")
-    # multi_node, started by the suite: each rank's address, and the words in front of
-    # its command that bring it to its host
+    """Words that start the server, before its arguments."""
     host_addresses: tuple[str, ...] = ()
+    """`multi_node` started by the suite: each rank's address."""
     host_commands: tuple[tuple[str, ...], ...] = ()
-    # Ray
+    """`multi_node` started by the suite: words before each rank's command that
+    bring it to its host.
+    """
     ray_port: int = Field(ge=1, le=65535, default=6379)
+    """Ray: port of the head."""
     wait_for_hosts_s: int = Field(ge=1, default=600)
-    # Slurm
+    """Ray: seconds to wait for all hosts."""
     time_limit: str = Field(pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$", default="04:00:00")
+    """Slurm: longest run, as `[D-]HH:MM:SS`."""
     partition: str = Field(pattern=r"^[A-Za-z0-9_.,-]*$", default="")
+    """Slurm: partition."""
     account: str = Field(pattern=r"^[A-Za-z0-9_.-]*$", default="")
-    # Kubernetes
+    """Slurm: account."""
     image: str = "vllm/vllm-openai:v0.33.0"
+    """Kubernetes: container image."""
     namespace: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", default="default")
+    """Kubernetes: namespace."""
     model_claim: str = Field(pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$", default="")
+    """Kubernetes: persistent volume claim that holds the model. Empty: none."""
     shared_memory: str = Field(pattern=r"^\d+(Ki|Mi|Gi)$", default="64Gi")
+    """Kubernetes: size of /dev/shm."""
     host_network: bool = False
+    """Kubernetes: use the host's network."""
 
     @property
     def devices(self) -> int:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
-from k3perf.capacity.ranks import Parallelism, stage_layers
 from k3perf.capacity.reserve import context_tokens, requested_bytes, reserve_parts, spread_over
 from k3perf.capacity.rules import PlatformRules
-from k3perf.capacity.shape import ModelShape, model_shape
+from k3perf.capacity.shape import ModelShape, Ranks, model_shape, stage_layers
 from k3perf.capacity.weights import WeightContext, stage_weights
 from k3perf.errors import UsageError
 from k3perf.units import GIB
@@ -57,7 +56,7 @@ def plan_memory(
     model_config: Mapping[str, Any],
     arguments: Mapping[str, Any],
     *,
-    parallelism: Parallelism,
+    parallelism: Ranks,
     device_memory_bytes: int | None,
     rules: PlatformRules,
     environment: Mapping[str, str] | None = None,
@@ -65,10 +64,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Predict one rank's memory.
 
-    ``arguments`` are engine arguments by name (dashes or underscores); ``environment``
-    the engine's, for ``VLLM_CPU_KVCACHE_SPACE``; ``reserve_bytes`` replaces the
-    estimated reserve. Raises UsageError for a model, dtype or split that is not
-    covered.
+    ``arguments``: by name, with dashes or underscores. ``environment``: the engine's,
+    for ``VLLM_CPU_KVCACHE_SPACE``. ``reserve_bytes`` replaces the estimated reserve.
+    Raises UsageError for a model, dtype or split that is not covered.
     """
     given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
     refuse_unknown_arguments(given)
@@ -81,22 +79,16 @@ def plan_memory(
     worst = stages[totals.index(max(totals))]
     budget = given_cache_bytes(given, environment or {})
     reserve: dict[str, int] = {}
-    if budget is None:
-        reserve = (
-            reserve_parts(context, given, device_memory_bytes)
-            if reserve_bytes is None
-            else {"given": reserve_bytes}
-        )
-        if device_memory_bytes is not None:
-            budget = (
-                requested_bytes(given, device_memory_bytes, rules)
-                - max(totals)
-                - sum(reserve.values())
-            )
+    if budget is None and reserve_bytes is not None:
+        reserve = {"given": reserve_bytes}
+    elif budget is None:
+        reserve = reserve_parts(context, given, device_memory_bytes)
+    if budget is None and device_memory_bytes is not None:
+        held = max(totals) + sum(reserve.values())
+        budget = requested_bytes(given, device_memory_bytes, rules) - held
     blocks = None if budget is None else max(0, budget // layout.block_bytes)
     tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks)
-    # one block id is the null block (v1/core/block_pool.py)
-    needed = layout.blocks_per_request + 1
+    headroom = None if budget is None else budget - layout.needed_bytes
     return MemoryPlan(
         weights_bytes=max(totals),
         weights_bytes_by_part=dict(sorted((name, size) for name, size in worst.items() if size)),
@@ -113,12 +105,11 @@ def plan_memory(
         kv_tokens=tokens,
         max_concurrency=concurrency,
         maximum_context_tokens=request.maximum_context_tokens,
-        fits=None if budget is None else budget >= needed * layout.block_bytes,
-        headroom_bytes=None if budget is None else budget - needed * layout.block_bytes,
+        fits=None if headroom is None else headroom >= 0,
+        headroom_bytes=headroom,
         notes=(
             *_cache_notes(shape, request, layout),
             *_reserve_notes(context, reserve, known=budget is not None),
-            *(("the vision tower's weights are not counted",) if shape.has_vision else ()),
         ),
     )
 
@@ -203,6 +194,8 @@ def _reserve_notes(context: WeightContext, reserve: Mapping[str, int], *, known:
             f"the rules of {context.rules.name} are read from vLLM's sources and were never"
             " compared with a device"
         )
+    if context.shape.has_vision:
+        notes.append("the vision tower's weights are not counted")
     return notes
 
 
@@ -226,14 +219,14 @@ def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
         size = given.get(key)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise UsageError(
-                f"{key} {size!r} is no number of 1 or more; the plan needs the size itself, not"
+                f"{key} {size!r} is not a number of 1 or more; the plan needs the size itself, not"
                 " what the engine would choose."
             )
     share = given.get("gpu_memory_utilization")
     if share is not None and (
         isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1
     ):
-        raise UsageError(f"gpu_memory_utilization {share!r} is no share above 0 and up to 1.")
+        raise UsageError(f"gpu_memory_utilization {share!r} is not a share above 0 and up to 1.")
     for key in (
         "decode_context_parallel_size",
         "prefill_context_parallel_size",

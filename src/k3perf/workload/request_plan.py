@@ -1,7 +1,8 @@
 """A workload spec to a seeded plan: every request's prompt, output length and send
 time, under one digest.
 
-Pure but for reading the named trace file. Independent of HTTP, engines and clocks.
+Pure but for reading the named trace file. Nothing here knows HTTP, an engine or a
+clock.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from k3perf.config.workload_spec import ClosedLoop, TraceReplay, WorkloadSpec
 from k3perf.errors import UsageError
 from k3perf.units import s_to_ns
 from k3perf.workload.arrivals import send_offsets_ns
-from k3perf.workload.content import CONTENT_VERSION, Segment, TokenSource
-from k3perf.workload.draws import permutation
-from k3perf.workload.lengths import draw_lengths
+from k3perf.workload.draws import CONTENT_VERSION, Segment, TokenSource, draw_lengths, permutation
 from k3perf.workload.trace import TraceUse, read_trace, scale_trace
 
 
@@ -25,9 +24,9 @@ from k3perf.workload.trace import TraceUse, read_trace, scale_trace
 class PlannedRequest:
     """One request of a plan.
 
-    ``offset_ns`` is the send time from the round's start. It is None if the send
-    follows a reply: in a closed loop, and for the later turns of a conversation. Such a
-    turn starts ``think_time_ns`` after the reply to ``previous_index``.
+    ``offset_ns`` is the send time from the round's start; None where the send follows a
+    reply: in a closed loop, and for the later turns of a conversation, which start
+    ``think_time_ns`` after the reply to ``previous_index``.
     """
 
     index: int
@@ -45,14 +44,14 @@ class PlannedRequest:
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt, drawn again at each call. Replies of earlier turns are stand-ins
-        of the right length.
+        """The prompt, drawn at each call. Replies of earlier turns are stand-ins of the
+        right length.
         """
         return tuple(token for segment in self.segments for token in self.source.token_ids(segment))
 
     def prompt_with_replies(self, replies: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-        """The prompt with the real replies to earlier requests, if ``replies`` has them
-        at their planned length.
+        """The prompt with the real replies to earlier requests where ``replies`` has
+        them at their planned length.
         """
         tokens: list[int] = []
         for segment in self.segments:
@@ -64,13 +63,13 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every request of one round. ``concurrency`` bounds the requests in flight (None:
-    unbounded).
+    """Every request of one round. ``concurrency`` bounds the requests in flight; None
+    means unbounded.
 
-    ``digest`` is a SHA-256 over everything that decides the work: lengths, send times,
-    content keys and seed, vocabulary, sampling, concurrency, and goodput's service
-    level. It is part of every baseline's key. Names, descriptions and time-outs are not
-    included.
+    ``digest`` is a SHA-256 over all that decides the work: lengths, send times, content
+    keys and seed, vocabulary, sampling, concurrency, and the service level that goodput
+    is counted under. It is part of every baseline's key. Names, descriptions and
+    time-outs are not in it.
     """
 
     spec: WorkloadSpec
@@ -82,12 +81,12 @@ class Plan:
 
     @property
     def round_index(self) -> int:
-        """The round that decides the prompts' content."""
+        """Which round's content the prompts hold."""
         return self.source.round_index
 
     def for_round(self, round_index: int) -> Plan:
-        """The same lengths, send times and sharing, with the content of another round.
-        The digest stays.
+        """The same lengths, send times and sharing with the content of another round;
+        the digest stays.
 
         With ``repeat_prompts`` in the spec every round has the content of round 0.
         """
@@ -110,13 +109,13 @@ def expand(
     trace_file: Path | None = None,
     found_rate_per_s: float | None = None,
 ) -> Plan:
-    """Expand a workload. Equal arguments give equal plans on every machine.
+    """Expand a workload; equal arguments give equal plans on every machine.
 
     ``reserved_token_ids``: ids below it are never in a prompt (padding, begin, end).
-    ``trace_directory``: the directory of a relative trace ``file``. ``trace_file``: a
+    ``trace_directory``: where a relative trace ``file`` is looked up; ``trace_file``: a
     trace to replay instead of it. ``found_rate_per_s``: the rate that
     ``found_rate_share_ratio`` is a share of. Raises UsageError (ConfigFileError for a
-    trace file) if the workload cannot be expanded.
+    trace file) when the workload cannot be expanded.
     """
     source = TokenSource(spec.seed, vocabulary_size, reserved_token_ids)
     trace: TraceUse | None = None
@@ -167,8 +166,8 @@ def _lengths(spec: WorkloadSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _prefix_groups(spec: WorkloadSpec, count: int) -> dict[int, int]:
-    """Request index to prefix group, for exactly the stated share of the requests, with
-    groups as even as possible.
+    """Request index to prefix group, for exactly the stated share of the requests,
+    groups as even as can be.
     """
     if spec.prefix is None:
         return {}
@@ -228,7 +227,7 @@ def _conversation_requests(
 
 def work_digest(spec: WorkloadSpec) -> str:
     """SHA-256 of what the requests of a workload without a trace ask for, whenever they
-    arrive. A maximum sustainable rate holds for this work.
+    arrive: the work that a maximum sustainable rate is valid for.
     """
     asked = spec.model_dump(
         mode="json",
