@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -57,6 +58,17 @@ class MetricDef:
     comparison: Comparison
     family: Family
     description: str
+
+    def loss(self, was: float, now: float) -> float:
+        """The change in the metric's unit; positive is worse."""
+        return now - was if self.direction is Direction.LOWER_IS_BETTER else was - now
+
+    def loss_ratio(self, was: float, now: float) -> float | None:
+        """``loss`` as a share of ``was``. None where ``was`` is 0, since no share of 0
+        says how much, and where the result is not finite.
+        """
+        ratio = self.loss(was, now) / abs(was) if was else math.nan
+        return ratio if math.isfinite(ratio) else None
 
 
 def _round(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 
 class RequestStatus(StrEnum):
@@ -100,9 +102,9 @@ class EngineFailure:
     """
 
     message: str
-    cause: str
-    log_path: str
-    log_lines: tuple[str, ...]
+    cause: str = ""
+    log_path: str = ""
+    log_lines: Annotated[tuple[str, ...], Field(max_length=1_000)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Baseline files: read and checked, or written whole. A missing file is None; a
-damaged, foreign or hand-edited one is an error with its next step.
+"""Baseline files, read and checked, or written whole. A missing file is None; a damaged
+or hand-edited one is an error with its next step.
 """
 
 from __future__ import annotations
@@ -7,13 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
-from k3perf.documents import DocumentProblem, json_of
+from k3perf.documents import DocumentProblem, json_of, read_text, validated
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
-from k3perf.store.files import read_text
 
 __all__ = [
     "baseline_path",
@@ -36,8 +33,8 @@ def baseline_path(root: Path, target: str, config: str) -> Path:
 
 
 def read_baseline(root: Path, target: str, config: str) -> Baseline | None:
-    """The committed baseline of a (target, config), None if there is no file. Anything
-    unusable: ``ConfigFileError``.
+    """The committed baseline of a (target, config), None if there is none. Raises
+    ConfigFileError.
     """
     path = baseline_path(root, target, config)
     baseline = read_baseline_file(path)
@@ -87,27 +84,19 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     """Text to a baseline, its digest unchecked."""
     try:
         data = json_of(text)
+        _require_known_version(path, data)
+        return validated(Baseline, data, "a baseline")
     except DocumentProblem as problem:
         raise problem.at(path, RESTORE) from None
+
+
+def _require_known_version(path: Path, data: object) -> None:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != 1:
         step = "This release reads schema version 1; use the k3perf release that wrote the file."
         raise ConfigFileError(
             path, "schema_version", version, "a form that this release does not know", step
         )
-    try:
-        return Baseline.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
-        raise ConfigFileError(
-            path,
-            key,
-            value,
-            f"is not a baseline: {first['msg'].removeprefix('Value error, ')}",
-            RESTORE,
-        ) from None
 
 
 def write_baseline(root: Path, baseline: Baseline) -> Path:

@@ -1,9 +1,9 @@
-"""``baselines/<target>/found_rates.yaml``: the request rates that a target was found to
-sustain, which open-loop workloads take a share of.
+"""``baselines/<target>/found_rates.yaml``: each open-loop workload's maximum
+sustainable rate on a target.
 
-Written by ``k3perf load find-rate --target`` alone. A rate stays the same until it is
-found anew, whatever engine is measured: it decides the plan, and numbers of different
-plans cannot be compared.
+Only ``k3perf load find-rate --target`` writes it. A rate stays the same, whatever
+engine is measured, until the command runs again: it decides the plan, and numbers of
+different plans cannot be compared.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from k3perf.store.atomic import replace_file
 from k3perf.workload.plan import work_digest
 
 _HEADING = (
-    "# Written by `k3perf load find-rate`; a new rate makes new plans, whose baselines are recorded"
-    " anew (docs/load.md).\n"
+    "# Written by `k3perf load find-rate`; a new rate changes the plans; record their"
+    " baselines again (docs/load.md).\n"
 )
 
 
@@ -56,7 +56,7 @@ class StoredRate(_Document):
 
 
 class StoredRates(_Document):
-    """One target's found rates, one for a workload."""
+    """One target's rates, one for each workload."""
 
     schema_version: Literal[1]
     target: Name
@@ -73,9 +73,7 @@ def found_rates_path(root: Path, target: str) -> Path:
 
 
 def read_found_rates(root: Path, target: str) -> StoredRates:
-    """The target's found rates, none if there is no file. Raises ConfigFileError for a
-    file that cannot be used.
-    """
+    """The target's rates, empty without a file. Raises ConfigFileError."""
     path = found_rates_path(root, target)
     if not path.exists() and not path.is_symlink():
         return StoredRates(schema_version=1, target=target, rates=())
@@ -92,9 +90,7 @@ def read_found_rates(root: Path, target: str) -> StoredRates:
 
 
 def store_found_rate(root: Path, target: str, rate: StoredRate) -> Path:
-    """Put ``rate`` in the place of the workload's earlier one. Raises ConfigFileError
-    when the existing file cannot be used.
-    """
+    """Replace the workload's rate. Raises ConfigFileError for an unusable file."""
     others = [
         kept for kept in read_found_rates(root, target).rates if kept.workload != rate.workload
     ]

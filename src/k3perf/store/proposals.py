@@ -7,13 +7,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from k3perf.documents import DocumentProblem, json_of
+from k3perf.documents import read_record
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Baseline, digest_of
 from k3perf.store.atomic import replace_file
-from k3perf.store.files import read_text
 
 NEXT_STEP: Final = "Run k3perf baseline propose again."
 
@@ -69,23 +68,7 @@ def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
     """All waiting proposals, in order of path."""
     found = []
     for path in sorted(folder.glob("*/*.json")):
-        text = read_text(path, NEXT_STEP)
-        if text is None:
-            continue
-        try:
-            proposal = Proposal.model_validate(json_of(text))
-        except DocumentProblem as problem:
-            raise problem.at(path, NEXT_STEP) from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise ConfigFileError(
-                path,
-                key,
-                None,
-                f"is not a proposal: {first['msg'].removeprefix('Value error, ')}",
-                NEXT_STEP,
-            ) from None
+        proposal = read_record(Proposal, path, NEXT_STEP, "a proposal")
         _require_untouched(path, folder, proposal.baseline)
         found.append((path, proposal))
     return tuple(found)

@@ -17,15 +17,14 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
-from k3perf.documents import DocumentProblem, json_of
+from k3perf.documents import DocumentProblem, Misfit, json_of, validated
 from k3perf.errors import ConfigFileError, MeasurementInvalid
 from k3perf.records.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
 
@@ -54,7 +53,7 @@ class FinishedCell:
     """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID
     cell is measured again by a resumed run.
 
-    ``lost``: a sentence for each session that died and was measured anew.
+    ``lost``: a sentence for each session that died and was measured again.
     """
 
     key: CellKey
@@ -82,7 +81,7 @@ class ResultWriter:
         self, path: Path, *, run_id: str, experiment: Mapping[str, str] | None = None
     ) -> None:
         """``experiment``: what else decides the numbers (commit, engine, injected
-        faults); kept with the run for whoever resumes it.
+        faults); kept with the run, for resuming it.
         """
         self.path = path
         self.run_id = run_id
@@ -240,14 +239,13 @@ class RunResults:
 
 
 def read_results(path: Path) -> RunResults:
-    """Read a results file, of a finished or of a killed run. ConfigFileError says that
-    there is none, or names the line that is no record and what the lines before it
-    hold.
+    """Read a results file of a finished or a killed run. ConfigFileError names the
+    damaged line and what the lines before it hold.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigFileError(path, "", None, "there is no such file", _CHECK_PATH) from None
+        raise ConfigFileError(path, "", None, "file not found", _CHECK_PATH) from None
     except OSError as error:
         raise ConfigFileError(
             path, "", None, f"cannot be read: {error.strerror}", _CHECK_PATH
@@ -269,7 +267,6 @@ def read_results(path: Path) -> RunResults:
             _take(results, pending, kind, content)
         except (
             DocumentProblem,
-            ValidationError,
             KeyError,
             TypeError,
             ValueError,
@@ -296,10 +293,10 @@ def _entry(line: bytes) -> tuple[str, Any]:
 def _damaged(
     results: RunResults, number: int, line_count: int, kind: str, error: Exception
 ) -> ConfigFileError:
-    """``number``: of the line that is no record; ``results`` hold the lines before
-    it.
-    """
+    """``number``: of the damaged line; ``results`` hold the lines before it."""
     problem = str(error).splitlines()[0]
+    if isinstance(error, Misfit) and error.place:
+        problem += f" at {error.place}"
     if not kind:
         problem = f"not a JSON record ({problem})"
     elif isinstance(error, KeyError):
@@ -308,32 +305,23 @@ def _damaged(
         )
     else:
         problem = f"not a record of this kind ({problem})"
-    place, path, ended_count = f"line {number}", results.path, len(results.ended_sessions)
+    line = partial(ConfigFileError, results.path, f"line {number}", kind or None)
+    ended_count = len(results.ended_sessions)
     if number == 1:
-        return ConfigFileError(
-            path,
-            place,
-            kind or None,
+        return line(
             problem,
-            "It is no results file, or not its beginning: give the one that a run wrote.",
+            "Not a results file, or not its beginning: give the one that a run wrote.",
         )
     ended = f"{ended_count} session{'' if ended_count == 1 else 's'} that ended"
     problem += (
         f"; the {number - 1} before it can be read and hold {ended}, {line_count - number} follow"
     )
     if not ended_count:
-        return ConfigFileError(
-            path,
-            place,
-            kind or None,
-            problem,
-            "Nothing that can be used is left: measure again, into another folder.",
-        )
-    kept = f"`head -n {number - 1} {shlex.quote(str(path))} > NEW`, then put NEW in its place"
-    return ConfigFileError(
-        path,
-        place,
-        kind or None,
+        return line(problem, "Nothing usable is left: measure again, into another folder.")
+    kept = (
+        f"`head -n {number - 1} {shlex.quote(str(results.path))} > NEW`, then put NEW in its place"
+    )
+    return line(
         problem,
         f"To use them, keep them alone: {kept}; else measure again.",
     )
@@ -346,7 +334,7 @@ def _take(
     content: Any,
 ) -> None:
     if kind == "run":
-        run = _adapter(_RunLine).validate_python(content)
+        run = validated(_RunLine, content)
         if run.schema_version != RESULTS_SCHEMA_VERSION:
             raise ValueError(
                 f"schema_version {run.schema_version}, this release reads {RESULTS_SCHEMA_VERSION}"
@@ -354,7 +342,7 @@ def _take(
         results.run_id = run.run_id
         results.experiment = run.experiment
     elif kind == "session":
-        session = _adapter(SessionRecord).validate_python(content)
+        session = validated(SessionRecord, content)
         before = results.sessions.get(
             session.session_id
         )  # a later line holds the readings at the end, not the rounds again
@@ -362,7 +350,7 @@ def _take(
             session if before is None else replace(session, rounds=before.rounds)
         )
     elif kind == "sample":
-        sample = _adapter(RequestSample).validate_python(content["sample"])
+        sample = validated(RequestSample, content["sample"])
         if sample.sequence_count < 1:
             raise ValueError(
                 f"sequence_count is {sample.sequence_count}, a request has at least one sequence"
@@ -371,13 +359,13 @@ def _take(
     elif kind == "round":
         _take_round(results, pending, content)
     elif kind == "session_end":
-        reasons = _adapter(tuple[InvalidReason, ...]).validate_python(content["invalid_reasons"])
+        reasons = validated(tuple[InvalidReason, ...], content["invalid_reasons"])
         results.sessions[content["session_id"]] = replace(
             results.sessions[content["session_id"]], invalid_reasons=reasons
         )
         results.ended_sessions.add(content["session_id"])
     elif kind == "cell":
-        cell = _adapter(FinishedCell).validate_python(content)
+        cell = validated(FinishedCell, content)
         results.cells[cell.key] = cell
     else:
         raise ValueError("unknown kind")
@@ -386,7 +374,7 @@ def _take(
 def _take_round(
     results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], content: Any
 ) -> None:
-    record = _adapter(RoundRecord).validate_python(content["round"])
+    record = validated(RoundRecord, content["round"])
     samples = tuple(pending.pop((content["session_id"], record.round_index), ()))
     # a resumed run may have streamed samples of a round that a killed one had begun
     # under the same index: the last ones are this round's
@@ -424,8 +412,3 @@ def cut_partial_line(path: Path) -> bool:
 
 def _shallow(record: Any) -> dict[str, Any]:
     return {part.name: getattr(record, part.name) for part in fields(record)}
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

@@ -7,12 +7,9 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from k3perf.documents import DocumentProblem, yaml_of
+from k3perf.documents import DocumentProblem, Misfit, read_text, validated, yaml_of
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Waiver
-from k3perf.store.files import read_text
 
 NEXT_STEP = (
     "Each entry of the list has target, config, workload, metric, owner, build, reason and"
@@ -37,13 +34,11 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
 
 def _waiver(path: Path, index: int, entry: object) -> Waiver:
     try:
-        waiver = Waiver.model_validate(entry)
+        waiver = validated(Waiver, entry)
         date.fromisoformat(waiver.expires_on)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in (index, *first["loc"]))
-        value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
-        raise ConfigFileError(path, key, value, first["msg"], NEXT_STEP) from None
+    except Misfit as misfit:
+        misfit.place = ".".join((str(index), *misfit.location))
+        raise misfit.at(path, NEXT_STEP) from None
     except ValueError:
         raise ConfigFileError(
             path, f"{index}.expires_on", waiver.expires_on, "there is no such day", NEXT_STEP

@@ -210,7 +210,7 @@ def test_lines_that_are_no_records_are_refused(tmp_path: Path, line: str) -> Non
         read_results(path)
     assert (
         caught.value.next_step
-        == "It is no results file, or not its beginning: give the one that a run wrote."
+        == "Not a results file, or not its beginning: give the one that a run wrote."
     )
 
 
@@ -294,7 +294,7 @@ def test_a_directory_in_the_way_is_invalid(tmp_path: Path) -> None:
 
 def test_results_that_are_not_there_or_no_file_are_one_clear_error(tmp_path: Path) -> None:
     for path, problem in (
-        (tmp_path / "none.jsonl", "there is no such file"),
+        (tmp_path / "none.jsonl", "file not found"),
         (tmp_path, "cannot be read: Is a directory"),
     ):
         with pytest.raises(ConfigFileError) as caught:
