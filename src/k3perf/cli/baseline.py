@@ -23,9 +23,15 @@ from k3perf.gate.policy import Policy, target_policy
 from k3perf.metrics.environment import environment_text
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement, MeasurementFile
-from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
+from k3perf.store.baselines import (
+    Proposal,
+    read_baseline,
+    read_proposals,
+    read_target_baselines,
+    write_baseline,
+    write_proposal,
+)
 from k3perf.store.measurements import read_measurement_file
-from k3perf.store.proposals import Proposal, read_proposals, write_proposal
 
 PENDING = "(pending)"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Hashable, Iterable
+from datetime import date
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -252,3 +253,12 @@ class Waiver(_Document):
     reason: str = Field(min_length=8)
     expires_on: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
     largest_loss_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @field_validator("expires_on")
+    @classmethod
+    def _exists(cls, day: str) -> str:
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            raise ValueError("there is no such day") from None
+        return day

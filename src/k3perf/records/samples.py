@@ -213,7 +213,7 @@ class SessionRecord:
     """One engine process from start to end, for one (target, config, workload).
 
     ``pair_id`` joins a candidate's session with the reference's that was measured
-    beside it (None in baseline mode). ``imported_ahead``: the process had imported vLLM
+    with it (None in baseline mode). ``imported_ahead``: the process had imported vLLM
     before its turn, so ``stages`` are shorter than those of a start from nothing.
     ``environment``: what the machine brings (``metrics.environment``); empty in older
     recordings.

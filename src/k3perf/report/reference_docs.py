@@ -40,7 +40,7 @@ def metrics_page() -> str:
             GENERATED,
             "",
             (
-                "Defined once, in `src/k3perf/records/metric_definitions.py`. A metric is gated"
+                "Defined once, in `src/k3perf/records/metrics.yaml`. A metric is gated"
                 " where `perf_tests/tolerances.yaml` gives it a tolerance;"
             ),
             (

@@ -1,29 +1,33 @@
-"""Baseline files, read and checked, or written whole. A missing file is None; a damaged
-or hand-edited one is an error with its next step.
+"""Baselines, proposals and waivers, read and checked, or written whole. A missing
+baseline is None; a damaged or hand-edited file is an error with its next step.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from k3perf.documents import DocumentProblem, json_of, read_text, validated
+from pydantic import BaseModel, ConfigDict
+
+from k3perf.documents import (
+    DocumentProblem,
+    json_of,
+    read_record,
+    read_text,
+    validated,
+    yaml_of,
+)
 from k3perf.errors import ConfigFileError
-from k3perf.records.baseline import Baseline, digest_of
+from k3perf.records.baseline import Baseline, Waiver, digest_of
 from k3perf.store.atomic import replace_file
-
-__all__ = [
-    "baseline_path",
-    "digest_of",
-    "parse_baseline",
-    "read_baseline",
-    "read_baseline_file",
-    "read_target_baselines",
-    "write_baseline",
-]
 
 RESTORE: Final = (
     "Restore it with git, or record the cell again with k3perf baseline propose and accept."
+)
+PROPOSE_AGAIN: Final = "Run k3perf baseline propose again."
+WAIVER_KEYS: Final = (
+    "Each entry of the list has target, config, workload, metric, owner, build, reason and"
+    " expires_on (YYYY-MM-DD, quoted or not)."
 )
 
 
@@ -105,3 +109,61 @@ def write_baseline(root: Path, baseline: Baseline) -> Path:
     path = baseline_path(root, baseline.target, baseline.config)
     replace_file(path, stamped.model_dump_json(indent=1) + "\n")
     return path
+
+
+class Proposal(BaseModel):
+    """A baseline between ``propose`` and ``accept``, and the objections to it.
+    ``new_anchor``: acceptance starts a new anchor.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1]
+    new_anchor: bool
+    objections: tuple[str, ...]
+    baseline: Baseline
+
+
+def write_proposal(folder: Path, proposal: Proposal) -> Path:
+    """Replace ``FOLDER/<target>/<config>.json``."""
+    path = baseline_path(folder, proposal.baseline.target, proposal.baseline.config)
+    replace_file(path, proposal.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
+    """All waiting proposals, in order of path."""
+    found = []
+    for path in sorted(folder.glob("*/*.json")):
+        proposal = read_record(Proposal, path, PROPOSE_AGAIN, "a proposal")
+        _require_untouched(path, folder, proposal.baseline)
+        found.append((path, proposal))
+    return tuple(found)
+
+
+def _require_untouched(path: Path, folder: Path, baseline: Baseline) -> None:
+    """As ``propose`` wrote it: an acceptance would give edited numbers a good
+    digest.
+    """
+    if path != baseline_path(folder, baseline.target, baseline.config):
+        holds = f"holds a proposal for {baseline.target}/{baseline.config}"
+        raise ConfigFileError(path, "", None, holds, "Remove it, or rename it so.")
+    if baseline.digest != digest_of(baseline):
+        edited = "was edited by hand: its digest is not that of its content"
+        raise ConfigFileError(path, "baseline.digest", baseline.digest, edited, PROPOSE_AGAIN)
+
+
+def read_waivers(path: Path) -> tuple[Waiver, ...]:
+    """All waivers of the file, expired ones too: the gate says that they expired."""
+    text = read_text(path, WAIVER_KEYS)
+    if text is None:
+        return ()
+    try:
+        entries = yaml_of(text, words=True)
+        if entries is None:
+            return ()
+        if not isinstance(entries, list):
+            raise DocumentProblem("not a list of waivers")
+        return validated(tuple[Waiver, ...], entries)
+    except DocumentProblem as problem:
+        raise problem.at(path, WAIVER_KEYS) from None

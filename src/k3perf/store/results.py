@@ -1,4 +1,4 @@
-"""What a run saw, written as it comes to one append-only JSON-lines file, and read back
+"""What a run measured, appended to one JSON-lines file as it happens, and read back
 after any end of the run.
 
 Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is ready),
@@ -6,7 +6,7 @@ Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is 
 session's final reasons), ``cell`` (done, needs no more measuring). All but ``sample``
 are synced to disk. A line is whole or it is the file's last: a partly written last line
 is dropped by the reader and cut off by the next writer. Samples without their ``round``
-line belong to a round that never ended, and are counted, never used.
+line belong to a round that never ended, and are not used.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class ResultWriter:
         """
         self.path = path
         self.run_id = run_id
-        self._streamed: dict[tuple[str, int], int] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             cut_partial_line(path)
@@ -109,33 +108,14 @@ class ResultWriter:
         """A session began; its rounds follow."""
         self._append("session", {**_shallow(record), "rounds": []}, sync=True)
 
-    def sample(self, session_id: str, round_index: int, sample: RequestSample) -> None:
-        """One request ended. Optional: ``round`` writes the samples that were not
-        streamed.
-        """
-        key = (session_id, round_index)
-        self._streamed[key] = self._streamed.get(key, 0) + 1
-        self._append(
-            "sample",
-            {"session_id": session_id, "round_index": round_index, "sample": sample},
-            sync=False,
-        )
-
     def round(self, session_id: str, record: RoundRecord) -> None:
-        """A round ended: its remaining samples and the record, then fsync."""
-        streamed = self._streamed.pop((session_id, record.round_index), 0)
-        if streamed not in (0, len(record.samples)):
-            raise ValueError(
-                f"{streamed} of {len(record.samples)} samples of round {record.round_index} were"
-                " streamed: all or none"
+        """A round ended: its samples and the record, then fsync."""
+        for sample in record.samples:
+            self._append(
+                "sample",
+                {"session_id": session_id, "round_index": record.round_index, "sample": sample},
+                sync=False,
             )
-        if not streamed:
-            for sample in record.samples:
-                self._append(
-                    "sample",
-                    {"session_id": session_id, "round_index": record.round_index, "sample": sample},
-                    sync=False,
-                )
         self._append(
             "round",
             {
@@ -197,9 +177,7 @@ class ResultWriter:
 
 @dataclass(slots=True)
 class RunResults:
-    """All of a results file. ``unfinished_sample_counts``: samples of rounds that never
-    ended, by (session id, round index).
-    """
+    """All of a results file."""
 
     path: Path
     run_id: str
@@ -207,35 +185,22 @@ class RunResults:
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     ended_sessions: set[str] = field(default_factory=set)
     cells: dict[CellKey, FinishedCell] = field(default_factory=dict)
-    unfinished_sample_counts: dict[tuple[str, int], int] = field(default_factory=dict)
-    partial_last_line: bool = False
 
     def finished(self, key: CellKey) -> FinishedCell | None:
-        """The valid result of this very cell and plan, which a resumed run need not
-        measure again; None otherwise.
-
-        A cell without all its sessions, each with its end, is none: fewer sessions are
-        less evidence than the result rested on.
+        """The valid result of this cell and plan, which a resumed run need not measure
+        again. None without it, and where the end of one of its sessions is missing.
         """
         cell = self.cells.get(key)
         if cell is None or not cell.valid or not cell.session_ids:
             return None
-        return (
-            cell
-            if all(
-                name in self.sessions and name in self.ended_sessions for name in cell.session_ids
-            )
-            else None
-        )
+        whole = self.ended_sessions.issuperset(cell.session_ids)
+        return cell if whole else None
 
     def cell_sessions(self, key: CellKey) -> tuple[SessionRecord, ...]:
         """The sessions that a finished cell's result rests on, in order of time."""
         cell = self.cells.get(key)
-        return (
-            ()
-            if cell is None
-            else tuple(self.sessions[name] for name in cell.session_ids if name in self.sessions)
-        )
+        names = cell.session_ids if cell is not None else ()
+        return tuple(self.sessions[name] for name in names if name in self.sessions)
 
 
 def read_results(path: Path) -> RunResults:
@@ -250,9 +215,7 @@ def read_results(path: Path) -> RunResults:
         raise ConfigFileError(
             path, "", None, f"cannot be read: {error.strerror}", _CHECK_PATH
         ) from error
-    results = RunResults(
-        path=path, run_id="", partial_last_line=bool(data) and not data.endswith(b"\n")
-    )
+    results = RunResults(path=path, run_id="")
     pending: dict[tuple[str, int], list[RequestSample]] = {}
     *lines, _ = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -273,7 +236,6 @@ def read_results(path: Path) -> RunResults:
             AttributeError,
         ) as error:
             raise _damaged(results, number, len(lines), kind, error) from error
-    results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
     return results
 
 
@@ -376,13 +338,8 @@ def _take_round(
 ) -> None:
     record = validated(RoundRecord, content["round"])
     samples = tuple(pending.pop((content["session_id"], record.round_index), ()))
-    # a resumed run may have streamed samples of a round that a killed one had begun
-    # under the same index: the last ones are this round's
-    samples = (
-        samples[len(samples) - content["sample_count"] :]
-        if len(samples) > content["sample_count"]
-        else samples
-    )
+    # a killed run may have left samples of the same round: the last ones count
+    samples = samples[max(len(samples) - content["sample_count"], 0) :]
     if len(samples) != content["sample_count"]:
         raise ValueError(
             f"round {record.round_index} has {len(samples)} samples, its record says"

@@ -21,8 +21,7 @@ from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.gated import check_metric_names
 from k3perf.gate.policy import Policy
 from k3perf.gate.waivers import check_waivers
-from k3perf.store.baselines import parse_baseline, read_baseline_file
-from k3perf.store.waivers import read_waivers
+from k3perf.store.baselines import parse_baseline, read_baseline_file, read_waivers
 
 COMMITTED = Path(__file__).resolve().parents[3] / "baselines" / "cpu-hybrid" / "fp8_kv.json"
 
