@@ -15,12 +15,14 @@ import re
 from collections.abc import Hashable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
 from k3perf.errors import ConfigFileError, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 # libyaml reads a suite six times as fast; PyYAML's wheels have it, a build from source
 # may not
@@ -91,6 +93,8 @@ class Misfit(DocumentProblem):
 @cache
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """The validator of a record. Its ``json_schema()`` describes the document."""
+    from pydantic import TypeAdapter  # here, since `memory plan` runs without pydantic
+
     return TypeAdapter(kind)
 
 
@@ -98,6 +102,8 @@ def validated(kind: type[Record], data: Any, what: str = "") -> Record:
     """Plain data as the record ``kind``. Raises Misfit; ``what`` begins its message:
     "is not WHAT".
     """
+    from pydantic import ValidationError
+
     try:
         record: Record = adapter(cast(Hashable, kind)).validate_python(data)
     except ValidationError as error:
