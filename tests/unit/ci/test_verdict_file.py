@@ -11,6 +11,7 @@ import pytest
 from k3perf.documents import LARGEST_FOREIGN_BYTES, foreign_record
 from k3perf.errors import UsageError
 from k3perf.records.outcome import Outcome
+from k3perf.records.plan_file import PlanDocument
 from k3perf.records.samples import EngineFailure, InvalidReason
 from k3perf.records.verdict import (
     CellVerdict,
@@ -19,7 +20,7 @@ from k3perf.records.verdict import (
     VerdictDocument,
 )
 
-from .verdicts import cell, metric, verdict
+from .verdicts import cell, metric, plan, verdict
 
 
 def parse_verdict(content: bytes) -> VerdictDocument:
@@ -142,3 +143,15 @@ def test_unknown_keys_of_a_newer_writer_are_ignored() -> None:
     data["invented_later"] = 1
     data["cells"][0]["metrics"][0]["invented_later"] = 1
     assert isinstance(parse_verdict(json.dumps(data).encode()), VerdictDocument)
+
+
+def test_a_strangers_key_is_named_only_where_it_is_a_plain_word() -> None:
+    def refused(data: dict[str, object]) -> str:
+        with pytest.raises(UsageError) as caught:
+            foreign_record(PlanDocument, json.dumps(data).encode(), "plan.json", "a plan", "Stop.")
+        return str(caught.value)
+
+    assert refused({"<b>SECRET": 1} | json.loads(plan().model_dump_json())) == (
+        "plan.json is not a plan: extra_forbidden. Stop."
+    )
+    assert refused({}) == "plan.json is not a plan: missing at false_alarm_budget. Stop."
