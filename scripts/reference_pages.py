@@ -62,7 +62,7 @@ _METRICS_HEADING: Final = f"""\
 
 {GENERATED}
 
-Defined once, in `src/k3perf/records/metric_definitions.py`. A metric is gated where `perf_tests/tolerances.yaml` gives it a tolerance;
+Defined once, in `src/k3perf/records/metrics.yaml`. A metric is gated where `perf_tests/tolerances.yaml` gives it a tolerance;
 every other one is reported. Percentiles are over the requests (for `itl`: the token gaps) of one round, with their number beside
 them. A value that could not be computed is absent, never 0.
 

@@ -1,22 +1,28 @@
-"""Text of a file to plain data: the one JSON and YAML parser of all documents that come
-from outside.
+"""Text of a file to plain data, and plain data to a record: the one parser and the one
+validator of all documents that come from outside.
 
 Every way in which a file can be unfit ends in one exception. Plain data is made of
 dict, list, str, int, float, bool and None, nested at most ``LARGEST_DEPTH`` deep,
-without a key written twice, NaN, infinity or an integer beyond 64 bits.
+without a key written twice, NaN, infinity or an integer beyond 64 bits. A record is a
+frozen dataclass or a pydantic model.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Hashable
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import yaml
 
-from k3perf.errors import ConfigFileError
+from k3perf.errors import ConfigFileError, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 # libyaml reads a suite six times as fast; PyYAML's wheels have it, a build from source
 # may not
@@ -28,28 +34,117 @@ except ImportError:
 LARGEST_DEPTH: Final = 64
 LARGEST_INTEGER: Final = 2**64
 LARGEST_DOCUMENT_BYTES: Final = 256 << 20
+LARGEST_FOREIGN_BYTES: Final = 16 << 20
+"""Of a file that may come from a stranger's pull request."""
+
 MOST_VALUES: Final = 5_000_000
 """Aliases let a few lines of YAML stand for more values than memory holds."""
 
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
+Record = TypeVar("Record")
+
+
 class DocumentProblem(Exception):
     """Why a text is not a document.
 
     ``problem`` may quote the text. ``kind`` never does: use it for files of strangers.
-    ``place`` is a line or a key, empty for the whole text.
+    ``place`` is a line or a key, empty for the whole text. ``value`` is what stands
+    there, None if unknown.
     """
 
-    def __init__(self, kind: str, problem: str = "", place: str = "") -> None:
+    def __init__(self, kind: str, problem: str = "", place: str = "", value: Any = None) -> None:
         self.kind = kind
         self.problem = problem or kind
         self.place = place
+        self.value = value
         super().__init__(self.problem)
 
     def at(self, path: Path, next_step: str) -> ConfigFileError:
         """As the error of the file ``path``."""
-        return ConfigFileError(path, self.place, None, self.problem, next_step)
+        scalar = isinstance(self.value, str | int | float | bool)
+        return ConfigFileError(
+            path, self.place, self.value if scalar else None, self.problem, next_step
+        )
+
+
+class Misfit(DocumentProblem):
+    """The first value that does not fit a record; ``every`` holds it and the others.
+
+    ``kind`` is pydantic's error type, ``location`` the keys and indices that lead to
+    the value.
+    """
+
+    def __init__(self, error: ValidationError, what: str = "") -> None:
+        found = error.errors(include_url=False, include_context=False)
+        first = found[0]
+        self.location = tuple(str(part) for part in first["loc"])
+        self.every = found
+        message = first["msg"].removeprefix("Value error, ")
+        super().__init__(
+            first["type"],
+            f"is not {what}: {message}" if what else message,
+            ".".join(self.location),
+            first["input"] if self.location else None,
+        )
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """The validator of a record. Its ``json_schema()`` describes the document."""
+    from pydantic import TypeAdapter  # here, since `memory plan` runs without pydantic
+
+    return TypeAdapter(kind)
+
+
+def validated(kind: type[Record], data: Any, what: str = "") -> Record:
+    """Plain data as the record ``kind``. Raises Misfit; ``what`` begins its message:
+    "is not WHAT".
+    """
+    from pydantic import ValidationError
+
+    try:
+        record: Record = adapter(cast(Hashable, kind)).validate_python(data)
+    except ValidationError as error:
+        raise Misfit(error, what) from None
+    return record
+
+
+def read_record(kind: type[Record], path: Path, next_step: str, what: str = "") -> Record:
+    """The JSON file as the record ``kind``. Raises ConfigFileError with file, key,
+    value and problem.
+    """
+    data = read_json(path, next_step)
+    try:
+        return validated(kind, data, what)
+    except Misfit as misfit:
+        raise misfit.at(path, next_step) from None
+
+
+def foreign_record(
+    kind: type[Record], content: bytes, shown_name: str, what: str, next_step: str
+) -> Record:
+    """A record from a stranger's bytes. Raises UsageError, which never quotes the
+    content.
+    """
+    if len(content) > LARGEST_FOREIGN_BYTES:
+        raise UsageError(
+            f"{shown_name}: {len(content)} bytes, {what} has at most {LARGEST_FOREIGN_BYTES}."
+            f" {next_step}"
+        )
+    try:
+        return validated(kind, json_of(content))
+    except DocumentProblem as problem:
+        raise UsageError(f"{shown_name} is not {what}: {unquoted(problem)}. {next_step}") from None
+
+
+def unquoted(problem: DocumentProblem) -> str:
+    """The problem, and its key where that is a plain word, without any other text of
+    the document.
+    """
+    shown = isinstance(problem, Misfit) and re.fullmatch(r"[\w.]{1,200}", problem.place)
+    return f"{problem.kind} at {problem.place}" if shown else problem.kind
 
 
 def read_text(path: Path, next_step: str) -> str | None:
@@ -76,7 +171,7 @@ def read_json(path: Path, next_step: str, *, finite: bool = True) -> Any:
     """
     text = read_text(path, next_step)
     if text is None:
-        raise ConfigFileError(path, "", None, "there is no such file", next_step)
+        raise ConfigFileError(path, "", None, "file not found", next_step)
     try:
         return json_of(text, finite=finite)
     except DocumentProblem as problem:

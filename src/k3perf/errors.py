@@ -5,15 +5,12 @@
     |   +-- ConfigFileError         4   one document, with file, key, value
     |   +-- UnknownNameError        4   a name that is not declared
     +-- MeasurementInvalid         10   the reading cannot be trusted
-    |   +-- PreflightError         10   the machine is not fit to start
-    |   +-- EngineError            10   the engine died, with its cause
-    +-- BaselineMissing            11   no committed baseline for a cell
-    +-- ConfigDrift                12   another resolved configuration
-    +-- Inconclusive               13   only with --k3-strict
+        +-- PreflightError         10   the machine is not fit to start
+        +-- EngineError            10   the engine died, with its cause
 
 Messages name the value, the limit and the next step. ``ExitStatus`` is the documented
-table (docs/operating.md). No error has status 1: that is a proven regression's alone,
-and a verdict, not an error.
+table (docs/operating.md). The other statuses, a proven regression's among them, are a
+verdict's and not an error's.
 """
 
 from __future__ import annotations
@@ -63,17 +60,15 @@ class K3PerfError(Exception):
 
 
 class UsageError(K3PerfError):
-    """Something the caller wrote cannot be meant."""
+    """Invalid input from the caller."""
 
     exit_status = ExitStatus.USAGE
 
 
 class ConfigFileError(UsageError):
-    """A document of the suite cannot be used: names the file, the key, the value and
-    what to do next.
+    """A document cannot be used: names file, key, value, problem and next step.
 
-    ``others``: further problems, of the same file or of others, that this stop reports
-    too.
+    ``others``: further problems, in the same file or in others.
     """
 
     def __init__(
@@ -170,8 +165,8 @@ class EngineError(MeasurementInvalid):
     """The engine did not start, died or hung.
 
     ``root_cause`` is the first error of the deepest process in its log; ``log_tail``
-    the last lines; ``stage`` where it was. ``log_path`` is the log, empty until whoever
-    started the engine adds it.
+    the last lines; ``stage`` where it was. ``log_path`` is the log, empty until the
+    caller that started the engine adds it.
     """
 
     def __init__(
@@ -202,24 +197,6 @@ class EngineError(MeasurementInvalid):
         if self.log_path:
             parts.append(f"whole log: {self.log_path}")
         return "\n".join(parts)
-
-
-class BaselineMissing(K3PerfError):
-    """No committed baseline; the message holds the command that makes one."""
-
-    exit_status = ExitStatus.NO_BASELINE
-
-
-class ConfigDrift(K3PerfError):
-    """The engine resolved another configuration than the one approved."""
-
-    exit_status = ExitStatus.CONFIG_DRIFT
-
-
-class Inconclusive(K3PerfError):
-    """The budget ended before the evidence decided."""
-
-    exit_status = ExitStatus.INCONCLUSIVE
 
 
 TRACEBACK_VARIABLE: Final = "K3PERF_TRACEBACK"

@@ -45,7 +45,7 @@ def recorded() -> CellMeasurement:
         for path in sorted(
             (REPOSITORY / "perf_tests" / "recordings").glob("h200-k3-[1-4]-2026-11-29.json")
         )
-        for cell in read_measurement_file(path).measurements()
+        for cell in read_measurement_file(path).cells
         if cell.config == "default"
     ]
     return replace(cells[0], sessions=tuple(session for cell in cells for session in cell.sessions))

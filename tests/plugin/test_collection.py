@@ -96,7 +96,7 @@ def test_absent_hardware_asked_for_is_a_usage_error(repository):
     [
         (("--k3-target", "nobody"), "unknown target 'nobody'"),
         (("--k3-suite", "nowhere"), "no such folder"),
-        (("--k3-cells", "nowhere.json"), "nowhere.json: there is no such file"),
+        (("--k3-cells", "nowhere.json"), "nowhere.json: file not found"),
     ],
 )
 def test_bad_options_are_usage_errors(repository, arguments, needle):

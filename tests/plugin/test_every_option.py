@@ -212,11 +212,6 @@ SUITE_CODE = [
         files=own_test("raise PreflightError('no such thing')"),
     ),
     Row(
-        "drift in a test",
-        statuses=(12, 1, 12),
-        files=own_test("raise ConfigDrift('no such thing')"),
-    ),
-    Row(
         "an error that claims a regression",
         statuses=(3, 1, 3),
         files=own_test(

@@ -26,12 +26,10 @@ from k3perf.engine.bundle.host import read_inventory
 from k3perf.engine.bundle.make import read_recipe
 from k3perf.engine.model_directory import materialise
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.store.baselines import read_baseline_file
+from k3perf.store.baselines import read_baseline_file, read_proposals, read_waivers
 from k3perf.store.found_rates import read_found_rates
 from k3perf.store.measurements import read_measurement_file
-from k3perf.store.proposals import read_proposals
 from k3perf.store.results import read_results
-from k3perf.store.waivers import read_waivers
 from tests.unit.cli import workplace
 
 

@@ -1,24 +1,22 @@
 """A pull request's changes of committed baselines to the findings that must stop it.
 Pure.
 
-Stopped: a file that is no baseline, that ``accept`` did not write (its digest does not
-fit), that lies under another name than it declares, a loss or a vanished metric without
-a new reason, and a deleted baseline of a config that is still measured. Who may write a
-good digest is not decided here: that is what the reviewers in CODEOWNERS are for.
+Stopped: a file that is not a baseline, that ``accept`` did not write (its digest does
+not fit), that declares another name, a loss or a vanished metric without a new reason,
+and a deleted baseline of a config that is still measured. The reviewers in CODEOWNERS
+decide who may write a good digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from statistics import median
 
-from pydantic import ValidationError
-
-from k3perf.documents import DocumentProblem, json_of
-from k3perf.records.baseline import Baseline, MetricBaseline
-from k3perf.records.metric_definitions import METRICS, Direction
+from k3perf.documents import DocumentProblem, json_of, unquoted, validated
+from k3perf.records.baseline import Baseline, MetricBaseline, digest_of
+from k3perf.records.metric_definitions import METRICS
 
 MAXIMUM_BASELINE_BYTES = 8 << 20
 
@@ -43,8 +41,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One metric's median session value before and after; ``loss_ratio`` is positive
-    when it became worse.
+    """One metric's median session value before and after, None where it is not
+    recorded. ``loss_ratio``: as ``MetricDef.loss_ratio``.
     """
 
     workload: str
@@ -54,11 +52,17 @@ class Moved:
     new_value: float | None
     loss_ratio: float | None
 
+    @property
+    def worse(self) -> bool:
+        """The metric vanished or became worse."""
+        if self.old_value is None or self.new_value is None:
+            return self.new_value is None
+        return METRICS[self.metric].loss(self.old_value, self.new_value) > 0
+
 
 def check(
     changes: Iterable[BaselineChange],
     *,
-    digest_of: Callable[[Baseline], str],
     collected: frozenset[tuple[str, str]],
 ) -> tuple[Finding, ...]:
     """All findings. ``collected`` holds the (target, config) pairs that the suite
@@ -66,13 +70,12 @@ def check(
     """
     found: list[Finding] = []
     for change in changes:
-        found += _check_one(change, digest_of, collected)
+        found += _check_one(change, collected)
     return tuple(found)
 
 
 def _check_one(
     change: BaselineChange,
-    digest_of: Callable[[Baseline], str],
     collected: frozenset[tuple[str, str]],
 ) -> list[Finding]:
     parts = PurePosixPath(change.path).parts
@@ -119,33 +122,29 @@ def _parse(content: bytes) -> Baseline | str:
             f"has {len(content)} bytes, more than the {MAXIMUM_BASELINE_BYTES} a baseline may have"
         )
     try:
-        return Baseline.model_validate(json_of(content))
+        return validated(Baseline, json_of(content))
     except DocumentProblem as problem:
-        return f"is not a baseline: {problem.kind}"
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"])[:200]
-        return f"is not a baseline: {first['type']}{' at ' + key if key else ''}"
+        return f"is not a baseline: {unquoted(problem)}"
 
 
 def _check_reason(path: str, old: Baseline, new: Baseline) -> list[Finding]:
-    worse = [
-        entry
-        for entry in moved(old, new)
-        if entry.new_value is None or (entry.loss_ratio is not None and entry.loss_ratio > 0)
-    ]
+    worse = [entry for entry in moved(old, new) if entry.worse]
     if not worse or new.acceptance.reason.strip() != old.acceptance.reason.strip():
         return []
     told = ", ".join(_told(entry) for entry in worse[:5]) + (
         f" and {len(worse) - 5} more" if len(worse) > 5 else ""
     )
-    step = "Accept it with a reason of its own: k3perf baseline accept --reason."
+    step = "Accept it with a new reason: k3perf baseline accept --reason."
     return [Finding(path, f"takes losses without a new reason ({told})", step)]
 
 
 def _told(entry: Moved) -> str:
     where = f"{entry.workload} {entry.metric}".strip()
-    return f"{where} gone" if entry.loss_ratio is None else f"{where} {entry.loss_ratio:+.2%}"
+    if entry.new_value is None:
+        return f"{where} gone"
+    if entry.loss_ratio is None:
+        return f"{where} {entry.old_value} -> {entry.new_value} {entry.unit}"
+    return f"{where} {entry.loss_ratio:+.2%}"
 
 
 def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
@@ -167,7 +166,9 @@ def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
                 unit,
                 old_value,
                 new_value,
-                _loss_ratio(metric, old_value, new_value),
+                METRICS[metric].loss_ratio(old_value, new_value)
+                if old_value is not None and new_value is not None
+                else None,
             )
         )
     return tuple(found)
@@ -184,13 +185,3 @@ def _values(baseline: Baseline) -> dict[tuple[str, str], MetricBaseline]:
 
 def _median(entry: MetricBaseline | None) -> float | None:
     return median(session.value for session in entry.sessions) if entry is not None else None
-
-
-def _loss_ratio(metric: str, old: float | None, new: float | None) -> float | None:
-    if old is None or new is None:
-        return None
-    known = METRICS.get(metric)
-    change = (new - old) / abs(old) if old else float(new > old) - float(new < old)
-    return (
-        -change if known is not None and known.direction is Direction.HIGHER_IS_BETTER else change
-    )

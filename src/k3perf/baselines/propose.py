@@ -6,7 +6,6 @@ Only ``accept`` makes a baseline of a proposal; nothing here writes a file.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -425,8 +424,8 @@ def _change(
         old_value=was,
         new_value=now,
         of_sessions=_of_sessions(metric, entry, now),
-        loss_ratio=None if was is None else _loss_ratio(metric, was, now),
-        cumulative_loss_ratio=_loss_ratio(metric, entry.anchor_value, now),
+        loss_ratio=None if was is None else metric.loss_ratio(was, now),
+        cumulative_loss_ratio=metric.loss_ratio(entry.anchor_value, now),
     )
 
 
@@ -446,10 +445,3 @@ def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) ->
     if metric.comparison is Comparison.EXACT:
         return worst_value(metric, [session.value for session in entry.sessions])
     return typical_value(scale_for(metric, tolerance), entry.sessions)
-
-
-def _loss_ratio(metric: MetricDef, was: float, now: float) -> float | None:
-    if was == 0 or not math.isfinite(now):
-        return None
-    loss = (now - was) / abs(was)
-    return loss if metric.direction.value == "lower_is_better" else -loss

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.records.measurement import CellMeasurement
-from k3perf.records.metric_definitions import METRICS, Comparison, Direction
+from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.records.samples import Arm
 from k3perf.stats.change_point import ChangePoint, change_points
 
@@ -71,14 +71,14 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Slide:
     """A change for the worse that later nights confirm. ``loss_ratio`` compares the
-    levels before and after, positive is worse.
+    levels before and after, as ``MetricDef.loss_ratio``.
     """
 
     series: Series
     first: HistoryEntry
     before_value: float
     after_value: float
-    loss_ratio: float
+    loss_ratio: float | None
     p_value: float
     nights_since: int
 
@@ -198,12 +198,20 @@ def slides(
         if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None
     ]
     found = [slide for slide in found if _relevant(slide, relevant_loss_ratio)]
-    return tuple(sorted(found, key=lambda slide: -slide.loss_ratio))
+    return tuple(sorted(found, key=_size, reverse=True))
+
+
+def _size(slide: Slide) -> float:
+    """The share that was lost; of a level of 0 every loss is larger than any share."""
+    metric = METRICS[slide.series.metric]
+    if slide.loss_ratio is None:
+        return math.copysign(math.inf, metric.loss(slide.before_value, slide.after_value))
+    return slide.loss_ratio
 
 
 def _relevant(slide: Slide, relevant_loss_ratio: float) -> bool:
     exact = METRICS[slide.series.metric].comparison is Comparison.EXACT
-    return slide.loss_ratio > 0 if exact else slide.loss_ratio >= relevant_loss_ratio
+    return _size(slide) > 0 if exact else _size(slide) >= relevant_loss_ratio
 
 
 def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int) -> Slide | None:
@@ -218,13 +226,12 @@ def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int
         return None
     last = changes[-1]
     before, after = _levels(last, on_log_scale=on_log_scale)
-    loss_ratio = _loss_ratio(series.metric, before, after)
     return Slide(
         series,
         entries[last.index],
         before,
         after,
-        loss_ratio,
+        METRICS[series.metric].loss_ratio(before, after),
         last.p_value,
         len(values) - last.index,
     )
@@ -234,10 +241,3 @@ def _levels(change: ChangePoint, *, on_log_scale: bool) -> tuple[float, float]:
     if on_log_scale:
         return math.exp(change.mean_before), math.exp(change.mean_after)
     return change.mean_before, change.mean_after
-
-
-def _loss_ratio(metric: str, before: float, after: float) -> float:
-    change = (
-        (after - before) / abs(before) if before else float(after > before) - float(after < before)
-    )
-    return -change if METRICS[metric].direction is Direction.HIGHER_IS_BETTER else change

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
-from k3perf.records.verdict_file import CellEntry, DifferenceEntry, MetricEntry, VerdictDocument
+from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
 from k3perf.report.escaping import (
     code,
     command_data,
@@ -135,7 +135,7 @@ def _fit(lines: list[str]) -> str:
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
-def _by_severity(cells: Iterable[CellEntry]) -> list[CellEntry]:
+def _by_severity(cells: Iterable[CellVerdict]) -> list[CellVerdict]:
     return sorted(cells, key=lambda cell: -SEVERITY[cell.outcome])
 
 
@@ -159,7 +159,7 @@ def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title
     return [*lines, *_more(len(rows), _MAXIMUM_ROWS), ""]
 
 
-def _metric_row(cell: CellEntry, metric: MetricEntry) -> str:
+def _metric_row(cell: CellVerdict, metric: MetricVerdict) -> str:
     bounds = "-"
     if metric.loss_lower_bound_ratio is not None or metric.loss_upper_bound_ratio is not None:
         bounds = (
@@ -201,7 +201,7 @@ def _drift(verdict: VerdictDocument) -> list[str]:
     return [*head, *distinct[:_MAXIMUM_ROWS], *_more(len(distinct), _MAXIMUM_ROWS), ""]
 
 
-def _drift_row(cell: CellEntry, change: DifferenceEntry) -> str:
+def _drift_row(cell: CellVerdict, change: ConfigDifference) -> str:
     values = f"{code(change.key)} | {code(str(change.was))} | {code(str(change.now))}"
     return f"| {code(cell.target)} {code(cell.config)} | {values} | {prose(change.forced_by)} |"
 
@@ -283,7 +283,7 @@ def _provenance(verdict: VerdictDocument) -> list[str]:
     ]
 
 
-def _cell(cell: CellEntry) -> str:
+def _cell(cell: CellVerdict) -> str:
     return f"{code(cell.target)} {code(cell.config)} {code(cell.workload)}"
 
 
@@ -291,7 +291,7 @@ def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
     """(path, level, title, message) per config, worst first, one each: a reader opens a
     file once.
     """
-    found: dict[str, list[CellEntry]] = {}
+    found: dict[str, list[CellVerdict]] = {}
     for cell in _by_severity(verdict.cells):
         if cell.outcome in _LEVEL and _CONFIG_NAME.fullmatch(cell.config):
             found.setdefault(cell.config, []).append(cell)
@@ -310,7 +310,7 @@ def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
     return entries
 
 
-def _finding(cell: CellEntry) -> str:
+def _finding(cell: CellVerdict) -> str:
     where = f"{cell.target} {cell.workload}"
     bad = [metric for metric in cell.metrics if metric.outcome is cell.outcome]
     if bad:
@@ -324,7 +324,7 @@ def _finding(cell: CellEntry) -> str:
     return f"{where}: {cell.missing}"
 
 
-def _moved(metric: MetricEntry) -> str:
+def _moved(metric: MetricVerdict) -> str:
     if metric.tolerance_ratio is None:  # exact: a share of a huge number says nothing
         return (
             f"{metric.metric} {number(metric.baseline_value, metric.unit)} ->"

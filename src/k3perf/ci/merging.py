@@ -1,20 +1,21 @@
 """Verdicts of a plan's shards, and of their retries, to one verdict. Pure.
 
-A planned cell without a result becomes INVALID, never absent; a retry's result replaces
-an INVALID one and nothing else; the shares of the false-alarm budget that the chosen
-results were judged under must sum to at most the suite's.
+A planned cell without a result becomes INVALID, never absent. A retry's result replaces
+an INVALID one and nothing else. The chosen results' shares of the family-wise error
+rate must sum to at most the suite's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from k3perf.ci.commits import distinct_commits
 from k3perf.errors import UsageError
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument, PlannedCell, PlannedShard
-from k3perf.records.verdict_file import CellEntry, InvalidEntry, VerdictDocument
+from k3perf.records.samples import InvalidReason
+from k3perf.records.verdict import CellVerdict, VerdictDocument
 
 LOST_RULE = "shard_lost"
 UNJUDGED_RULE = "nothing_judged"
@@ -23,19 +24,19 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    cell: CellEntry
+    cell: CellVerdict
     share: float
 
 
 def merge(
     plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = ""
 ) -> VerdictDocument:
-    """One verdict over all planned cells, in the plan's order; results for cells that
-    nobody planned come last, with a note.
+    """One verdict over all planned cells, in the plan's order; results for
+    unplanned cells come last, with a note.
 
     ``lost`` says what is known about results that could not be read. A file that is
     given twice counts once. Raises UsageError when the files are of several commits, or
-    when the shards together spent more than the suite's false-alarm budget.
+    when the shards together spent more than the suite's family-wise error rate.
     """
     files = _each_once(verdicts)
     commit = _one_commit(files)
@@ -126,37 +127,37 @@ def _choose(first: _Judged, second: _Judged) -> _Judged:
     )
 
 
-def _noted(cell: CellEntry, note: str) -> CellEntry:
-    return cell.model_copy(update={"notes": (*cell.notes, note)})
+def _noted(cell: CellVerdict, note: str) -> CellVerdict:
+    return replace(cell, notes=(*cell.notes, note))
 
 
-def _lost_cell(planned: PlannedCell, lost: str) -> CellEntry:
+def _lost_cell(planned: PlannedCell, lost: str) -> CellVerdict:
     text = (
         "no result for this cell: its runner ended without one or never"
         f" started{'; ' + lost if lost else ''}"
     )
-    return CellEntry(
+    return CellVerdict(
         target=planned.target,
         config=planned.config,
         workload=planned.workload,
-        invalid_reasons=(InvalidEntry(rule=LOST_RULE, text=text[:2_000]),),
+        invalid_reasons=(InvalidReason(rule=LOST_RULE, text=text[:2_000]),),
     )
 
 
-def _judged_cell(cell: CellEntry) -> CellEntry:
+def _judged_cell(cell: CellVerdict) -> CellVerdict:
     """A planned cell that judged nothing and found nothing else would pass by saying
     nothing.
     """
     if cell.metrics or cell.differences or cell.invalid_reasons or cell.missing:
         return cell
-    reason = InvalidEntry(
+    reason = InvalidReason(
         rule=UNJUDGED_RULE,
         text=(
             "the run judged no metric of this cell; it was only recorded, or the result is"
             " incomplete"
         ),
     )
-    return cell.model_copy(update={"invalid_reasons": (reason,)})
+    return replace(cell, invalid_reasons=(reason,))
 
 
 def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:

@@ -22,10 +22,16 @@ from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
 from k3perf.metrics.environment import environment_text
 from k3perf.records.baseline import Acceptance, Baseline
-from k3perf.records.measurement import CellMeasurement
-from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
-from k3perf.store.measurements import MeasurementFile, read_measurement_file
-from k3perf.store.proposals import Proposal, read_proposals, write_proposal
+from k3perf.records.measurement import CellMeasurement, MeasurementFile
+from k3perf.store.baselines import (
+    Proposal,
+    read_baseline,
+    read_proposals,
+    read_target_baselines,
+    write_baseline,
+    write_proposal,
+)
+from k3perf.store.measurements import read_measurement_file
 
 PENDING = "(pending)"
 
@@ -127,7 +133,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
     files = _measurement_files(arguments.results)
     groups: dict[tuple[str, str], list[CellMeasurement]] = {}
     for file in files:
-        for cell in file.measurements():
+        for cell in file.cells:
             groups.setdefault((cell.target, cell.config), []).append(cell)
     if not groups:
         raise UsageError("nothing to propose: the given files hold no measured cell.")

@@ -180,7 +180,7 @@ def _requirement_lines(path: Path) -> tuple[str, ...]:
     text = read_text(path, "Give a text file with a requirement on each line.")
     if text is None:
         raise UsageError(
-            f"--requirements-file {path}: there is no such file. Give a text file with a"
+            f"--requirements-file {path}: file not found. Give a text file with a"
             " requirement on each line."
         )
     lines = [line.split("#")[0].strip() for line in text.splitlines()]

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.ci.merging import merge, retry_shards
 from k3perf.cli.output import append_text, write_text
-from k3perf.documents import DocumentProblem, json_of
+from k3perf.documents import LARGEST_FOREIGN_BYTES, Misfit, foreign_record, validated
 from k3perf.errors import ExitStatus, UsageError
 from k3perf.records.outcome import exit_status
 from k3perf.records.plan_file import PlanDocument
-from k3perf.records.verdict_file import MAXIMUM_FILE_BYTES, VerdictDocument, parse_verdict
+from k3perf.records.verdict import VerdictDocument
 
 _MAXIMUM_FILES = 600
 
@@ -47,7 +47,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     ):
         parser = commands.add_parser(name, help=text)
         parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
-        parser.add_argument("--plan", type=Path, help="plan.json, to name what was left out")
+        parser.add_argument("--plan", type=Path, help="plan.json, to name the excluded cells")
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="write there instead of printing"
         )
@@ -118,36 +118,38 @@ def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def read_bounded(path: Path) -> bytes:
-    """A regular file's bytes, at most ``MAXIMUM_FILE_BYTES`` and one: links in
+    """A regular file's bytes, at most ``LARGEST_FOREIGN_BYTES`` and one: links in
     artefacts could point anywhere. Raises UsageError.
     """
     if path.is_symlink() or not path.is_file():
         raise UsageError(f"{path}: no such regular file. Give the file that the run wrote.")
     try:
         with path.open("rb") as stream:
-            return stream.read(MAXIMUM_FILE_BYTES + 1)
+            return stream.read(LARGEST_FOREIGN_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def read_verdict(path: Path) -> VerdictDocument:
-    """Raises UsageError for whatever is no verdict."""
-    return parse_verdict(read_bounded(path), str(path))
+    """A verdict file. Raises UsageError."""
+    return foreign_record(
+        VerdictDocument,
+        read_bounded(path),
+        str(path),
+        "a verdict file",
+        "Give the verdict.json that a finished run wrote.",
+    )
 
 
 def read_plan(path: Path) -> PlanDocument:
-    """Raises UsageError for whatever is no plan."""
-    try:
-        return PlanDocument.model_validate(json_of(read_bounded(path)))
-    except (DocumentProblem, ValidationError) as error:
-        problem = (
-            error.kind
-            if isinstance(error, DocumentProblem)
-            else error.errors(include_url=False, include_input=False)[0]["type"]
-        )
-        raise UsageError(
-            f"{path} is not a plan file: {problem}. Write it with k3perf plan --output."
-        ) from None
+    """A plan file. Raises UsageError."""
+    return foreign_record(
+        PlanDocument,
+        read_bounded(path),
+        str(path),
+        "a plan file",
+        "Write it with k3perf plan --output.",
+    )
 
 
 def _emit(text: str, output: Path | None) -> None:
@@ -232,7 +234,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
             sys.stderr.write(f"k3perf: {error}\n")
     merged = merge(plan, verdicts, lost="; ".join(unreadable)[:1_000])
     if arguments.output:
-        write_text(arguments.output, json.dumps(merged.dump(), indent=1, allow_nan=False) + "\n")
+        write_text(arguments.output, merged.to_json())
     print(
         f"{merged.outcome.value}: {len(merged.cells)} cells, {len(verdicts)} results,"
         f" {len(unreadable)} unreadable"
@@ -263,11 +265,15 @@ def _used_pools(folder: Path | None) -> dict[str, str]:
     used: dict[str, str] = {}
     for path in sorted(folder.rglob("runner.json"))[:_MAXIMUM_FILES] if folder is not None else []:
         try:
-            record = RunnerRecord.model_validate(json_of(read_bounded(path)))
-        except (UsageError, DocumentProblem, ValidationError):
-            sys.stderr.write(
-                f"k3perf: {path}: is no runner record; any runner may take the retry\n"
+            record = foreign_record(
+                RunnerRecord,
+                read_bounded(path),
+                str(path),
+                "a runner record",
+                "Any runner may take the retry.",
             )
+        except UsageError as error:
+            sys.stderr.write(f"k3perf: {error}\n")
             continue
         used[record.shard] = record.pool
     return used
@@ -276,11 +282,10 @@ def _used_pools(folder: Path | None) -> dict[str, str]:
 def run_record_runner(arguments: argparse.Namespace) -> int:
     """Takes the runner's name and pool from the environment of the job."""
     pool = os.environ.get("K3PERF_POOL", "")
+    runner = os.environ.get("RUNNER_NAME", "unknown")[:200]
     try:
-        record = RunnerRecord(
-            shard=arguments.shard, runner=os.environ.get("RUNNER_NAME", "unknown")[:200], pool=pool
-        )
-    except ValidationError:
+        record = validated(RunnerRecord, {"shard": arguments.shard, "runner": runner, "pool": pool})
+    except Misfit:
         raise UsageError(
             f"K3PERF_POOL is {pool!r}: use lower-case letters and digits, at most 20."
         ) from None
@@ -295,7 +300,6 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
     from k3perf.baselines.changes import BaselineChange, check
     from k3perf.cli.suite_option import load_checked
     from k3perf.report.escaping import command_data, command_property, visible
-    from k3perf.store.baselines import digest_of
     from k3perf.store.repository import Repository
 
     repository = Repository(Path.cwd())
@@ -316,7 +320,7 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
     collected = frozenset(
         (cell.target.name, cell.config.name) for cell in load_checked(arguments.suite).cells()
     )
-    findings = check(changes, digest_of=digest_of, collected=collected)
+    findings = check(changes, collected=collected)
     for finding in findings:
         told = f"{finding.problem}. {finding.next_step}"
         on_github = f"::error file={command_property(finding.path)}::{command_data(told)}"

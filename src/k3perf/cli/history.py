@@ -10,11 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 from k3perf.cli.output import append_text, write_text
-from k3perf.documents import DocumentProblem, json_of, read_text
+from k3perf.documents import DocumentProblem, Misfit, json_of, read_text, validated
 from k3perf.errors import ConfigFileError, ExitStatus
 
 _NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
@@ -77,20 +75,11 @@ def read_history(path: Path) -> tuple[HistoryEntry, ...]:
     found = []
     for number, line in enumerate((read_text(path, _NEXT_STEP) or "").splitlines(), start=1):
         try:
-            found.append(HistoryEntry.model_validate(json_of(line)))
+            found.append(validated(HistoryEntry, json_of(line), "a history entry"))
         except DocumentProblem as problem:
+            at = f" at {problem.place}" if isinstance(problem, Misfit) and problem.place else ""
             raise ConfigFileError(
-                path, f"line {number}", None, problem.problem, _NEXT_STEP
-            ) from None
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise ConfigFileError(
-                path,
-                f"line {number}",
-                None,
-                f"is no history entry: {first['msg']} {key}".rstrip(),
-                _NEXT_STEP,
+                path, f"line {number}", None, f"{problem.problem}{at}", _NEXT_STEP
             ) from None
     return tuple(found)
 
@@ -107,7 +96,7 @@ def run_append(arguments: argparse.Namespace) -> int:
     files = _measurement_files(arguments.results)
     for measured in map(read_measurement_file, files):
         fresh += entries_of(
-            measured.measurements(),
+            measured.cells,
             run_id=measured.run_id,
             commit=measured.commit,
             created_at_utc=measured.created_at_utc,
@@ -147,7 +136,7 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
     files = _measurement_files(arguments.results)
     lost = unmeasured(
         (entry.cell for entry in plan.cells),
-        [cell for file in files for cell in read_measurement_file(file).measurements()],
+        [cell for file in files for cell in read_measurement_file(file).cells],
     )
     prefix = "::error::" if os.environ.get("GITHUB_ACTIONS") else ""
     for cell in lost:
@@ -179,15 +168,13 @@ def run_changes(arguments: argparse.Namespace) -> int:
 
 
 def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """As ``read_history``, but a file that is not there is a mistake: nothing may be
-    said of nights that nobody looked at.
-    """
+    """As ``read_history``, but the file must exist."""
     if not path.is_file():
         raise ConfigFileError(
             path,
             "",
             None,
-            "there is no such file",
+            "file not found",
             "Take history.jsonl from the perf-history branch.",
         )
     return read_history(path)
@@ -216,10 +203,16 @@ def _lines(found: tuple[Slide, ...], all_series: tuple[Series, ...]) -> str:
         return f"no confirmed slide in {len(all_series)} series, the longest of {longest} nights\n"
     return "".join(
         f"{slide.series.target}-{slide.series.config}-{slide.series.workload}"
-        f" {slide.series.metric}: {slide.loss_ratio:+.1%} since {slide.first.created_at_utc}"
+        f" {slide.series.metric}: {_loss(slide)} since {slide.first.created_at_utc}"
         f" ({slide.nights_since} nights, p {slide.p_value:.1e})\n"
         for slide in found
     )
+
+
+def _loss(slide: Slide) -> str:
+    if slide.loss_ratio is None:
+        return f"{slide.before_value} -> {slide.after_value}"
+    return f"{slide.loss_ratio:+.1%}"
 
 
 def run_page(arguments: argparse.Namespace) -> int:

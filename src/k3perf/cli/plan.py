@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
-
 from k3perf.ci.planning import (
     CostBasis,
     CostModel,
@@ -29,8 +27,8 @@ from k3perf.cli.numbers import positive
 from k3perf.cli.output import append_text, write_text
 from k3perf.cli.suite_option import load_checked
 from k3perf.config.suite import Suite
-from k3perf.documents import read_json
-from k3perf.errors import ConfigFileError, ExitStatus, UsageError
+from k3perf.documents import read_record
+from k3perf.errors import ExitStatus, UsageError
 from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
 from k3perf.store.repository import Repository
 
@@ -290,12 +288,7 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
     if path is None and not chosen.exists():
         return RecordedCosts()
     next_step = "Correct --costs, or delete the file. Costs are only estimates."
-    try:
-        return RecordedCosts.model_validate(read_json(chosen, next_step))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigFileError(chosen, key, first.get("input"), first["msg"], next_step) from None
+    return read_record(RecordedCosts, chosen, next_step)
 
 
 def _fit_by_class(

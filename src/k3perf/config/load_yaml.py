@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from k3perf.documents import DocumentProblem, read_text, yaml_of
+from k3perf.documents import DocumentProblem, Misfit, read_text, validated, yaml_of
 from k3perf.errors import ConfigFileError
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def parse(model: type[Document], data: dict[str, Any], path: Path) -> Document:
     its key, value and next step.
     """
     try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise _joined(model, error, path) from None
+        return validated(model, data)
+    except Misfit as misfit:
+        raise _joined(model, misfit, path) from None
 
 
 def load_document(model: type[Document], path: Path) -> Document:
@@ -63,10 +63,9 @@ def load_document(model: type[Document], path: Path) -> Document:
     return parse(model, read_yaml(path), path)
 
 
-def _joined(model: type[BaseModel], error: ValidationError, path: Path) -> ConfigFileError:
-    found = error.errors(include_url=False, include_context=False)
+def _joined(model: type[BaseModel], misfit: Misfit, path: Path) -> ConfigFileError:
     # a mistyped key comes first: it explains the missing one, and often more
-    found.sort(key=lambda problem: problem["type"] != "extra_forbidden")
+    found = sorted(misfit.every, key=lambda problem: problem["type"] != "extra_forbidden")
     problems = [_problem(model, problem, path) for problem in found]
     return ConfigFileError(
         path,

@@ -1,19 +1,16 @@
 """Two resolved configurations to the list of their differences.
 
 Which keys count is decided where the configuration is read, not here. Only what older
-files have in it and is environment now is left out.
+files have in it and is environment now is excluded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from k3perf.metrics.environment import without_environment
+from k3perf.metrics.resolved import ABSENT
 from k3perf.records.verdict import ConfigDifference
-
-ABSENT: Final = "(absent)"
-"""Stands for a key that one side does not have; None is a value like any other."""
 
 
 def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -62,7 +62,7 @@ def judge_exact(
         ),
         baseline_value=worst_was,
         now_value=worst_now,
-        loss_ratio=ratio if worst_was and math.isfinite(ratio := loss / abs(worst_was)) else None,
+        loss_ratio=metric.loss_ratio(worst_was, worst_now),
         relevant=outcome is Outcome.REGRESSED,
         session_count=len(measured),
     )

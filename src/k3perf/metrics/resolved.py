@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from k3perf.records.verdict import ConfigDifference
 
 # Sections of ``vllm_config`` in which every value counts unless it is in NOISE. A
 # release's new keys are included automatically.
@@ -122,18 +123,8 @@ class MissingSectionError(ValueError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedDifference:
-    """One value that differs between two resolved configurations. ``ABSENT`` stands for
-    a missing key.
-    """
-
-    key: str
-    was: object
-    now: object
-
-
 ABSENT: Final = "(absent)"
+"""Stands for a key that one side does not have; None is a value like any other."""
 
 
 def resolved_config(
@@ -185,19 +176,19 @@ def capacity_values(server_info: Mapping[str, Any]) -> dict[str, float | None]:
     return {name: cache.get(key) for name, key in _MEASURED.items()}
 
 
-def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[ResolvedDifference, ...]:
+def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[ConfigDifference, ...]:
     """Every key that differs or that only one side has, sorted. Equal numbers of
     another type are equal (1 and 1.0).
     """
     keys = sorted(set(was) | set(now))
     return tuple(
-        ResolvedDifference(key, was.get(key, ABSENT), now.get(key, ABSENT))
+        ConfigDifference(key, was.get(key, ABSENT), now.get(key, ABSENT))
         for key in keys
         if was.get(key, ABSENT) != now.get(key, ABSENT)
     )
 
 
-def describe(differences: tuple[ResolvedDifference, ...]) -> str:
+def describe(differences: tuple[ConfigDifference, ...]) -> str:
     """One line per difference: ``key: was -> now``. Empty without differences."""
     return "\n".join(f"{item.key}: {item.was!r} -> {item.now!r}" for item in differences)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Hashable, Iterable
+from datetime import date
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -35,12 +36,12 @@ class _Document(BaseModel):
 
 
 class SessionValue(_Document):
-    """One recorded session's value of a metric; for ROUND metrics the rounds it was
-    estimated from stay beside it.
+    """One recorded session's value of a metric, and for ROUND metrics the rounds it was
+    estimated from.
 
-    ``rank_count``: of how many ranks the value is the worst; None where that was not
-    recorded (files written before it was) and for metrics that are of no rank. None is
-    not written, so that the digest of an older file still fits.
+    ``rank_count``: how many ranks the value is the worst of. None in older files and
+    for metrics without ranks; None is not written, so that an older file keeps its
+    digest.
     """
 
     session_id: str
@@ -63,8 +64,8 @@ class MetricBaseline(_Document):
     reference of one session pair (dimensionless). difference: candidate minus reference
     in the metric's unit, for metrics with an absolute tolerance, whose reference may
     well be 0. ``anchor_value`` is what the cumulative cap is measured from. A metric
-    that does not exist, a session that stands twice and a value that the metric cannot
-    have are refused: each would be judged by wrong numbers, or by none.
+    that does not exist, a session that appears twice and a value that the metric cannot
+    have are refused.
     """
 
     metric: str
@@ -88,7 +89,7 @@ class MetricBaseline(_Document):
         twice = _twice(session.session_id for session in self.sessions)
         if twice:
             raise ValueError(
-                f"session {twice!r} of {self.metric} stands twice; it would count twice"
+                f"session {twice!r} of {self.metric} appears twice; it would count twice"
             )
         if self.basis == "difference":
             return self
@@ -103,15 +104,13 @@ class MetricBaseline(_Document):
 
     @cached_property
     def round_count(self) -> int:
-        """The fewest rounds that a recorded session rests on; 0: the metric has no
-        rounds.
-        """
+        """The fewest rounds of a recorded session; 0: the metric has no rounds."""
         return min(len(session.round_values) for session in self.sessions)
 
     @property
     def rank_counts(self) -> frozenset[int]:
-        """Of how many ranks the recorded values are the worst, as far as sessions tell;
-        empty: not recorded, or a metric of no rank.
+        """Number of ranks behind each recorded value; empty if unknown, or for a metric
+        without ranks.
         """
         return frozenset(
             session.rank_count for session in self.sessions if session.rank_count is not None
@@ -119,9 +118,7 @@ class MetricBaseline(_Document):
 
     @cached_property
     def constant(self) -> bool:
-        """Every session and round was recorded with the very same value: in this cell
-        the metric is no random variable.
-        """
+        """Every session and round was recorded with the same value."""
         values = {
             value for session in self.sessions for value in (session.value, *session.round_values)
         }
@@ -146,14 +143,12 @@ class WorkloadBaseline(_Document):
     def _once(self) -> Self:
         twice = _twice(entry.metric for entry in self.metrics)
         if twice:
-            raise ValueError(f"metric {twice} of workload {self.workload} stands twice")
+            raise ValueError(f"metric {twice} of workload {self.workload} appears twice")
         return self
 
 
 class RecordedEnvironment(_Document):
-    """What the machine brought (``metrics.environment``), and the sessions that were
-    recorded with it.
-    """
+    """An environment (``metrics.environment``), and the sessions recorded in it."""
 
     values: dict[str, str]
     session_ids: tuple[str, ...] = Field(min_length=1)
@@ -173,9 +168,9 @@ class Baseline(_Document):
     """``baselines/<target>/<config>.json``. ``digest`` covers every other field, so
     that a hand edit is detected.
 
-    ``resolved_config`` is the lock. ``environments`` are what its sessions were
-    recorded in, and judge nothing. Files from before they were recorded have none, and
-    none is not written, so that their digest still fits.
+    ``resolved_config`` is the lock. ``environments``, where its sessions were recorded,
+    judge nothing. Older files have none, and an empty tuple is not written, so that
+    they keep their digest.
     """
 
     schema_version: Literal[1]
@@ -202,10 +197,10 @@ class Baseline(_Document):
     def _once(self) -> Self:
         twice = _twice(entry.metric for entry in self.exact)
         if twice:
-            raise ValueError(f"exact metric {twice} stands twice")
+            raise ValueError(f"exact metric {twice} appears twice")
         twice = _twice(entry.workload for entry in self.workloads)
         if twice:
-            raise ValueError(f"workload {twice} stands twice")
+            raise ValueError(f"workload {twice} appears twice")
         return self
 
     def workload(self, name: str) -> WorkloadBaseline | None:
@@ -214,7 +209,7 @@ class Baseline(_Document):
 
 
 def _twice(names: Iterable[str]) -> str:
-    """The first name that stands twice, or an empty text."""
+    """The first name that appears twice, or an empty text."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -265,3 +260,12 @@ class Waiver(_Document):
     """Day from which the waiver no longer holds (`YYYY-MM-DD`)."""
     largest_loss_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """A loss that certainly grew beyond this ratio is REGRESSED again."""
+
+    @field_validator("expires_on")
+    @classmethod
+    def _exists(cls, day: str) -> str:
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            raise ValueError("there is no such day") from None
+        return day

@@ -5,6 +5,9 @@ judgement.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
 
 from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
 
@@ -19,7 +22,7 @@ class MetricValue:
     """
 
     value: float | None
-    n: int
+    n: Annotated[int, Field(ge=0)]
     excluded: dict[str, int] = field(default_factory=dict)
 
 
@@ -29,8 +32,8 @@ class RoundMetrics:
     and values, and never judged.
 
     ``duration_s``: from the round's start to its end. ``readings``: what was read of
-    host, devices and server over that time, for whoever asks what made a round slow;
-    nothing is judged by them. None and empty where an older file has neither.
+    host, devices and server over that time, to explain a slow round; nothing is judged
+    by them. None and empty in older files.
     """
 
     round_index: int
@@ -47,11 +50,11 @@ class SessionMetrics:
     it resolved its configuration to.
 
     ``pair_id`` joins a candidate session with the reference session that was resident
-    or measured beside it. ``started_at_utc``: ISO 8601, empty where an older file does
-    not tell. ``environment``: what the machine brought (``metrics.environment``).
+    or measured with it. ``started_at_utc``: ISO 8601, empty in older files.
+    ``environment``: what the machine brought (``metrics.environment``).
     """
 
-    session_id: str
+    session_id: Annotated[str, Field(min_length=1)]
     arm: Arm
     pair_id: str | None
     rounds: tuple[RoundMetrics, ...]
@@ -70,10 +73,11 @@ class CellMeasurement:
     ``plan_digest`` must match the baseline's.
     """
 
-    target: str
-    config: str
-    workload: str
-    mode: str
+    schema_version: Literal[1] = field(default=1, kw_only=True)
+    target: Annotated[str, Field(min_length=1)]
+    config: Annotated[str, Field(min_length=1)]
+    workload: Annotated[str, Field(min_length=1)]
+    mode: Annotated[str, Field(pattern=r"^(baseline|reference|ab)$")]
     hardware_class: str
     plan_digest: str
     sessions: tuple[SessionMetrics, ...]
@@ -81,12 +85,32 @@ class CellMeasurement:
 
     @property
     def vllm_release(self) -> str:
-        """What the candidate served with, as its first session that tells has it; empty
-        when none does.
+        """The vLLM release of the candidate's first session that recorded it, or an
+        empty text.
         """
-        told = (session.resolved_config.get("version.vllm") for session in self.arm(Arm.CANDIDATE))
-        return next((str(release) for release in told if release is not None), "")
+        known = (session.resolved_config.get("version.vllm") for session in self.arm(Arm.CANDIDATE))
+        return next((str(release) for release in known if release is not None), "")
 
     def arm(self, arm: Arm) -> tuple[SessionMetrics, ...]:
         """The sessions of one arm, in order of time."""
         return tuple(session for session in self.sessions if session.arm is arm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementFile:
+    """``measurements.json``: everything that one run measured, with the commit and the
+    versions it ran under.
+
+    ``injected``: the faults that were put into the candidate on purpose. Such numbers
+    are neither a baseline nor noise.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    schema_version: Literal[1] = 1
+    run_id: Annotated[str, Field(min_length=1)]
+    commit: str
+    created_at_utc: str
+    identity: dict[str, str]
+    injected: str = ""
+    cells: tuple[CellMeasurement, ...]

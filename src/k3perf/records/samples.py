@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 
 class RequestStatus(StrEnum):
@@ -100,9 +102,9 @@ class EngineFailure:
     """
 
     message: str
-    cause: str
-    log_path: str
-    log_lines: tuple[str, ...]
+    cause: str = ""
+    log_path: str = ""
+    log_lines: Annotated[tuple[str, ...], Field(max_length=1_000)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class SessionRecord:
     """One engine process from start to end, for one (target, config, workload).
 
     ``pair_id`` joins a candidate's session with the reference's that was measured
-    beside it (None in baseline mode). ``imported_ahead``: the process had imported vLLM
+    with it (None in baseline mode). ``imported_ahead``: the process had imported vLLM
     before its turn, so ``stages`` are shorter than those of a start from nothing.
     ``environment``: what the machine brings (``metrics.environment``); empty in older
     recordings.

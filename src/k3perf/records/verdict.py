@@ -1,14 +1,26 @@
 """What the gate says: per metric, per cell and for the run, with every number that led
-there.
+there, and ``verdict.json``.
+
+A verdict file may come from a stranger's pull request. Nothing in it is trusted: sizes
+are bounded here, outcomes of cells and of the run are joined again from the metrics,
+and text is escaped where it is shown.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
 
 from k3perf.records.outcome import Outcome, join
+from k3perf.records.plan_file import MAXIMUM_CELLS, LongText, Share, ShortText
 from k3perf.records.samples import InvalidReason
+
+Count = Annotated[int, Field(ge=0, le=10**6)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Buy(StrEnum):
@@ -27,50 +39,50 @@ class MetricVerdict:
     the bounds are one-sided confidence bounds of the loss at the error rates in
     ``alpha`` (REGRESSED) and ``beta`` (PASS). ``relevant``: the estimate exceeds the
     tolerance; ``significant``: the lower bound excludes no loss.
-    ``smallest_detectable_loss_ratio``: what this run could have seen. Exact metrics
-    have no bounds: ``now_value`` and ``baseline_value`` are compared as they are.
-    ``look`` is the look of the group-sequential plan that the numbers belong to (0:
-    none was reached). ``cumulative_loss_ratio`` is the loss against the anchor, where
+    ``smallest_detectable_loss_ratio``: the run's minimum detectable effect. Exact
+    metrics have no bounds: ``now_value`` and ``baseline_value`` are compared as they
+    are. ``look`` is the interim analysis that the numbers belong to (0: none was
+    reached). ``cumulative_loss_ratio`` is the loss against the anchor, where
     the baseline has moved away from it. ``waived_by`` names the owner of the waiver
     that turned a REGRESSED into a PASS. ``unit`` is ``ratio`` where ratios were
     compared.
     """
 
-    metric: str
-    unit: str
+    metric: ShortText
+    unit: ShortText
     outcome: Outcome
-    baseline_value: float | None
-    now_value: float | None
-    loss_ratio: float | None
-    loss_lower_bound_ratio: float | None
-    loss_upper_bound_ratio: float | None
-    tolerance_ratio: float | None
-    tolerance_absolute: float | None
-    relevant: bool | None
-    significant: bool | None
-    smallest_detectable_loss_ratio: float | None
-    session_count: int
-    round_count: int
-    alpha: float | None
-    reason: str
-    look: int = 0
-    cumulative_loss_ratio: float | None = None
-    waived_by: str = ""
+    baseline_value: Number | None = None
+    now_value: Number | None = None
+    loss_ratio: Number | None = None
+    loss_lower_bound_ratio: Number | None = None
+    loss_upper_bound_ratio: Number | None = None
+    tolerance_ratio: Number | None = None
+    tolerance_absolute: Number | None = None
+    relevant: bool | None = None
+    significant: bool | None = None
+    smallest_detectable_loss_ratio: Number | None = None
+    session_count: Count = 0
+    round_count: Count = 0
+    alpha: Number | None = None
+    reason: LongText = ""
+    look: Count = 0
+    cumulative_loss_ratio: Number | None = None
+    waived_by: ShortText = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDifference:
-    """One value that the engine resolved differently from the approved baseline."""
+    """One value that two resolved configurations do not share."""
 
-    key: str
-    was: object
-    now: object
-    forced_by: str = ""
+    key: ShortText
+    was: object = None
+    now: object = None
+    forced_by: LongText = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
-    """A cell's metrics joined. ``notes`` name outliers, sessions set aside, waivers and
+    """A cell's metrics joined. ``notes`` name outliers, excluded sessions, waivers and
     proposals.
 
     ``times_only``: ``invalid_reasons`` spoil nothing but times; memory, capacity and
@@ -81,19 +93,24 @@ class CellVerdict:
     ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
     """
 
-    target: str
-    config: str
-    workload: str
-    mode: str
-    metrics: tuple[MetricVerdict, ...]
-    differences: tuple[ConfigDifference, ...] = ()
-    invalid_reasons: tuple[InvalidReason, ...] = ()
-    missing: str = ""
+    target: ShortText
+    config: ShortText
+    workload: ShortText
+    mode: ShortText = ""
+    metrics: Annotated[tuple[MetricVerdict, ...], Field(max_length=200)] = ()
+    differences: Annotated[tuple[ConfigDifference, ...], Field(max_length=1_000)] = ()
+    invalid_reasons: Annotated[tuple[InvalidReason, ...], Field(max_length=1_000)] = ()
+    missing: LongText = ""
     buy: Buy = Buy.NOTHING
-    notes: tuple[str, ...] = ()
-    buy_until_sessions: int = 0
-    buy_until_rounds: int = 0
+    notes: Annotated[tuple[LongText, ...], Field(max_length=1_000)] = ()
+    buy_until_sessions: Count = 0
+    buy_until_rounds: Count = 0
     times_only: bool = False
+
+    @property
+    def cell_id(self) -> str:
+        """``target-config-workload``, as ``config.suite.Cell.cell_id``."""
+        return f"{self.target}-{self.config}-{self.workload}"
 
     @property
     def outcome(self) -> Outcome:
@@ -110,13 +127,47 @@ class CellVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SuiteVerdict:
-    """A run's cells joined, with the suite-wide error budget they were judged under."""
+    """A run's cells joined, with the suite's family-wise error rate."""
 
-    cells: tuple[CellVerdict, ...]
-    false_alarm_budget: float
-    gated_metric_count: int
+    cells: Annotated[tuple[CellVerdict, ...], Field(max_length=MAXIMUM_CELLS)]
+    false_alarm_budget: Share
+    gated_metric_count: Count
 
     @property
     def outcome(self) -> Outcome:
         """The worst cell."""
         return join(cell.outcome for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictDocument(SuiteVerdict):
+    """``verdict.json``: one run, or several runs merged.
+
+    Unknown keys are ignored, since the reader may be older than the writer.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="ignore", str_max_length=4_096)
+
+    schema_version: Literal[1]
+    run_id: ShortText
+    commit: ShortText
+    created_at_utc: ShortText
+    vllm_version: ShortText = ""
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data with the joined outcomes added."""
+        return {
+            "schema_version": self.schema_version,
+            "run_id": self.run_id,
+            "commit": self.commit,
+            "created_at_utc": self.created_at_utc,
+            "vllm_version": self.vllm_version,
+            "outcome": self.outcome,
+            "false_alarm_budget": self.false_alarm_budget,
+            "gated_metric_count": self.gated_metric_count,
+            "cells": [{**asdict(cell), "outcome": cell.outcome} for cell in self.cells],
+        }
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return json.dumps(self.dump(), indent=1, default=str, allow_nan=False) + "\n"

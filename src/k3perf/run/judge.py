@@ -17,8 +17,7 @@ from k3perf.records.baseline import Baseline, how_to_record
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.settings import RunSettings
-from k3perf.store.baselines import read_baseline, read_target_baselines
-from k3perf.store.waivers import read_waivers
+from k3perf.store.baselines import read_baseline, read_target_baselines, read_waivers
 
 
 class GateKeeper:

@@ -10,7 +10,7 @@ from k3perf.ci.commits import UNKNOWN, same_commit
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.metrics.compute import session_metrics
-from k3perf.records.measurement import CellMeasurement
+from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.records.samples import Arm, EngineIdentity, RoundKind, SessionRecord
 from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import RunResults, read_results
@@ -52,13 +52,15 @@ def recover(
     identity = usable[0].identity
     write_measurement_file(
         output_path,
-        run_id=results.run_id,
-        commit=measured,
-        created_at_utc=max(
-            record.started_at_utc for record in usable
-        ),  # when it was measured: histories are put in order by it
-        identity=versions(identity),
-        cells=measurements,
+        MeasurementFile(
+            run_id=results.run_id,
+            commit=measured,
+            created_at_utc=max(
+                record.started_at_utc for record in usable
+            ),  # when it was measured: histories are put in order by it
+            identity=versions(identity),
+            cells=measurements,
+        ),
     )
     return measurements
 

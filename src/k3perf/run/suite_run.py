@@ -5,21 +5,20 @@ locks given back on every way out.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from k3perf.ci.commits import same_commit
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid, UsageError
 from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.validity import ValidityRules, judge_session
-from k3perf.records.measurement import CellMeasurement
+from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, InvalidReason, RoundKind, RoundRecord, SessionRecord
-from k3perf.records.verdict import CellVerdict, SuiteVerdict
+from k3perf.records.verdict import CellVerdict, SuiteVerdict, VerdictDocument
 from k3perf.run.argument_table import require_known_arguments
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun, engine_reason
@@ -42,7 +41,6 @@ from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import ns_to_s
 from k3perf.workload.request_plan import Plan, expand
 
-VERDICT_SCHEMA_VERSION = 1
 RESULTS_FILE = "results.jsonl"
 
 
@@ -485,16 +483,18 @@ class SuiteRun:
         directory.mkdir(parents=True, exist_ok=True)
         write_measurement_file(
             directory / "measurements.json",
-            run_id=self.settings.run_id,
-            commit=self.settings.commit,
-            created_at_utc=utc_now(),
-            identity=self._identity,
-            cells=tuple(result.measurement for result in self._results.values()),
-            injected=self.settings.experiment["injected"],
+            MeasurementFile(
+                run_id=self.settings.run_id,
+                commit=self.settings.commit,
+                created_at_utc=utc_now(),
+                identity=self._identity,
+                cells=tuple(result.measurement for result in self._results.values()),
+                injected=self.settings.experiment["injected"],
+            ),
         )
         replace_file(
             directory / "verdict.json",
-            json.dumps(self._verdict_document(), indent=1, default=str, allow_nan=False) + "\n",
+            self._verdict_document().to_json(),
         )
 
     def _injection_notes(self) -> tuple[str, ...]:
@@ -504,23 +504,16 @@ class SuiteRun:
         faults = self.settings.experiment["injected"]
         return (f"a fault was put into the candidate on purpose: {faults}",) if faults else ()
 
-    def _verdict_document(self) -> dict[str, Any]:
+    def _verdict_document(self) -> VerdictDocument:
         verdict = self.verdict()
-        return {
-            "schema_version": VERDICT_SCHEMA_VERSION,
-            "run_id": self.settings.run_id,
-            "commit": self.settings.commit,
-            "created_at_utc": utc_now(),
-            "vllm_version": self._identity.get("vllm", "absent"),
-            "outcome": verdict.outcome,
-            "false_alarm_budget": verdict.false_alarm_budget,
-            "gated_metric_count": verdict.gated_metric_count,
-            "cells": [
-                {
-                    **asdict(cell),
-                    "outcome": cell.outcome,
-                    "notes": (*cell.notes, *self._injection_notes()),
-                }
-                for cell in verdict.cells
-            ],
-        }
+        notes = self._injection_notes()
+        return VerdictDocument(
+            schema_version=1,
+            run_id=self.settings.run_id,
+            commit=self.settings.commit,
+            created_at_utc=utc_now(),
+            vllm_version=self._identity.get("vllm", "absent"),
+            false_alarm_budget=verdict.false_alarm_budget,
+            gated_metric_count=verdict.gated_metric_count,
+            cells=tuple(replace(cell, notes=(*cell.notes, *notes)) for cell in verdict.cells),
+        )

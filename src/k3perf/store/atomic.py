@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes | str) -> None:
-    """Write ``data`` beside ``path``, fsync it, rename it over ``path`` and fsync the
+    """Write ``data`` to a new file, fsync it, rename it over ``path`` and fsync the
     directory. OSError leaves the old file as it was.
 
-    What a killed writer left beside the file is removed by the next one. One writer per
-    process and file at a time.
+    The next writer removes what a killed one left. One writer per process and file at a
+    time.
     """
     content = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,32 +1,33 @@
-"""Baseline files: read and checked, or written whole. A missing file is None; a
-damaged, foreign or hand-edited one is an error with its next step.
+"""Baselines, proposals and waivers, read and checked, or written whole. A missing
+baseline is None; a damaged or hand-edited file is an error with its next step.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from k3perf.documents import DocumentProblem, json_of
+from k3perf.documents import (
+    DocumentProblem,
+    json_of,
+    read_record,
+    read_text,
+    validated,
+    yaml_of,
+)
 from k3perf.errors import ConfigFileError
-from k3perf.records.baseline import Baseline, digest_of
+from k3perf.records.baseline import Baseline, Waiver, digest_of
 from k3perf.store.atomic import replace_file
-from k3perf.store.files import read_text
-
-__all__ = [
-    "baseline_path",
-    "digest_of",
-    "parse_baseline",
-    "read_baseline",
-    "read_baseline_file",
-    "read_target_baselines",
-    "write_baseline",
-]
 
 RESTORE: Final = (
     "Restore it with git, or record the cell again with k3perf baseline propose and accept."
+)
+PROPOSE_AGAIN: Final = "Run k3perf baseline propose again."
+WAIVER_KEYS: Final = (
+    "Each entry of the list has target, config, workload, metric, owner, build, reason and"
+    " expires_on (YYYY-MM-DD, quoted or not)."
 )
 
 
@@ -36,8 +37,8 @@ def baseline_path(root: Path, target: str, config: str) -> Path:
 
 
 def read_baseline(root: Path, target: str, config: str) -> Baseline | None:
-    """The committed baseline of a (target, config), None if there is no file. Anything
-    unusable: ``ConfigFileError``.
+    """The committed baseline of a (target, config), None if there is none. Raises
+    ConfigFileError.
     """
     path = baseline_path(root, target, config)
     baseline = read_baseline_file(path)
@@ -87,27 +88,19 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     """Text to a baseline, its digest unchecked."""
     try:
         data = json_of(text)
+        _require_known_version(path, data)
+        return validated(Baseline, data, "a baseline")
     except DocumentProblem as problem:
         raise problem.at(path, RESTORE) from None
+
+
+def _require_known_version(path: Path, data: object) -> None:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != 1:
         step = "This release reads schema version 1; use the k3perf release that wrote the file."
         raise ConfigFileError(
             path, "schema_version", version, "a form that this release does not know", step
         )
-    try:
-        return Baseline.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        value = first["input"] if isinstance(first["input"], str | int | float | bool) else None
-        raise ConfigFileError(
-            path,
-            key,
-            value,
-            f"is not a baseline: {first['msg'].removeprefix('Value error, ')}",
-            RESTORE,
-        ) from None
 
 
 def write_baseline(root: Path, baseline: Baseline) -> Path:
@@ -116,3 +109,61 @@ def write_baseline(root: Path, baseline: Baseline) -> Path:
     path = baseline_path(root, baseline.target, baseline.config)
     replace_file(path, stamped.model_dump_json(indent=1) + "\n")
     return path
+
+
+class Proposal(BaseModel):
+    """A baseline between ``propose`` and ``accept``, and the objections to it.
+    ``new_anchor``: acceptance starts a new anchor.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1]
+    new_anchor: bool
+    objections: tuple[str, ...]
+    baseline: Baseline
+
+
+def write_proposal(folder: Path, proposal: Proposal) -> Path:
+    """Replace ``FOLDER/<target>/<config>.json``."""
+    path = baseline_path(folder, proposal.baseline.target, proposal.baseline.config)
+    replace_file(path, proposal.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def read_proposals(folder: Path) -> tuple[tuple[Path, Proposal], ...]:
+    """All waiting proposals, in order of path."""
+    found = []
+    for path in sorted(folder.glob("*/*.json")):
+        proposal = read_record(Proposal, path, PROPOSE_AGAIN, "a proposal")
+        _require_untouched(path, folder, proposal.baseline)
+        found.append((path, proposal))
+    return tuple(found)
+
+
+def _require_untouched(path: Path, folder: Path, baseline: Baseline) -> None:
+    """As ``propose`` wrote it: an acceptance would give edited numbers a good
+    digest.
+    """
+    if path != baseline_path(folder, baseline.target, baseline.config):
+        holds = f"holds a proposal for {baseline.target}/{baseline.config}"
+        raise ConfigFileError(path, "", None, holds, "Remove it, or rename it so.")
+    if baseline.digest != digest_of(baseline):
+        edited = "was edited by hand: its digest is not that of its content"
+        raise ConfigFileError(path, "baseline.digest", baseline.digest, edited, PROPOSE_AGAIN)
+
+
+def read_waivers(path: Path) -> tuple[Waiver, ...]:
+    """All waivers of the file, expired ones too: the gate says that they expired."""
+    text = read_text(path, WAIVER_KEYS)
+    if text is None:
+        return ()
+    try:
+        entries = yaml_of(text, words=True)
+        if entries is None:
+            return ()
+        if not isinstance(entries, list):
+            raise DocumentProblem("not a list of waivers")
+        return validated(tuple[Waiver, ...], entries)
+    except DocumentProblem as problem:
+        raise problem.at(path, WAIVER_KEYS) from None

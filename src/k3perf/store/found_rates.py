@@ -99,9 +99,7 @@ def read_found_rates(root: Path, target: str) -> StoredRates:
 
 
 def store_found_rate(root: Path, target: str, rate: StoredRate) -> Path:
-    """Put ``rate`` in the place of the workload's earlier one. Raises ConfigFileError
-    when the existing file cannot be used.
-    """
+    """Replace the workload's rate. Raises ConfigFileError for an unusable file."""
     others = [
         kept for kept in read_found_rates(root, target).rates if kept.workload != rate.workload
     ]

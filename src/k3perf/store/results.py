@@ -1,4 +1,4 @@
-"""What a run saw, written as it comes to one append-only JSON-lines file, and read back
+"""What a run measured, appended to one JSON-lines file as it happens, and read back
 after any end of the run.
 
 Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is ready),
@@ -6,7 +6,7 @@ Line kinds: ``session`` (a SessionRecord without its rounds, when the engine is 
 session's final reasons), ``cell`` (done, needs no more measuring). All but ``sample``
 are synced to disk. A line is whole or it is the file's last: a partly written last line
 is dropped by the reader and cut off by the next writer. Samples without their ``round``
-line belong to a round that never ended, and are counted, never used.
+line belong to a round that never ended, and are not used.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
-from k3perf.documents import DocumentProblem, json_of
+from k3perf.documents import DocumentProblem, Misfit, json_of, validated
 from k3perf.errors import ConfigFileError, MeasurementInvalid
 from k3perf.records.samples import InvalidReason, RequestSample, RoundRecord, SessionRecord
 
@@ -54,7 +53,7 @@ class FinishedCell:
     """A cell that was measured to its end. ``outcome`` as the gate named it; an INVALID
     cell is measured again by a resumed run.
 
-    ``lost``: a sentence for each session that died and was measured anew.
+    ``lost``: a sentence for each session that died and was measured again.
     """
 
     key: CellKey
@@ -82,11 +81,10 @@ class ResultWriter:
         self, path: Path, *, run_id: str, experiment: Mapping[str, str] | None = None
     ) -> None:
         """``experiment``: what else decides the numbers (commit, engine, injected
-        faults); kept with the run for whoever resumes it.
+        faults); kept with the run, for resuming it.
         """
         self.path = path
         self.run_id = run_id
-        self._streamed: dict[tuple[str, int], int] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             cut_partial_line(path)
@@ -110,33 +108,14 @@ class ResultWriter:
         """A session began; its rounds follow."""
         self._append("session", {**_shallow(record), "rounds": []}, sync=True)
 
-    def sample(self, session_id: str, round_index: int, sample: RequestSample) -> None:
-        """One request ended. Optional: ``round`` writes the samples that were not
-        streamed.
-        """
-        key = (session_id, round_index)
-        self._streamed[key] = self._streamed.get(key, 0) + 1
-        self._append(
-            "sample",
-            {"session_id": session_id, "round_index": round_index, "sample": sample},
-            sync=False,
-        )
-
     def round(self, session_id: str, record: RoundRecord) -> None:
-        """A round ended: its remaining samples and the record, then fsync."""
-        streamed = self._streamed.pop((session_id, record.round_index), 0)
-        if streamed not in (0, len(record.samples)):
-            raise ValueError(
-                f"{streamed} of {len(record.samples)} samples of round {record.round_index} were"
-                " streamed: all or none"
+        """A round ended: its samples and the record, then fsync."""
+        for sample in record.samples:
+            self._append(
+                "sample",
+                {"session_id": session_id, "round_index": record.round_index, "sample": sample},
+                sync=False,
             )
-        if not streamed:
-            for sample in record.samples:
-                self._append(
-                    "sample",
-                    {"session_id": session_id, "round_index": record.round_index, "sample": sample},
-                    sync=False,
-                )
         self._append(
             "round",
             {
@@ -198,9 +177,7 @@ class ResultWriter:
 
 @dataclass(slots=True)
 class RunResults:
-    """All of a results file. ``unfinished_sample_counts``: samples of rounds that never
-    ended, by (session id, round index).
-    """
+    """All of a results file."""
 
     path: Path
     run_id: str
@@ -208,53 +185,37 @@ class RunResults:
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     ended_sessions: set[str] = field(default_factory=set)
     cells: dict[CellKey, FinishedCell] = field(default_factory=dict)
-    unfinished_sample_counts: dict[tuple[str, int], int] = field(default_factory=dict)
-    partial_last_line: bool = False
 
     def finished(self, key: CellKey) -> FinishedCell | None:
-        """The valid result of this very cell and plan, which a resumed run need not
-        measure again; None otherwise.
-
-        A cell without all its sessions, each with its end, is none: fewer sessions are
-        less evidence than the result rested on.
+        """The valid result of this cell and plan, which a resumed run need not measure
+        again. None without it, and where the end of one of its sessions is missing.
         """
         cell = self.cells.get(key)
         if cell is None or not cell.valid or not cell.session_ids:
             return None
-        return (
-            cell
-            if all(
-                name in self.sessions and name in self.ended_sessions for name in cell.session_ids
-            )
-            else None
-        )
+        whole = self.ended_sessions.issuperset(cell.session_ids)
+        return cell if whole else None
 
     def cell_sessions(self, key: CellKey) -> tuple[SessionRecord, ...]:
         """The sessions that a finished cell's result rests on, in order of time."""
         cell = self.cells.get(key)
-        return (
-            ()
-            if cell is None
-            else tuple(self.sessions[name] for name in cell.session_ids if name in self.sessions)
-        )
+        names = cell.session_ids if cell is not None else ()
+        return tuple(self.sessions[name] for name in names if name in self.sessions)
 
 
 def read_results(path: Path) -> RunResults:
-    """Read a results file, of a finished or of a killed run. ConfigFileError says that
-    there is none, or names the line that is no record and what the lines before it
-    hold.
+    """Read a results file of a finished or a killed run. ConfigFileError names the
+    damaged line and what the lines before it hold.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigFileError(path, "", None, "there is no such file", _CHECK_PATH) from None
+        raise ConfigFileError(path, "", None, "file not found", _CHECK_PATH) from None
     except OSError as error:
         raise ConfigFileError(
             path, "", None, f"cannot be read: {error.strerror}", _CHECK_PATH
         ) from error
-    results = RunResults(
-        path=path, run_id="", partial_last_line=bool(data) and not data.endswith(b"\n")
-    )
+    results = RunResults(path=path, run_id="")
     pending: dict[tuple[str, int], list[RequestSample]] = {}
     *lines, _ = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -269,14 +230,12 @@ def read_results(path: Path) -> RunResults:
             _take(results, pending, kind, content)
         except (
             DocumentProblem,
-            ValidationError,
             KeyError,
             TypeError,
             ValueError,
             AttributeError,
         ) as error:
             raise _damaged(results, number, len(lines), kind, error) from error
-    results.unfinished_sample_counts = {key: len(samples) for key, samples in pending.items()}
     return results
 
 
@@ -296,10 +255,10 @@ def _entry(line: bytes) -> tuple[str, Any]:
 def _damaged(
     results: RunResults, number: int, line_count: int, kind: str, error: Exception
 ) -> ConfigFileError:
-    """``number``: of the line that is no record; ``results`` hold the lines before
-    it.
-    """
+    """``number``: of the damaged line; ``results`` hold the lines before it."""
     problem = str(error).splitlines()[0]
+    if isinstance(error, Misfit) and error.place:
+        problem += f" at {error.place}"
     if not kind:
         problem = f"not a JSON record ({problem})"
     elif isinstance(error, KeyError):
@@ -308,32 +267,23 @@ def _damaged(
         )
     else:
         problem = f"not a record of this kind ({problem})"
-    place, path, ended_count = f"line {number}", results.path, len(results.ended_sessions)
+    line = partial(ConfigFileError, results.path, f"line {number}", kind or None)
+    ended_count = len(results.ended_sessions)
     if number == 1:
-        return ConfigFileError(
-            path,
-            place,
-            kind or None,
+        return line(
             problem,
-            "It is no results file, or not its beginning: give the one that a run wrote.",
+            "Not a results file, or not its beginning: give the one that a run wrote.",
         )
     ended = f"{ended_count} session{'' if ended_count == 1 else 's'} that ended"
     problem += (
         f"; the {number - 1} before it can be read and hold {ended}, {line_count - number} follow"
     )
     if not ended_count:
-        return ConfigFileError(
-            path,
-            place,
-            kind or None,
-            problem,
-            "Nothing that can be used is left: measure again, into another folder.",
-        )
-    kept = f"`head -n {number - 1} {shlex.quote(str(path))} > NEW`, then put NEW in its place"
-    return ConfigFileError(
-        path,
-        place,
-        kind or None,
+        return line(problem, "Nothing usable is left: measure again, into another folder.")
+    kept = (
+        f"`head -n {number - 1} {shlex.quote(str(results.path))} > NEW`, then put NEW in its place"
+    )
+    return line(
         problem,
         f"To use them, keep them alone: {kept}; else measure again.",
     )
@@ -346,7 +296,7 @@ def _take(
     content: Any,
 ) -> None:
     if kind == "run":
-        run = _adapter(_RunLine).validate_python(content)
+        run = validated(_RunLine, content)
         if run.schema_version != RESULTS_SCHEMA_VERSION:
             raise ValueError(
                 f"schema_version {run.schema_version}, this release reads {RESULTS_SCHEMA_VERSION}"
@@ -354,7 +304,7 @@ def _take(
         results.run_id = run.run_id
         results.experiment = run.experiment
     elif kind == "session":
-        session = _adapter(SessionRecord).validate_python(content)
+        session = validated(SessionRecord, content)
         before = results.sessions.get(
             session.session_id
         )  # a later line holds the readings at the end, not the rounds again
@@ -362,7 +312,7 @@ def _take(
             session if before is None else replace(session, rounds=before.rounds)
         )
     elif kind == "sample":
-        sample = _adapter(RequestSample).validate_python(content["sample"])
+        sample = validated(RequestSample, content["sample"])
         if sample.sequence_count < 1:
             raise ValueError(
                 f"sequence_count is {sample.sequence_count}, a request has at least one sequence"
@@ -371,13 +321,13 @@ def _take(
     elif kind == "round":
         _take_round(results, pending, content)
     elif kind == "session_end":
-        reasons = _adapter(tuple[InvalidReason, ...]).validate_python(content["invalid_reasons"])
+        reasons = validated(tuple[InvalidReason, ...], content["invalid_reasons"])
         results.sessions[content["session_id"]] = replace(
             results.sessions[content["session_id"]], invalid_reasons=reasons
         )
         results.ended_sessions.add(content["session_id"])
     elif kind == "cell":
-        cell = _adapter(FinishedCell).validate_python(content)
+        cell = validated(FinishedCell, content)
         results.cells[cell.key] = cell
     else:
         raise ValueError("unknown kind")
@@ -386,15 +336,10 @@ def _take(
 def _take_round(
     results: RunResults, pending: dict[tuple[str, int], list[RequestSample]], content: Any
 ) -> None:
-    record = _adapter(RoundRecord).validate_python(content["round"])
+    record = validated(RoundRecord, content["round"])
     samples = tuple(pending.pop((content["session_id"], record.round_index), ()))
-    # a resumed run may have streamed samples of a round that a killed one had begun
-    # under the same index: the last ones are this round's
-    samples = (
-        samples[len(samples) - content["sample_count"] :]
-        if len(samples) > content["sample_count"]
-        else samples
-    )
+    # a killed run may have left samples of the same round: the last ones count
+    samples = samples[max(len(samples) - content["sample_count"], 0) :]
     if len(samples) != content["sample_count"]:
         raise ValueError(
             f"round {record.round_index} has {len(samples)} samples, its record says"
@@ -424,8 +369,3 @@ def cut_partial_line(path: Path) -> bool:
 
 def _shallow(record: Any) -> dict[str, Any]:
     return {part.name: getattr(record, part.name) for part in fields(record)}
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

@@ -13,10 +13,10 @@ from typing import Final
 from k3perf.cli.numbers import count
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.tolerances import load_tolerances
+from k3perf.documents import read_text
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.measurement import CellMeasurement
 from k3perf.store.atomic import replace_file
-from k3perf.store.files import read_text
 from k3perf.store.measurements import read_measurement_file
 from tests.calibration.lab.location_trial import location_table
 from tests.calibration.lab.recordings import (
@@ -169,7 +169,7 @@ def read_recordings(folder: Path) -> tuple[list[Recording], list[str]]:
                 f"{path.name}: a fault was put into its candidate on purpose ({document.injected})"
             )
         else:
-            files[path.stem] = document.measurements()
+            files[path.stem] = document.cells
     tolerances = folder.parent / TOLERANCES
     declared = load_tolerances(tolerances) if tolerances.is_file() else None
     found, left_out = recordings_of_files(files, declared, GATED)

@@ -62,7 +62,7 @@ def written(data: dict[str, Any]) -> bytes:
 
 
 def findings(old: bytes | None, new: bytes | None, path: str = PATH) -> tuple[Finding, ...]:
-    return check([BaselineChange(path, old, new)], digest_of=digest_of, collected=COLLECTED)
+    return check([BaselineChange(path, old, new)], collected=COLLECTED)
 
 
 OLD = written(baseline())
@@ -158,4 +158,7 @@ def test_moved_names_every_metric_that_differs() -> None:
     assert (rows["itl_p90_ms"].old_value, rows["itl_p90_ms"].new_value) == (None, 2.0)
     assert "weights_bytes" not in rows
     zero, one = (Baseline.model_validate(baseline({"tpot_mean_ms": value})) for value in (0.0, 1.0))
-    assert moved(zero, one)[0].loss_ratio == 1.0
+    (row,) = moved(zero, one)
+    assert (row.worse, row.loss_ratio) == (True, None)
+    (back,) = moved(one, zero)
+    assert (back.worse, back.loss_ratio) == (False, -1.0)

@@ -278,7 +278,7 @@ def test_recorded_costs_and_budget(checkout: Path, capsys: pytest.CaptureFixture
     (checkout / "perf_tests" / "costs.json").write_text('{"session_s": {"a": -1}}')
     with pytest.raises(ConfigFileError, match=r"session_s\.a"):
         run("plan")
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="file not found"):
         run("plan", "--costs", "none.json")
 
 

@@ -23,7 +23,7 @@ from k3perf.ci.markdown import (
     workflow_commands,
 )
 from k3perf.records.plan_file import PlanDocument
-from k3perf.records.verdict_file import VerdictDocument
+from k3perf.records.verdict import VerdictDocument
 
 from .test_escaping import HOSTILE, rendered
 from .verdicts import cell, invalid, metric, plan, regressed, verdict

@@ -5,22 +5,28 @@ without being quoted.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 
+from k3perf.documents import LARGEST_FOREIGN_BYTES, foreign_record
 from k3perf.errors import UsageError
 from k3perf.records.outcome import Outcome
+from k3perf.records.plan_file import PlanDocument
 from k3perf.records.samples import EngineFailure, InvalidReason
-from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict
-from k3perf.records.verdict_file import (
-    MAXIMUM_FILE_BYTES,
-    CellEntry,
+from k3perf.records.verdict import (
+    CellVerdict,
+    ConfigDifference,
+    MetricVerdict,
     VerdictDocument,
-    parse_verdict,
 )
 
-from .verdicts import cell, metric, verdict
+from .verdicts import cell, metric, plan, verdict
+
+
+def parse_verdict(content: bytes) -> VerdictDocument:
+    return foreign_record(
+        VerdictDocument, content, "shard/verdict.json", "a verdict file", "Give another."
+    )
 
 
 def test_every_field_of_the_gates_verdict_is_read() -> None:
@@ -61,12 +67,18 @@ def test_every_field_of_the_gates_verdict_is_read() -> None:
         missing="none recorded",
         notes=("a note",),
     )
-    read = CellEntry.model_validate(
-        json.loads(json.dumps(asdict(given))) | {"outcome": given.outcome.value}
+    run = VerdictDocument(
+        schema_version=1,
+        run_id="r",
+        commit="c",
+        created_at_utc="t",
+        false_alarm_budget=0.01,
+        gated_metric_count=1,
+        cells=(given,),
     )
-    assert read.outcome is given.outcome is Outcome.REGRESSED
-    dumped = read.model_dump(mode="json")
-    assert dumped == json.loads(json.dumps(asdict(given)))
+    assert parse_verdict(run.to_json().encode()) == run
+    assert run.outcome is Outcome.REGRESSED
+    assert json.loads(run.to_json())["cells"][0]["outcome"] == "REGRESSED"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +99,7 @@ def test_round_trip() -> None:
     document = verdict(
         cell("tuned", metric(), metric("weights_bytes", unit="bytes", loss_ratio=None))
     )
-    assert parse_verdict(json.dumps(document.dump()).encode(), "verdict.json") == document
+    assert parse_verdict(document.to_json().encode()) == document
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_round_trip() -> None:
 )
 def test_hostile_files_are_refused_by_name_without_being_quoted(content: bytes) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_verdict(content, "shard/verdict.json")
+        parse_verdict(content)
     message = str(caught.value)
     assert message.startswith("shard/verdict.json")
     assert "SECRET" not in message
@@ -123,11 +135,23 @@ def test_hostile_files_are_refused_by_name_without_being_quoted(content: bytes) 
 
 def test_too_large_a_file_is_refused_before_parsing() -> None:
     with pytest.raises(UsageError, match="at most"):
-        parse_verdict(b" " * (MAXIMUM_FILE_BYTES + 1), "verdict.json")
+        parse_verdict(b" " * (LARGEST_FOREIGN_BYTES + 1))
 
 
 def test_unknown_keys_of_a_newer_writer_are_ignored() -> None:
     data = verdict(cell()).dump()
     data["invented_later"] = 1
     data["cells"][0]["metrics"][0]["invented_later"] = 1
-    assert isinstance(parse_verdict(json.dumps(data).encode(), "v"), VerdictDocument)
+    assert isinstance(parse_verdict(json.dumps(data).encode()), VerdictDocument)
+
+
+def test_a_strangers_key_is_named_only_where_it_is_a_plain_word() -> None:
+    def refused(data: dict[str, object]) -> str:
+        with pytest.raises(UsageError) as caught:
+            foreign_record(PlanDocument, json.dumps(data).encode(), "plan.json", "a plan", "Stop.")
+        return str(caught.value)
+
+    assert refused({"<b>SECRET": 1} | json.loads(plan().model_dump_json())) == (
+        "plan.json is not a plan: extra_forbidden. Stop."
+    )
+    assert refused({}) == "plan.json is not a plan: missing at false_alarm_budget. Stop."

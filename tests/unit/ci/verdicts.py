@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from k3perf.documents import validated
 from k3perf.records.plan_file import PlanDocument
-from k3perf.records.verdict_file import CellEntry, VerdictDocument
+from k3perf.records.verdict import CellVerdict, VerdictDocument
 
 
 def metric(name: str = "tpot_mean_ms", outcome: str = "PASS", **changes: Any) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def verdict(
         else sum(len(entry["metrics"]) for entry in cells),
         "cells": cells,
     }
-    return VerdictDocument.model_validate(data | changes)
+    return validated(VerdictDocument, data | changes)
 
 
 def plan(
@@ -111,8 +112,8 @@ def plan(
             for name, members in (shards or {"h200-0": cells}).items()
         ],
     }
-    return PlanDocument.model_validate(data | changes)
+    return validated(PlanDocument, data | changes)
 
 
-def entry(document: VerdictDocument, cell_id: str) -> CellEntry:
+def entry(document: VerdictDocument, cell_id: str) -> CellVerdict:
     return next(found for found in document.cells if found.cell_id == cell_id)

@@ -13,7 +13,13 @@ from k3perf.baselines.testable import testable
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
-from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
+from k3perf.records.measurement import (
+    CellMeasurement,
+    MeasurementFile,
+    MetricValue,
+    RoundMetrics,
+    SessionMetrics,
+)
 from k3perf.records.samples import Arm
 from k3perf.store.baselines import read_baseline, read_target_baselines
 from k3perf.store.measurements import write_measurement_file
@@ -83,12 +89,14 @@ def record(
 ) -> str:
     write_measurement_file(
         folder / "measurements.json",
-        injected=injected,
-        run_id=folder.name,
-        commit=commit,
-        created_at_utc="2026-01-01T00:00:00Z",
-        identity={"vllm": "0.32.0"},
-        cells=cells,
+        MeasurementFile(
+            injected=injected,
+            run_id=folder.name,
+            commit=commit,
+            created_at_utc="2026-01-01T00:00:00Z",
+            identity={"vllm": "0.32.0"},
+            cells=cells,
+        ),
     )
     return str(folder)
 

@@ -105,7 +105,7 @@ def test_the_committed_baseline_is_judged_on_another_machine_without_recording_i
     recorded = next(
         cell
         for recording in recordings
-        for cell in recording.measurements()
+        for cell in recording.cells
         if recording.run_id in baseline.acceptance.run_ids
         and (cell.config, cell.workload) == ("default", "serve_1k")
     )

@@ -18,7 +18,7 @@ from k3perf.errors import UsageError
 from k3perf.gate.compare import compare
 from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
-from k3perf.records.baseline import Baseline, Waiver, digest_of
+from k3perf.records.baseline import Baseline, Waiver
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
 from tests.unit.gate.conftest import LEVELS, RATE, Build
@@ -114,7 +114,6 @@ def test_a_bar_cannot_be_moved_without_a_reason(build: Build) -> None:
         "without a new reason"
         in check(
             [BaselineChange(path, file_of(before), file_of(worse))],
-            digest_of=digest_of,
             collected=COLLECTED,
         )[0].problem
     )
@@ -123,7 +122,6 @@ def test_a_bar_cannot_be_moved_without_a_reason(build: Build) -> None:
         "by hand"
         in check(
             [BaselineChange(path, file_of(before), file_of(edited))],
-            digest_of=digest_of,
             collected=COLLECTED,
         )[0].problem
     )
@@ -178,7 +176,6 @@ def test_a_metric_cannot_vanish(build: Build) -> None:
         f"{TTFT} gone"
         in check(
             [BaselineChange(path, file_of(both), file_of(fewer))],
-            digest_of=digest_of,
             collected=COLLECTED,
         )[0].problem
     )
@@ -218,7 +215,6 @@ def test_a_missing_or_renamed_baseline_is_no_pass(build: Build) -> None:
     )
     gone = check(
         [BaselineChange("baselines/gpu/default.json", file_of(build.baseline()), None)],
-        digest_of=digest_of,
         collected=COLLECTED,
     )
     assert "was deleted" in gone[0].problem

@@ -47,9 +47,7 @@ def recorded(plan: MeasurementPlan) -> dict[str, Baseline]:
     build = Build()
     cells: dict[str, list[CellMeasurement]] = {}
     for number in (1, 2, 3):
-        for cell in read_measurement_file(
-            RECORDINGS / f"h200-k3-{number}-2026-11-29.json"
-        ).measurements():
+        for cell in read_measurement_file(RECORDINGS / f"h200-k3-{number}-2026-11-29.json").cells:
             cells.setdefault(cell.config, []).append(cell)
     from k3perf.baselines.propose import propose
 

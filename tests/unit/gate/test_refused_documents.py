@@ -21,8 +21,7 @@ from k3perf.errors import ConfigFileError, UsageError
 from k3perf.gate.gated import check_metric_names
 from k3perf.gate.policy import Policy
 from k3perf.gate.waivers import check_waivers
-from k3perf.store.baselines import parse_baseline, read_baseline_file
-from k3perf.store.waivers import read_waivers
+from k3perf.store.baselines import parse_baseline, read_baseline_file, read_waivers
 
 COMMITTED = Path(__file__).resolve().parents[3] / "baselines" / "cpu-hybrid" / "fp8_kv.json"
 
@@ -58,19 +57,19 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "a metric twice": (
         lambda data: data["workloads"][0]["metrics"].append(entry(data)),
-        "metric output_tokens_per_s of workload chat stands twice",
+        "metric output_tokens_per_s of workload chat appears twice",
     ),
     "a workload twice": (
         lambda data: data["workloads"].append(data["workloads"][0]),
-        "workload chat stands twice",
+        "workload chat appears twice",
     ),
     "an exact metric twice": (
         lambda data: data["exact"].append(data["exact"][0]),
-        "exact metric .* stands twice",
+        "exact metric .* appears twice",
     ),
     "a session twice": (
         lambda data: entry(data)["sessions"].append(first_session(data)),
-        "session '.*' of output_tokens_per_s stands twice",
+        "session '.*' of output_tokens_per_s appears twice",
     ),
     "no session": (lambda data: entry(data).update(sessions=[]), "at least 1 item"),
     "a ratio of 0": (

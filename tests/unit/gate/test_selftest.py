@@ -13,7 +13,7 @@ import pytest
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.tolerances import ToleranceFile
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.records.measurement import CellMeasurement
+from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.order_statistics import Location
@@ -633,7 +633,9 @@ def record(
     folder: Path, *cells: CellMeasurement, name: str = "synthetic", injected: str = ""
 ) -> None:
     about = {"run_id": "r", "commit": "c", "created_at_utc": "2026-01-01T00:00:00Z", "identity": {}}
-    write_measurement_file(folder / f"{name}.json", **about, cells=cells, injected=injected)
+    write_measurement_file(
+        folder / f"{name}.json", MeasurementFile(**about, cells=cells, injected=injected)
+    )
 
 
 def test_the_command_writes_between_the_markers_and_nowhere_else(

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.documents import validated
 from k3perf.gate.compare import compare
 from k3perf.gate.decision import Decision, judge
 from k3perf.gate.looks import schedule
@@ -29,7 +30,6 @@ from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
 from k3perf.records.verdict import Buy, CellVerdict
-from k3perf.records.verdict_file import CellEntry
 from k3perf.stats.order_statistics import Location
 from tests.calibration.lab.replay import Session, quick_runs, suite_run
 from tests.calibration.lab.selftest import simulated_setting
@@ -301,7 +301,7 @@ def test_a_merged_verdict_still_names_it(build: Build) -> None:
     """
     for count, outcome in ((1, Outcome.INVALID), (5, Outcome.PASS)):
         verdict = judged(build, "baseline", count=count)
-        read = CellEntry.model_validate(json.loads(json.dumps(asdict(verdict))))
+        read = validated(CellVerdict, json.loads(json.dumps(asdict(verdict))))
         assert read.outcome is outcome
         assert "session bad was set aside" in read.metrics[0].reason
         assert any("session bad was set aside" in note for note in read.notes)

@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from k3perf.errors import (
-    ConfigDrift,
     ExitStatus,
     K3PerfError,
     MeasurementInvalid,
@@ -100,7 +99,6 @@ class Own(K3PerfError):
     [
         (UsageError("x"), 4),
         (MeasurementInvalid("x"), 10),
-        (ConfigDrift("x"), 12),
         (Own("x"), 3),
         (ValueError("x"), 3),
         (FileNotFoundError(2, "no such file", "x"), 4),

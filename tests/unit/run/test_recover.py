@@ -39,7 +39,7 @@ def recovered(
     monkeypatch.setattr(module, "_measurement", lambda *_: None)
     monkeypatch.setattr(module, "versions", lambda _: {})
     monkeypatch.setattr(
-        module, "write_measurement_file", lambda _, **content: written.update(content)
+        module, "write_measurement_file", lambda _, file: written.update(commit=file.commit)
     )
     module.recover(
         path, path, load_suite(Path(__file__).resolve().parents[3] / "perf_tests"), commit=given

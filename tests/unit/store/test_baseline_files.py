@@ -8,14 +8,16 @@ import pytest
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Acceptance, Baseline, digest_of
 from k3perf.store.baselines import (
+    Proposal,
     baseline_path,
     read_baseline,
     read_baseline_file,
+    read_proposals,
     read_target_baselines,
+    read_waivers,
     write_baseline,
+    write_proposal,
 )
-from k3perf.store.proposals import Proposal, read_proposals, write_proposal
-from k3perf.store.waivers import read_waivers
 
 ACCEPTANCE = Acceptance(
     accepted_by="ann",

@@ -3,21 +3,22 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from k3perf.errors import ConfigFileError
-from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
-from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
-from k3perf.store.measurements import (
-    dump_measurement,
-    load_measurement,
-    read_measurement_file,
-    write_measurement_file,
+from k3perf.records.measurement import (
+    CellMeasurement,
+    MeasurementFile,
+    MetricValue,
+    RoundMetrics,
+    SessionMetrics,
 )
+from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
+from k3perf.store.measurements import read_measurement_file, write_measurement_file
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=8)
@@ -82,11 +83,12 @@ measurements = st.builds(
 
 
 @given(measurements)
-def test_a_measurement_survives_json(measurement: CellMeasurement) -> None:
-    assert (
-        load_measurement(json.loads(json.dumps(dump_measurement(measurement), allow_nan=False)))
-        == measurement
-    )
+def test_a_measurement_survives_the_disk(
+    tmp_path_factory: pytest.TempPathFactory, measurement: CellMeasurement
+) -> None:
+    path = tmp_path_factory.mktemp("run") / "measurements.json"
+    write(path, measurement)
+    assert read_measurement_file(path).cells == (measurement,)
 
 
 def one_cell(value: float | None = 1.0) -> CellMeasurement:
@@ -95,45 +97,66 @@ def one_cell(value: float | None = 1.0) -> CellMeasurement:
     return CellMeasurement("cpu", "default", "short", "baseline", "cpu-x", "abc", (session,))
 
 
-def test_an_older_file_has_neither_times_nor_readings() -> None:
-    data = dump_measurement(one_cell())
-    session = data["sessions"][0]
+def test_an_older_file_has_neither_times_nor_readings(tmp_path: Path) -> None:
+    data = written(tmp_path)
+    session = data["cells"][0]["sessions"][0]
     del (
         session["started_at_utc"],
         session["rounds"][0]["duration_s"],
         session["rounds"][0]["readings"],
     )
-    assert load_measurement(data) == one_cell()
+    assert reread(tmp_path, data) == one_cell()
+
+
+def test_an_older_file_has_the_environment_in_its_configuration(tmp_path: Path) -> None:
+    data = written(tmp_path)
+    session = data["cells"][0]["sessions"][0]
+    session["resolved_config"]["version.python"] = "3.11.7"
+    del session["environment"]
+    (read,) = reread(tmp_path, data).sessions
+    assert (read.environment, read.resolved_config) == ({"python": "3.11.7"}, {"block_size": 16})
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_number_without_json_form_becomes_a_counted_null(bad: float) -> None:
-    restored = load_measurement(
-        json.loads(json.dumps(dump_measurement(one_cell(bad)), allow_nan=False))
-    )
+def test_a_number_without_json_form_becomes_a_counted_null(tmp_path: Path, bad: float) -> None:
+    restored = reread(tmp_path, written(tmp_path, one_cell(bad)))
     assert restored.sessions[0].rounds[0].values["ttft_p50_ms"] == MetricValue(
         None, 8, {"not_finite": 1}
     )
 
 
-def test_unknown_keys_and_versions_are_refused() -> None:
-    data = dump_measurement(one_cell())
-    with pytest.raises(ValidationError):
-        load_measurement({**data, "extra": 1})
-    with pytest.raises(ValidationError):
-        load_measurement({**data, "schema_version": 2})
-    with pytest.raises(ValidationError):
-        load_measurement({**data, "mode": "guess"})
+@pytest.mark.parametrize("change", [{"extra": 1}, {"schema_version": 2}, {"mode": "guess"}])
+def test_unknown_keys_and_versions_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    data = written(tmp_path)
+    data["cells"][0] |= change
+    with pytest.raises(ConfigFileError) as caught:
+        reread(tmp_path, data)
+    assert caught.value.key == f"cells.0.{next(iter(change))}"
 
 
-def write(path: Path) -> None:
+def written(folder: Path, cell: CellMeasurement | None = None) -> dict[str, Any]:
+    write(folder / "measurements.json", cell or one_cell())
+    data: dict[str, Any] = json.loads((folder / "measurements.json").read_text())
+    return data
+
+
+def reread(folder: Path, data: dict[str, Any]) -> CellMeasurement:
+    path = folder / "measurements.json"
+    path.write_text(json.dumps(data, allow_nan=False))
+    (cell,) = read_measurement_file(path).cells
+    return cell
+
+
+def write(path: Path, cell: CellMeasurement | None = None) -> None:
     write_measurement_file(
         path,
-        run_id="r1",
-        commit="c0ffee",
-        created_at_utc="2026-01-02T03:04:05Z",
-        identity={"vllm": "0.32.0"},
-        cells=(one_cell(),),
+        MeasurementFile(
+            run_id="r1",
+            commit="c0ffee",
+            created_at_utc="2026-01-02T03:04:05Z",
+            identity={"vllm": "0.32.0"},
+            cells=(cell or one_cell(),),
+        ),
     )
 
 
@@ -141,7 +164,7 @@ def test_a_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "measurements.json"
     write(path)
     restored = read_measurement_file(path)
-    assert restored.measurements() == (one_cell(),)
+    assert restored.cells == (one_cell(),)
     assert (restored.run_id, restored.commit, restored.identity) == (
         "r1",
         "c0ffee",
@@ -168,7 +191,7 @@ def test_a_failed_write_leaves_the_old_file(
 
 
 def test_a_missing_file_names_the_next_step(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match=r"no such file.*finished run"):
+    with pytest.raises(ConfigFileError, match=r"file not found.*finished run"):
         read_measurement_file(tmp_path / "none.json")
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from k3perf.config.models import Declared
-from k3perf.documents import read_json
-from k3perf.errors import ConfigFileError
+from k3perf.documents import read_record
 
 # Names that manylinux had before it counted glibc versions.
 _LEGACY_MANYLINUX = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
@@ -56,10 +55,4 @@ def read_inventory(path: Path) -> HostInventory:
         "Run `python3 inventory.py > host.json` on the host (k3perf bundle inventory --show-script"
         " prints the script)."
     )
-    try:
-        return HostInventory.model_validate(read_json(path, step))
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False)[0]
-        raise ConfigFileError(
-            path, ".".join(map(str, problem["loc"])), None, problem["msg"], step
-        ) from None
+    return read_record(HostInventory, path, step)

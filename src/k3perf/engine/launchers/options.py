@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from k3perf.config.models import Declared, TargetSpec
+from k3perf.documents import Misfit, validated
 from k3perf.engine.launch import SERVER_MODULE
 from k3perf.errors import UsageError
 
@@ -87,15 +88,13 @@ def resolve_options(target: TargetSpec, given: dict[str, Any]) -> LaunchOptions:
         # headless ranks exist in no other command.
         wanted.setdefault("engine_command", ("python", "-m", SERVER_MODULE))
     try:
-        options = LaunchOptions.model_validate(wanted)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(str(part) for part in problem["loc"])
+        options = validated(LaunchOptions, wanted)
+    except Misfit as misfit:
         known = ", ".join(LaunchOptions.model_fields)
-        message = "unknown option" if problem["type"] == "extra_forbidden" else problem["msg"]
+        message = "unknown option" if misfit.kind == "extra_forbidden" else misfit.problem
         raise UsageError(
-            f"launch option {name!r} of target {target.name!r}: {message} (value:"
-            f" {problem['input']!r}). Known: {known}."
+            f"launch option {misfit.place!r} of target {target.name!r}: {message} (value:"
+            f" {misfit.value!r}). Known: {known}."
         ) from None
     _check_sizes(target, options)
     return options

@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from k3perf.documents import Misfit
 from k3perf.errors import UsageError, shortened
 from k3perf.load.mock_server.behaviour import Behaviour, Delay, Fault, FaultKind
 from k3perf.load.mock_server.serve import HOST, serve
@@ -136,11 +137,10 @@ def _behaviour(arguments: argparse.Namespace) -> Behaviour:
             model_name=arguments.model_name,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the behaviour"
+        misfit = Misfit(error)
         raise UsageError(
-            f"the mock server cannot behave so: {where}: {first['msg']} (value:"
-            f" {shortened(repr(first['input']))})"
+            f"the mock server cannot behave so: {misfit.place or 'the behaviour'}:"
+            f" {misfit.problem} (value: {shortened(repr(misfit.value))})"
         ) from None
 
 
