@@ -11,8 +11,8 @@
     +-- ConfigDrift                12   another resolved configuration
     +-- Inconclusive               13   only with --k3-strict
 
-Messages name the value, the limit and the next step. ``ExitStatus`` is the documented
-table (docs/operating.md). No error has status 1: that is a proven regression's alone,
+Messages name the value, the limit and the next step. docs/exit-statuses.md is made
+from ``STATUS_MEANINGS``. No error has status 1: that is a proven regression's alone,
 and a verdict, not an error.
 """
 
@@ -28,8 +28,8 @@ from typing import Final
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``; 2, 3 and 5 keep
-    pytest's own meaning.
+    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``. 2, 3, 5 and 6 keep
+    pytest's meaning.
     """
 
     OK = 0
@@ -38,10 +38,37 @@ class ExitStatus(IntEnum):
     INTERNAL_ERROR = 3
     USAGE = 4
     NO_TESTS = 5
+    MAX_WARNINGS = 6
     INVALID = 10
     NO_BASELINE = 11
     CONFIG_DRIFT = 12
     INCONCLUSIVE = 13
+
+
+STATUS_MEANINGS: Final = {
+    ExitStatus.OK: "every cell is PASS or IMPROVED (INCONCLUSIVE too, without `--k3-strict`)",
+    ExitStatus.REGRESSED: "a proven loss, and nothing else",
+    ExitStatus.INTERRUPTED: (
+        "SIGINT, SIGTERM or SIGHUP, `pytest.exit`, or the reader of pytest's output is gone"
+    ),
+    ExitStatus.INTERNAL_ERROR: (
+        "a bug, or a test, fixture, hook or plugin of the suite that failed by itself"
+    ),
+    ExitStatus.USAGE: (
+        "wrong use: an argument, a file, a key, a test module that cannot be imported"
+    ),
+    ExitStatus.NO_TESTS: "nothing was collected",
+    ExitStatus.MAX_WARNINGS: "more warnings than pytest's `--max-warnings` allows",
+    ExitStatus.INVALID: (
+        "the machine, the engine, the network or a round was not fit to judge; of a script in"
+        " `scripts/`: the set-up failed"
+    ),
+    ExitStatus.NO_BASELINE: "a cell has no baseline",
+    ExitStatus.CONFIG_DRIFT: "the engine resolved another configuration than the approved one",
+    ExitStatus.INCONCLUSIVE: (
+        "the measurement plan ended before the evidence decided, under `--k3-strict`"
+    ),
+}
 
 
 _SHOWN_CHARACTERS: Final = 200

@@ -27,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     commands = parser.add_subparsers(dest="bundle_command", required=True, metavar="COMMAND")
 
     inventory = commands.add_parser(
-        "inventory", help="what Python and packages a host has, as JSON"
+        "inventory", help="print what Python and packages a host has, as JSON"
     )
     inventory.add_argument(
         "--python", default=sys.executable, help="the Python to look at (default: this one)"
@@ -39,7 +39,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     inventory.set_defaults(run=_inventory)
 
-    make = commands.add_parser("make", help="download what a host lacks and pack it")
+    make = commands.add_parser(
+        "make",
+        help="download what a host lacks and pack it",
+        epilog="exit status: 10 when pip cannot download a wheel",
+    )
     make.add_argument(
         "--inventory",
         type=Path,
@@ -82,8 +86,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     make.set_defaults(run=_make)
 
-    verify = commands.add_parser("verify", help="check a bundle's files against its checksums")
-    verify.add_argument("folder", type=Path)
+    verify = commands.add_parser(
+        "verify",
+        help="check a bundle's files against its checksums",
+        epilog="exit status: 10 when a file is not whole",
+    )
+    verify.add_argument("folder", type=Path, help="directory that `bundle make` wrote")
     verify.set_defaults(run=_verify)
 
 

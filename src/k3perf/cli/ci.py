@@ -41,11 +41,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "ci", help="render results for GitHub and guard its pull requests"
     ).add_subparsers(dest="ci_command", metavar="COMMAND", required=True)
     for name, run, text in (
-        ("comment", run_comment, "the pull request's sticky comment"),
-        ("summary", run_summary, "the job summary"),
-        ("annotations", run_annotations, "annotations on the config files"),
+        ("comment", run_comment, "write the pull request's sticky comment"),
+        ("summary", run_summary, "write the job summary"),
+        ("annotations", run_annotations, "write annotations on the config files"),
     ):
-        parser = commands.add_parser(name, help=text)
+        parser = commands.add_parser(
+            name,
+            help=text,
+            epilog="exit status: 0 for every verdict, and for a file that is not one: it shows it",
+        )
         parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
         parser.add_argument("--plan", type=Path, help="plan.json, to name what was left out")
         parser.add_argument(
@@ -67,7 +71,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
-        "merge", help="join the verdicts of a plan's shards; lost shards become INVALID cells"
+        "merge",
+        help="join the verdicts of a plan's shards; lost shards become INVALID cells",
+        epilog="exit status: that of the joined verdict",
     )
     parser.add_argument(
         "results", nargs="*", type=Path, help="verdict files, or folders that hold them"
@@ -84,7 +90,7 @@ def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentPars
 
 def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     retry = commands.add_parser(
-        "retry", help="the matrix that measures INVALID cells again on another runner"
+        "retry", help="write the matrix that measures INVALID cells again on another runner"
     )
     retry.add_argument("verdict", type=Path, help="verdict.json of k3perf merge")
     retry.add_argument("--plan", type=Path, required=True, help="plan.json of the first attempt")
@@ -99,11 +105,13 @@ def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParse
     record = commands.add_parser(
         "record-runner", help="write runner.json: which runner measured a shard"
     )
-    record.add_argument("--shard", required=True)
-    record.add_argument("--output", type=Path, required=True)
+    record.add_argument("--shard", required=True, help="name of the shard")
+    record.add_argument("--output", type=Path, required=True, help="file to write")
     record.set_defaults(run=run_record_runner)
     baselines = commands.add_parser(
-        "check-baselines", help="refuse baselines changed by hand, or with a loss and no reason"
+        "check-baselines",
+        help="refuse baselines changed by hand, or with a loss and no reason",
+        epilog="exit status: 4 when a baseline is refused",
     )
     baselines.add_argument(
         "--base", required=True, metavar="REF", help="what the branch is compared with"

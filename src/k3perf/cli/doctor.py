@@ -28,7 +28,9 @@ from k3perf.telemetry.visible import device_keys, target_device_indices
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "doctor", help="show whether this machine is fit to run, check by check"
+        "doctor",
+        help="show whether this machine is fit to run, check by check",
+        epilog="exit status: 10 when a check fails",
     )
     parser.add_argument(
         "--target",

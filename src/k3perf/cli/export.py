@@ -31,8 +31,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "export",
         help="print the vLLM configuration file and command that a config is deployed with",
     )
-    parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("--target", required=True, metavar="T")
+    parser.add_argument("config", metavar="CONFIG", help="name of a declared config")
+    parser.add_argument("--target", required=True, metavar="T", help="name of a declared target")
     parser.add_argument(
         "--model",
         help=(

@@ -42,6 +42,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "find-rate",
         help="find the highest request rate at which a target or a running server keeps its bounds",
+        epilog="exit status: 10 when no server answers, or no rate meets the bounds",
     )
     parser.add_argument(
         "--target",

@@ -35,7 +35,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     append.set_defaults(run=run_append)
     missing = commands.add_parser(
         "unmeasured",
-        help="name the planned cells that a night has no valid session of; status 10 if any",
+        help="name the planned cells that a night has no valid session of",
+        epilog="exit status: 10 when a planned cell has no valid session",
     )
     missing.add_argument(
         "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
@@ -62,7 +63,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     changes.set_defaults(run=run_changes)
     page = commands.add_parser("page", help="write the history as one HTML page")
-    page.add_argument("--output", type=Path, required=True, metavar="FILE")
+    page.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="HTML file to write"
+    )
     page.set_defaults(run=run_page)
     for command in (append, changes, page):
         command.add_argument(

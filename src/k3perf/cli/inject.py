@@ -17,7 +17,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "inject",
         help="run the suite with a fault inside the candidate engine",
-        epilog="example: k3perf inject --slow-step-percent 15 -- -k fp8_kv",
+        description=(
+            "run the suite with a fault inside the candidate engine, for example:"
+            " k3perf inject --slow-step-percent 15 -- -k fp8_kv"
+        ),
+        epilog="exit status: that of `pytest perf_tests`",
     )
     parser.add_argument(
         "--slow-step-percent",

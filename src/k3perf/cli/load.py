@@ -27,7 +27,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     importing.add_argument(
         "log", type=Path, help="JSON lines, a JSON array or CSV; docs/load.md lists the forms"
     )
-    importing.add_argument("--output", type=Path, required=True, metavar="TRACE")
+    importing.add_argument(
+        "--output", type=Path, required=True, metavar="TRACE", help="trace file to write"
+    )
     importing.add_argument(
         "--time-unit",
         choices=("s", "ms", "us", "ns"),
@@ -43,10 +45,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     making = commands.add_parser(
         "make-trace", help="make a small trace with the statistics of production chat traffic"
     )
-    making.add_argument("--requests", type=count, default=200)
-    making.add_argument("--duration", type=positive, default=60.0, metavar="S")
-    making.add_argument("--seed", type=int, default=0)
-    making.add_argument("--output", type=Path, required=True, metavar="TRACE")
+    making.add_argument("--requests", type=count, default=200, help="requests in the trace")
+    making.add_argument(
+        "--duration", type=positive, default=60.0, metavar="S", help="seconds from first to last"
+    )
+    making.add_argument("--seed", type=int, default=0, help="seed of every random draw")
+    making.add_argument(
+        "--output", type=Path, required=True, metavar="TRACE", help="trace file to write"
+    )
     making.set_defaults(run=make_trace)
 
 

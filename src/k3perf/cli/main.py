@@ -77,7 +77,18 @@ def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentP
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in modules:
         importlib.import_module(f"k3perf.cli.{name}").register(subparsers)
+    _describe(subparsers)
     return parser
+
+
+def _describe(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Show a command's line in the list of commands in its own help too."""
+    for listed in subparsers._choices_actions:
+        parser = subparsers.choices[listed.dest]
+        parser.description = parser.description or listed.help
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                _describe(action)
 
 
 def modules_for(arguments: Sequence[str]) -> Sequence[str]:
@@ -89,7 +100,7 @@ def modules_for(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is documented in docs/operating.md."""
+    """Run one command; the exit status is documented in docs/exit-statuses.md."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     with ending_signals(), lasting_streams() as output:
         ended: SystemExit | None = None

@@ -47,7 +47,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     memory = subparsers.add_parser("memory", help="predict memory before any device is rented")
     commands = memory.add_subparsers(dest="memory_command", metavar="COMMAND", required=True)
     plan = commands.add_parser(
-        "plan", help="weights, KV cache, capacity and fit from config.json and the arguments alone"
+        "plan",
+        help="predict weights, KV cache, capacity and fit from config.json and the arguments alone",
+        epilog="exit status: 10 when the config does not fit",
     )
     plan.add_argument("--config", help="approved config, with --target")
     plan.add_argument("--target", help="declared target, with --config")
