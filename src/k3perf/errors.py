@@ -254,7 +254,7 @@ TRACEBACK_VARIABLE: Final = "K3PERF_TRACEBACK"
 """
 
 # What a machine lacks, whichever file it was noticed at.
-_MACHINE_ERRNOS: Final = frozenset(
+MACHINE_ERRNOS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EAGAIN}
 )
 
@@ -294,7 +294,7 @@ def _os_advice(error: OSError) -> tuple[str, ExitStatus]:
             "Check that the server runs, and listens at the host and port that were named.",
             ExitStatus.INVALID,
         )
-    if error.filename is not None and error.errno not in _MACHINE_ERRNOS:
+    if error.filename is not None and error.errno not in MACHINE_ERRNOS:
         return "Name a file or folder that can be used.", ExitStatus.USAGE
     return (
         (

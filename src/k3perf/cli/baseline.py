@@ -14,7 +14,12 @@ from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, p
 from k3perf.baselines.testable import testable
 from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import (
+    add_baselines_option,
+    add_suite_option,
+    baselines_of,
+    suite_of,
+)
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.environments import recorded_environments
@@ -80,12 +85,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     showing.set_defaults(run=run_show)
     for action in (proposing, accepting, showing):
         add_suite_option(action)
-        action.add_argument(
-            "--baselines",
-            metavar="DIR",
-            default="baselines",
-            help="folder of the committed baselines (default: baselines)",
-        )
+        add_baselines_option(action)
     for action in (proposing, accepting):
         action.add_argument(
             "--proposals",
@@ -123,7 +123,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
     """Write one proposal per (target, config) and print its table and whatever stands
     against it.
     """
-    suite, root = suite_of(arguments), Path(arguments.baselines)
+    suite, root = suite_of(arguments), baselines_of(arguments)
     files = _measurement_files(arguments.results)
     groups: dict[tuple[str, str], list[CellMeasurement]] = {}
     for file in files:
@@ -176,7 +176,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
     """Write waiting proposals into the baselines; refused ones stay and nothing at all
     is written.
     """
-    suite, root = suite_of(arguments), Path(arguments.baselines)
+    suite, root = suite_of(arguments), baselines_of(arguments)
     waiting = {
         _name(proposal.baseline): (path, proposal)
         for path, proposal in read_proposals(Path(arguments.proposals))
@@ -216,7 +216,8 @@ def run_accept(arguments: argparse.Namespace) -> int:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Print committed baselines with their provenance and noise."""
-    suite, root = suite_of(arguments), Path(arguments.baselines)
+    suite = suite_of(arguments)
+    root = baselines_of(arguments, existing=arguments.baselines is not None)
     found = {
         _name(baseline): baseline
         for target in suite.targets

@@ -11,14 +11,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from k3perf.cli.numbers import count
-from k3perf.documents import read_text
+from pydantic import ValidationError
+
+from k3perf.cli.shared_options import count
+from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.engine.bundle import archive
-from k3perf.engine.bundle.host import read_inventory
+from k3perf.engine.bundle.host import HostInventory, read_inventory
 from k3perf.engine.bundle.make import BundlePlan, make_bundle, read_recipe
 from k3perf.errors import ExitStatus, UsageError, shortened
 
 DEFAULT_PART_BYTES = 62_000_000
+_GIVE_PYTHON = "Give the Python of the environment that the engine will run in."
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,7 +30,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     commands = parser.add_subparsers(dest="bundle_command", required=True, metavar="COMMAND")
 
     inventory = commands.add_parser(
-        "inventory", help="print what Python and packages a host has, as JSON"
+        "inventory",
+        help="print what Python and packages a host has, as JSON",
+        epilog="exit status: 4 when --python does not run or prints no inventory",
     )
     inventory.add_argument(
         "--python", default=sys.executable, help="the Python to look at (default: this one)"
@@ -112,12 +117,19 @@ def _inventory(arguments: argparse.Namespace) -> int:
         )
     except OSError as error:
         raise UsageError(
-            f"--python {arguments.python}: {error}. Name an executable Python."
+            f"--python {arguments.python} does not run: {error.strerror}. {_GIVE_PYTHON}"
         ) from None
+    said = done.stderr.strip()[-300:] or f"it ended with status {done.returncode}"
     if done.returncode != 0:
         raise UsageError(
-            f"--python {arguments.python} could not list its packages: {done.stderr.strip()[-300:]}"
+            f"--python {arguments.python} could not list its packages: {said}. {_GIVE_PYTHON}"
         )
+    try:
+        HostInventory.model_validate(json_of(done.stdout))
+    except (DocumentProblem, ValidationError):
+        raise UsageError(
+            f"--python {arguments.python} printed no inventory. {_GIVE_PYTHON}"
+        ) from None
     sys.stdout.write(done.stdout)
     return ExitStatus.OK
 

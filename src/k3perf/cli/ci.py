@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3perf.ci.merging import merge, retry_shards
-from k3perf.cli.output import append_text, write_text
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import add_suite_option, suite_of
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ExitStatus, UsageError
 from k3perf.records.outcome import exit_status
@@ -116,12 +117,7 @@ def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParse
     baselines.add_argument(
         "--base", required=True, metavar="REF", help="what the branch is compared with"
     )
-    baselines.add_argument(
-        "--suite",
-        type=Path,
-        default=Path("perf_tests"),
-        help="the suite's folder (default: %(default)s)",
-    )
+    add_suite_option(baselines)
     baselines.set_defaults(run=run_check_baselines)
 
 
@@ -261,7 +257,7 @@ def run_retry(arguments: argparse.Namespace) -> int:
     )
     text = github_output(shards, plan.gated_metric_count)
     if arguments.github_output:
-        append_text(arguments.github_output, text, "--github-output")
+        write_text(arguments.github_output, text, "--github-output", mode="a")
     else:
         sys.stdout.write(text)
     return ExitStatus.OK
@@ -301,7 +297,6 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
     for each loss.
     """
     from k3perf.baselines.changes import BaselineChange, check
-    from k3perf.cli.suite_option import load_checked
     from k3perf.report.escaping import command_data, command_property, visible
     from k3perf.store.baselines import digest_of
     from k3perf.store.repository import Repository
@@ -322,7 +317,7 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
         for change in changed
     ]
     collected = frozenset(
-        (cell.target.name, cell.config.name) for cell in load_checked(arguments.suite).cells()
+        (cell.target.name, cell.config.name) for cell in suite_of(arguments).cells()
     )
     findings = check(changes, digest_of=digest_of, collected=collected)
     for finding in findings:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import add_engine_python_option, add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
 from k3perf.config.refusals import too_old
 from k3perf.config.suite import Suite
@@ -39,11 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME",
         help="check for this target (default: those of this hardware)",
     )
-    parser.add_argument(
-        "--engine-python",
-        metavar="PATH",
-        help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, .venv-engine)",
-    )
+    add_engine_python_option(parser)
     parser.add_argument(
         "--results",
         metavar="DIR",
@@ -180,9 +176,9 @@ def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> t
     """The distribution must be built for the target's kind of hardware, and no older
     than the target allows.
 
-    Empty where there is no such file: the check of the engine Python says that.
+    Empty where the Python does not run: the check of the engine Python says that.
     """
-    if not os.access(python, os.X_OK):
+    if not found.runs:
         return ()
     if found.problem:  # in the same words for every target, so that it is shown once
         text = (

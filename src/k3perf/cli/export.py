@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import add_suite_option, suite_of
 from k3perf.config.models import ModelSource, TargetSpec
 from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
 from k3perf.engine.model_directory import materialise
@@ -87,12 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     command = " ".join([*environment, shlex.join(deployed.command)])
     if arguments.output:
-        try:
-            path.write_text(deployed.config_file_text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"--output {path} cannot be written: {error}. Name a file in a folder that exists."
-            ) from None
+        write_text(path, deployed.config_file_text)
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")
@@ -174,16 +170,13 @@ def _device_notes(target: TargetSpec) -> tuple[str, ...]:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text, make_folder=True)
         if text.startswith("#!"):
             path.chmod(0o755)
-    except OSError as error:
+    except (UsageError, OSError):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)  # half a script would start something else
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}. Name a writable folder with --output."
-        ) from None
+        raise
 
 
 def _where_it_must_lie(model: str, kind: str) -> str:

@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k3perf.cli.numbers import count, positive, share
 from k3perf.cli.output import login_name, write_text
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import (
+    add_baselines_option,
+    add_engine_python_option,
+    add_suite_option,
+    baselines_of,
+    count,
+    positive,
+    share,
+    suite_of,
+)
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.run.progress import SilentProgress
 
@@ -112,17 +120,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--by", default="", help="who asks, for the stored rate (default: the login name)"
     )
-    parser.add_argument(
-        "--baselines",
-        metavar="DIR",
-        default="baselines",
-        help="where rates are stored (default: baselines)",
-    )
-    parser.add_argument(
-        "--engine-python",
-        metavar="PATH",
-        help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON)",
-    )
+    add_baselines_option(parser)
+    add_engine_python_option(parser)
     add_suite_option(parser)
     parser.set_defaults(run=find_rate)
 
@@ -173,7 +172,7 @@ def _check_stored(arguments: argparse.Namespace, target: TargetSpec | None) -> N
     from k3perf.store.found_rates import read_found_rates
 
     if target is not None:
-        read_found_rates(Path(arguments.baselines), target.name)
+        read_found_rates(baselines_of(arguments), target.name)
     if arguments.output is not None and not arguments.output.absolute().parent.is_dir():
         raise UsageError(f"--output {arguments.output}: no such folder")
 
@@ -280,7 +279,7 @@ def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
         suite=suite,
         run_id=run_id,
         commit="unknown",
-        baselines_directory=Path(arguments.baselines).absolute(),
+        baselines_directory=baselines_of(arguments).absolute(),
         results_directory=state_directory / "results" / run_id,
         cache_directory=cache,
         engine_python=find_engine_python(arguments.engine_python, Path.cwd()),
@@ -329,7 +328,7 @@ def _store(
         found_at_utc=utc_now(),
         found_by=arguments.by or login_name(),
     )
-    path = store_found_rate(Path(arguments.baselines), target.name, rate)
+    path = store_found_rate(baselines_of(arguments), target.name, rate)
     sys.stderr.write(f"stored in {path}; review and commit it\n")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
-from k3perf.cli.output import append_text, write_text
+from k3perf.cli.output import write_text
 from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.errors import ConfigFileError, ExitStatus
 
@@ -121,11 +121,12 @@ def run_append(arguments: argparse.Namespace) -> int:
         for entry in fresh
         if (entry.run_id, entry.target, entry.config, entry.workload, entry.metric) not in known
     ]
-    append_text(
+    write_text(
         arguments.history,
         "".join(entry.model_dump_json() + "\n" for entry in fresh),
         "--history",
         make_folder=True,
+        mode="a",
     )
     print(f"{len(fresh)} entries of {len(files)} measurements.json added to {arguments.history}")
     return ExitStatus.OK
@@ -170,8 +171,11 @@ def run_changes(arguments: argparse.Namespace) -> int:
     if found and arguments.issue:
         write_text(arguments.issue, issue(found), "--issue")
     if arguments.github_output:
-        append_text(
-            arguments.github_output, f"slides={json.dumps(bool(found))}\n", "--github-output"
+        write_text(
+            arguments.github_output,
+            f"slides={json.dumps(bool(found))}\n",
+            "--github-output",
+            mode="a",
         )
     sys.stdout.write(
         json.dumps([_plain(slide) for slide in found], indent=1) + "\n"

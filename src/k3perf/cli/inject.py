@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> NoReturn:
         if getattr(arguments, kind) is not None
     ]
     if not injected:
-        raise UsageError("k3perf inject: give at least one fault, e.g. --slow-step-percent 15")
+        raise UsageError("give at least one fault, for example --slow-step-percent 15")
     sys.stdout.flush()
     words = [sys.executable, "-m", "pytest", "perf_tests", *injected, *arguments.pytest_arguments]
     os.execv(sys.executable, words)  # noqa: S606 - this Python, and the words that the user gave for pytest

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from k3perf.cli import find_rate
-from k3perf.cli.numbers import count, positive
 from k3perf.cli.output import write_lines, write_text
+from k3perf.cli.shared_options import count, positive
 from k3perf.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from k3perf.capacity.plan import MemoryPlan, plan_memory
 from k3perf.capacity.ranks import Parallelism, Ranks
 from k3perf.capacity.rules import PLATFORMS, platform_rules
-from k3perf.cli.numbers import count
+from k3perf.cli.shared_options import add_suite_option, count, load_checked
 from k3perf.documents import DocumentProblem, json_of, read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.units import GIB
@@ -53,12 +53,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     plan.add_argument("--config", help="approved config, with --target")
     plan.add_argument("--target", help="declared target, with --config")
-    plan.add_argument(
-        "--suite",
-        type=Path,
-        default=Path("perf_tests"),
-        help="folder of the declarations (default: perf_tests)",
-    )
+    add_suite_option(plan)
     plan.add_argument(
         "--model-config", type=Path, help="a config.json, instead of --config and --target"
     )
@@ -235,7 +230,6 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
     Falls back to the whole suite, with its own messages, when a document is not in the
     file of its name.
     """
-    from k3perf.cli.suite_option import load_checked
     from k3perf.config.arguments import argument_problems
     from k3perf.config.load import load_document
     from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance, ToleranceFile

@@ -25,9 +25,8 @@ from k3perf.ci.planning import (
     split,
 )
 from k3perf.ci.selection import Priority, SelectedCell, Selection, select, select_all
-from k3perf.cli.numbers import positive
-from k3perf.cli.output import append_text, write_text
-from k3perf.cli.suite_option import load_checked
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import add_suite_option, positive, suite_of
 from k3perf.config.suite import Suite
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
@@ -52,12 +51,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "plan", help="choose the cells that a change touches and split them over runners"
     )
-    parser.add_argument(
-        "--suite",
-        type=Path,
-        default=Path("perf_tests"),
-        help="the suite's folder (default: %(default)s)",
-    )
+    add_suite_option(parser)
     parser.add_argument(
         "--changed-since",
         metavar="REF",
@@ -136,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = load_checked(arguments.suite)
+    suite = suite_of(arguments)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
@@ -151,10 +145,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_text(arguments.output, text)
     if arguments.github_output:
-        append_text(
+        write_text(
             arguments.github_output,
             github_output(plan.shards, plan.gated_metric_count),
             "--github-output",
+            mode="a",
         )
     print(text if arguments.json else render(plan), end="")
     return ExitStatus.OK
@@ -289,7 +284,7 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
     chosen = path if path is not None else suite / "costs.json"
     if path is None and not chosen.exists():
         return RecordedCosts()
-    next_step = "Correct --costs, or delete the file. Costs are only estimates."
+    next_step = "Correct or delete the file. Costs are only estimates."
     try:
         return RecordedCosts.model_validate(read_json(chosen, next_step))
     except ValidationError as error:

@@ -8,13 +8,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import add_suite_option, suite_of
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "recover", help="make a measurement file of an interrupted recording's results.jsonl"
+        "recover",
+        help="make a measurement file of an interrupted recording's results.jsonl",
+        epilog="exit status: 4 when the file is not a results file or holds no usable session",
     )
     parser.add_argument(
         "results",
@@ -23,7 +25,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--commit", required=True, help="the commit that was measured")
     parser.add_argument(
-        "--output", metavar="FILE", help="where to write (default: measurements.json beside it)"
+        "--output", metavar="FILE", help="file to write (default: measurements.json next to it)"
     )
     add_suite_option(parser)
     parser.set_defaults(run=run)

@@ -12,7 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from k3perf.baselines.scaling import ScalingReading
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import (
+    add_baselines_option,
+    add_suite_option,
+    baselines_of,
+    suite_of,
+)
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.cell_notes import read_scaling_base
@@ -32,12 +37,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME",
         help="only this target; can be repeated",
     )
-    parser.add_argument(
-        "--baselines",
-        metavar="DIR",
-        default="baselines",
-        help="folder of the committed baselines (default: baselines)",
-    )
+    add_baselines_option(parser)
     parser.add_argument("--json", action="store_true", help="print the readings as JSON")
     add_suite_option(parser)
     parser.set_defaults(run=run)
@@ -47,12 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one row a cell. A cell without an efficiency has its reason below the
     table, and is no failure.
     """
-    suite, baselines_directory = suite_of(arguments), Path(arguments.baselines)
-    if not baselines_directory.is_dir():
-        raise UsageError(
-            f"--baselines {baselines_directory}: no such folder. Give the folder of the committed"
-            " baselines."
-        )
+    suite, baselines_directory = suite_of(arguments), baselines_of(arguments, existing=True)
     names = _with_base(suite, arguments.target)
     readings = [
         reading for name in names for reading in _readings(suite, name, baselines_directory)

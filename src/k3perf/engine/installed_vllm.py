@@ -34,12 +34,13 @@ class InstalledVllm:
     """The distribution's name and its release.
 
     Both are empty, with the reason in ``problem``, when there is none or its Python
-    does not run.
+    does not run (``runs`` is False).
     """
 
     distribution: str = ""
     release: str = ""
     problem: str = ""
+    runs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ def installed_vllm(python: Path) -> InstalledVllm:
             check=False,
         )
     except OSError as error:
-        return InstalledVllm(problem=f"it does not run: {error.strerror}")
+        return InstalledVllm(problem=f"it does not run: {error.strerror}", runs=False)
     except subprocess.TimeoutExpired:
-        return InstalledVllm(problem=f"it does not answer within {_DEADLINE_S} s")
+        return InstalledVllm(problem=f"it does not answer within {_DEADLINE_S} s", runs=False)
     if done.returncode != 0:
-        return InstalledVllm(problem=f"it does not run: {_end(done)}")
+        return InstalledVllm(problem=f"it does not run: {_end(done)}", runs=False)
     words = done.stdout.split()
     return (
         InstalledVllm(words[0], words[1])

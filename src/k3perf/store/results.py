@@ -315,7 +315,8 @@ def _damaged(
             place,
             kind or None,
             problem,
-            "It is no results file, or not its beginning: give the one that a run wrote.",
+            "It is not a results file, or not its beginning. Give results.jsonl of the interrupted"
+            " run, or the run's directory.",
         )
     ended = f"{ended_count} session{'' if ended_count == 1 else 's'} that ended"
     problem += (

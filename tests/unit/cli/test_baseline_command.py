@@ -177,6 +177,7 @@ def test_worst_values_of_different_sessions_are_told_apart(
     proposed = capsys.readouterr().out
     assert run("accept", "--reason", "first numbers of this target") == 0
     capsys.readouterr()
+    (tmp_path / "baselines").mkdir()
     assert run("show") == 0
     for table, value_column in ((proposed, 3), (capsys.readouterr().out, 2)):
         for name, (value, whose) in told.items():
@@ -302,8 +303,9 @@ def test_an_anchor_keeps_its_own_acceptance(tmp_path: Path, run: Run) -> None:
     ],
 )
 def test_misuse_is_told_with_its_next_step(
-    run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str
+    tmp_path: Path, run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str
 ) -> None:
+    (tmp_path / "baselines").mkdir()
     with pytest.raises(error, match=said):
         run(*words)
 

@@ -161,6 +161,9 @@ def test_a_dead_engine_python_is_reported_once(
     text = capsys.readouterr().out
     assert text.count(words) == 1
     assert "native module" not in text
+    installed_is_the_question = words == "vLLM is not installed there"
+    assert ("OK    engine python" in text) == installed_is_the_question
+    assert ("FAIL  engine version" in text) == installed_is_the_question
 
 
 def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:
