@@ -197,8 +197,8 @@ class EngineError(MeasurementInvalid):
     """The engine did not start, died or hung.
 
     ``root_cause`` is the first error of the deepest process in its log; ``log_tail``
-    the last lines; ``stage`` where it was. ``log_path`` is the log, empty until whoever
-    started the engine adds it.
+    the last lines; ``stage`` where it was. ``log_path`` is the log, empty until the
+    engine's starter adds it.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ _CONFIG_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 
 _MEANING: Final[dict[Outcome, str]] = {
     Outcome.PASS: "every gated metric is proven inside its tolerance",
-    Outcome.IMPROVED: "no loss, and some metrics are better: lift the baseline",
+    Outcome.IMPROVED: "no loss, and some metrics are better: update the baseline",
     Outcome.INCONCLUSIVE: "the budget ended before the evidence decided",
     Outcome.INVALID: "some measurements cannot be trusted; they say nothing about the change",
     Outcome.NO_BASELINE: "some cells have no baseline to be compared with",
@@ -97,9 +97,8 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     lines += _missing(verdict)
     lines += _invalid(verdict)
     lines += _metric_table(verdict, (Outcome.INCONCLUSIVE,), "Undecided")
-    lines += _metric_table(
-        verdict, (Outcome.IMPROVED,), "Improved: run `k3perf baseline propose` to lift the baseline"
-    )
+    improved = "Improved: run `k3perf baseline propose` to update the baseline"
+    lines += _metric_table(verdict, (Outcome.IMPROVED,), improved)
     if everything:
         lines += _metric_table(verdict, (Outcome.PASS,), "Passed")
     lines += _notes(verdict)
@@ -110,7 +109,7 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
 
 def _meaning(verdict: VerdictDocument) -> str:
     if not verdict.cells:
-        return "No cell was touched by this change; nothing was measured."
+        return "This change touches no cell. Nothing was measured."
     if verdict.outcome is Outcome.PASS and not any(cell.metrics for cell in verdict.cells):
         return "Nothing was judged."
     return f"{_MEANING[verdict.outcome].capitalize()}."
@@ -152,7 +151,7 @@ def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title
     lines = [
         f"### {title}",
         "",
-        "| cell | metric | baseline | now | loss | bounds | tolerance | could see |",
+        "| cell | metric | baseline | now | loss | bounds | tolerance | MDE |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     lines += [_metric_row(cell, metric) for cell, metric in rows[:_MAXIMUM_ROWS]]
@@ -249,7 +248,7 @@ def _planned(plan: PlanDocument | None) -> list[str]:
     if plan is None:
         return []
     lines = [
-        f"* left out of the budget: {code(entry.cell)}, {prose(entry.reason)}"
+        f"* omitted, over the budget: {code(entry.cell)}, {prose(entry.reason)}"
         for entry in plan.left_out
     ]
     lines += [f"* {prose(note)}" for note in plan.notes]
@@ -262,7 +261,7 @@ def _planned(plan: PlanDocument | None) -> list[str]:
     shown = [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
     title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes"
     title += f" (an estimate for {plan.estimated_count})" if plan.estimated_count else ""
-    title += f", {len(plan.left_out)} left out"
+    title += f", {len(plan.left_out)} omitted"
     return (
         [f"<details><summary>{title}</summary>", "", *shown, "", "</details>", ""]
         if lines
@@ -274,12 +273,12 @@ def _provenance(verdict: VerdictDocument) -> list[str]:
     told = f"Run {code(verdict.run_id)} of {code(verdict.commit)}"
     told += f" with vLLM {code(verdict.vllm_version)}" if verdict.vllm_version else ""
     budget = (
-        f"{verdict.gated_metric_count} gated metrics share a false-alarm budget of"
+        f"{verdict.gated_metric_count} gated metrics share a family-wise error rate of"
         f" {verdict.false_alarm_budget * 100:.3g} %"
     )
     return [
-        f'{told}. {budget}. A loss is positive; bounds are one-sided; "could see" is the smallest'
-        " loss this run could have shown."
+        f"{told}. {budget}. A loss is positive. Bounds are one-sided. MDE is the minimum detectable"
+        " effect: the smallest loss that this run could detect."
     ]
 
 

@@ -1,8 +1,8 @@
 """Verdicts of a plan's shards, and of their retries, to one verdict. Pure.
 
-A planned cell without a result becomes INVALID, never absent; a retry's result replaces
-an INVALID one and nothing else; the shares of the false-alarm budget that the chosen
-results were judged under must sum to at most the suite's.
+A planned cell without a result becomes INVALID, never absent. A retry's result replaces
+an INVALID one and nothing else. The chosen results together spend at most the suite's
+family-wise error rate.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class _Judged:
 def merge(
     plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = ""
 ) -> VerdictDocument:
-    """One verdict over all planned cells, in the plan's order; results for cells that
-    nobody planned come last, with a note.
+    """One verdict over all planned cells, in the plan's order; cells that were
+    measured without a plan come last, with a note.
 
     ``lost`` says what is known about results that could not be read. A file that is
     given twice counts once. Raises UsageError when the files are of several commits, or
-    when the shards together spent more than the suite's false-alarm budget.
+    when the shards together spent more than the suite's family-wise error rate.
     """
     files = _each_once(verdicts)
     commit = _one_commit(files)
@@ -163,7 +163,7 @@ def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:
     spent = sum(judged.share for judged in found.values())
     if spent > plan.false_alarm_budget * (1 + _ROUNDING) + _ROUNDING:
         raise UsageError(
-            f"the shards were judged under false-alarm budgets of {spent:.4g} together, the suite"
+            f"the shards were judged under error rates of {spent:.4g} together, the suite"
             f" has {plan.false_alarm_budget:.4g}. Run each shard with --k3-gated-metric-count of"
             " the whole plan."
         )

@@ -134,7 +134,7 @@ class EngineGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The groups inside the budget, the cells left out with the reason, and whether the
+    """The groups inside the budget, the omitted cells with the reason, and whether the
     nearest cells alone exceed the budget.
     """
 
@@ -175,7 +175,7 @@ class CostBasis(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """Recorded seconds, with the median of the nearest recorded relatives where a cell
-    has none of its own.
+    has none.
 
     ``recording``: the run takes ``baseline_sessions`` of each cell, and judges nothing.
     """

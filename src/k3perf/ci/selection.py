@@ -294,7 +294,9 @@ def _apply_baseline(found: _Found, change: ChangedPath) -> None:
         _apply_found_rates(found, change, parts[1])
         return
     if len(parts) != 3 or not parts[2].endswith(".json"):
-        found.notes.append(f"{change.path} is no baseline of the form baselines/TARGET/CONFIG.json")
+        found.notes.append(
+            f"{change.path} is not a baseline of the form baselines/TARGET/CONFIG.json"
+        )
         return
     target, config = parts[1], parts[2].removesuffix(".json")
     hit = found.add_where(
@@ -311,7 +313,7 @@ def _apply_found_rates(found: _Found, change: ChangedPath, target: str) -> None:
         share = getattr(cell.workload.arrival, "found_rate_share_ratio", None)
         return cell.target.name == target and share is not None
 
-    if not found.add_where(uses, Priority.DIRECT, f"found rates of {target} changed"):
+    if not found.add_where(uses, Priority.DIRECT, f"maximum sustainable rates of {target} changed"):
         found.notes.append(f"{change.path} is used by no collected cell")
 
 

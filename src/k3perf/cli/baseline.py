@@ -10,24 +10,19 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
-from k3perf.baselines.testable import testable
+from k3perf.baselines.propose import beyond_cap, changes, other_class, propose
+from k3perf.baselines.testable import strictest_policy, testable
 from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
-from k3perf.cli.shared_options import (
-    add_baselines_option,
-    add_suite_option,
-    baselines_of,
-    suite_of,
-)
+from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.environments import recorded_environments
-from k3perf.gate.gated import statistical_metric_count
-from k3perf.gate.policy import Policy, target_policy
+from k3perf.gate.policy import Policy
 from k3perf.metrics.environment import environment_text
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement
+from k3perf.report.baseline_table import committed_table, proposal_table
 from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
 from k3perf.store.measurements import MeasurementFile, read_measurement_file
 from k3perf.store.proposals import Proposal, read_proposals, write_proposal
@@ -102,7 +97,9 @@ def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
     found: dict[str, str] = {}
     files = []
     for name in names:
-        path = _measurement_path(Path(name))
+        path = Path(name)
+        if path.is_dir():
+            path /= "measurements.json"
         file = read_measurement_file(path)
         if file.injected:
             raise UsageError(
@@ -147,13 +144,15 @@ def run_propose(arguments: argparse.Namespace) -> int:
     }
     for (target, config), baseline in proposed.items():
         previous = read_baseline(root, target, config)
-        policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
+        policy = strictest_policy(suite, target, _target_baselines(root, target, proposed.values()))
         rows = changes(baseline, previous, policy.known_tolerances)
-        objections = [problem.text() for problem in testable(baseline, policy)]
-        against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
-            () if arguments.new_anchor else other_class(baseline, previous)
+        objections = _objections(
+            baseline,
+            previous,
+            policy,
+            new_anchor=arguments.new_anchor,
+            next_step="a reasoned --new-anchor is needed",
         )
-        objections += [f"{text}; a reasoned --new-anchor is needed" for text in against]
         path = write_proposal(
             Path(arguments.proposals),
             Proposal(
@@ -163,7 +162,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
                 baseline=baseline,
             ),
         )
-        sys.stdout.write(f"{target}/{config} -> {path}\n{_table(rows)}")
+        sys.stdout.write(f"{target}/{config} -> {path}\n{proposal_table(rows)}")
         sys.stdout.writelines(
             f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline))
         )
@@ -178,7 +177,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
     """
     suite, root = suite_of(arguments), baselines_of(arguments)
     waiting = {
-        _name(proposal.baseline): (path, proposal)
+        f"{proposal.baseline.target}/{proposal.baseline.config}": (path, proposal)
         for path, proposal in read_proposals(Path(arguments.proposals))
     }
     chosen = _chosen(
@@ -195,10 +194,10 @@ def run_accept(arguments: argparse.Namespace) -> int:
         )
     refused = []
     proposals = [waiting[name][1] for name in chosen]
-    for proposal in proposals:
+    for name, proposal in zip(chosen, proposals, strict=True):
         refused += [
-            f"{_name(proposal.baseline)}: {objection}"
-            for objection in _objections(suite, root, proposal, proposals)
+            f"{name}: {objection}"
+            for objection in _objections_now(suite, root, proposal, proposals)
         ]
     if refused:
         raise UsageError(
@@ -219,7 +218,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     suite = suite_of(arguments)
     root = baselines_of(arguments, existing=arguments.baselines is not None)
     found = {
-        _name(baseline): baseline
+        f"{target}/{baseline.config}": baseline
         for target in suite.targets
         for baseline in read_target_baselines(root, target)
     }
@@ -238,11 +237,8 @@ def run_show(arguments: argparse.Namespace) -> int:
             f" {', '.join(acceptance.run_ids)}\n"
         )
         sys.stdout.writelines(f"  {line}\n" for line in _environments(baseline))
-        sys.stdout.write(
-            _committed_table(
-                changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)
-            )
-        )
+        known = strictest_policy(suite, baseline.target, ()).known_tolerances
+        sys.stdout.write(committed_table(changes(baseline, baseline, known)))
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
@@ -269,10 +265,6 @@ def _environments(baseline: Baseline) -> list[str]:
         f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}"
         for part in recorded_environments(baseline)
     ]
-
-
-def _measurement_path(path: Path) -> Path:
-    return path / "measurements.json" if path.is_dir() else path
 
 
 def _sources(target: str, config: str, files: Sequence[MeasurementFile]) -> list[MeasurementFile]:
@@ -314,7 +306,7 @@ def _propose(
     return propose(
         cells,
         versions=_agreed(sources),
-        policy=_policy(suite, target, ()),
+        policy=strictest_policy(suite, target, ()),
         previous=read_baseline(root, target, config),
         acceptance=acceptance,
         new_anchor=new_anchor,
@@ -331,17 +323,6 @@ def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
     }
 
 
-def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
-    """The policy of a run of all cells of the suite that share hardware with the
-    target: the strictest budget that may be asked for.
-    """
-    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
-    policy = target_policy(
-        suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date()
-    )
-    return policy.with_noise_of(baselines)
-
-
 def _target_baselines(
     root: Path, target: str, proposed: Iterable[Baseline]
 ) -> tuple[Baseline, ...]:
@@ -356,43 +337,50 @@ def _target_baselines(
 
 
 def _objections(
+    baseline: Baseline,
+    previous: Baseline | None,
+    policy: Policy,
+    *,
+    new_anchor: bool,
+    next_step: str,
+) -> list[str]:
+    """Why ``baseline`` must not replace ``previous``. ``next_step``: for what a new
+    anchor would allow.
+    """
+    rows = changes(baseline, previous, policy.known_tolerances)
+    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio)
+    if not new_anchor:
+        against += other_class(baseline, previous)
+    return [
+        *(problem.text() for problem in testable(baseline, policy)),
+        *(f"{text}; {next_step}" for text in against),
+    ]
+
+
+def _objections_now(
     suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
 ) -> list[str]:
-    """What stands against a proposal now, with all others accepted beside it."""
+    """Objections to a proposal when all ``proposals`` are accepted."""
     baseline = proposal.baseline
-    policy = _policy(
-        suite,
-        baseline.target,
-        _target_baselines(root, baseline.target, [item.baseline for item in proposals]),
+    together = _target_baselines(root, baseline.target, [item.baseline for item in proposals])
+    return _objections(
+        baseline,
+        read_baseline(root, baseline.target, baseline.config),
+        strictest_policy(suite, baseline.target, together),
+        new_anchor=proposal.new_anchor,
+        next_step="propose it with --new-anchor and say why",
     )
-    previous = read_baseline(root, baseline.target, baseline.config)
-    rows = changes(baseline, previous, policy.known_tolerances)
-    found = [problem.text() for problem in testable(baseline, policy)]
-    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
-        () if proposal.new_anchor else other_class(baseline, previous)
-    )
-    return found + [f"{text}; propose it with --new-anchor and say why" for text in against]
 
 
 def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:
     baseline = proposal.baseline
-    stamp = {
-        "accepted_by": by,
-        "reason": reason,
-        "accepted_at_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    acceptance = baseline.acceptance.model_copy(update=stamp)
-    fresh = baseline.anchor_acceptance == baseline.acceptance
-    return baseline.model_copy(
-        update={
-            "acceptance": acceptance,
-            "anchor_acceptance": acceptance if fresh else baseline.anchor_acceptance,
-        }
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    acceptance = baseline.acceptance.model_copy(
+        update={"accepted_by": by, "reason": reason, "accepted_at_utc": now}
     )
-
-
-def _name(baseline: Baseline) -> str:
-    return f"{baseline.target}/{baseline.config}"
+    fresh = baseline.anchor_acceptance == baseline.acceptance
+    anchor = acceptance if fresh else baseline.anchor_acceptance
+    return baseline.model_copy(update={"acceptance": acceptance, "anchor_acceptance": anchor})
 
 
 def _chosen(
@@ -402,50 +390,3 @@ def _chosen(
         if name not in known:
             raise UnknownNameError(kind, name, known, next_step)
     return tuple(names) or known
-
-
-def _table(rows: Sequence[Change]) -> str:
-    """A proposal's rows: what was committed, what is proposed, the loss of the one
-    against the other and of both against the anchor.
-    """
-    lines = [
-        f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8} "
-        f" {'unit':<12} new, of sessions"
-    ]
-    for row in rows:
-        lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26}"
-            f" {_value(row.old_value, row.unit):>16} {_value(row.new_value, row.unit):>16}"
-            f" {_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8} "
-            f" {row.unit:<12} {row.of_sessions}"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _committed_table(rows: Sequence[Change]) -> str:
-    """A committed baseline's rows: its values, and their loss against the anchor."""
-    lines = [
-        f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8}  {'unit':<12} value, of"
-        " sessions"
-    ]
-    for row in rows:
-        lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26}"
-            f" {_value(row.new_value, row.unit):>16} {_percent(row.cumulative_loss_ratio):>8} "
-            f" {row.unit:<12} {row.of_sessions}"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: float | None, unit: str) -> str:
-    """Bytes and tokens to the last one, since one is a difference; all else to six
-    digits.
-    """
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if unit in ("bytes", "tokens") else f"{value:.6g}"
-
-
-def _percent(ratio: float | None) -> str:
-    # the sum makes -0 a 0
-    return "-" if ratio is None else f"{round(ratio, 4) + 0.0:+.2%}"

@@ -186,7 +186,7 @@ def _make(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     if not arguments.folder.is_dir():
         raise UsageError(
-            f"{arguments.folder} is no folder. Name the folder that `k3perf bundle make` wrote."
+            f"{arguments.folder} is not a directory. Name the one that `k3perf bundle make` wrote."
         )
     problems = archive.verify(arguments.folder)
     for problem in problems:
@@ -200,7 +200,7 @@ def _requirement_lines(path: Path) -> tuple[str, ...]:
     text = read_text(path, "Give a text file with a requirement on each line.")
     if text is None:
         raise UsageError(
-            f"--requirements-file {path}: there is no such file. Give a text file with a"
+            f"--requirements-file {path}: not found. Give a text file with a"
             " requirement on each line."
         )
     lines = [line.split("#")[0].strip() for line in text.splitlines()]

@@ -52,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             epilog="exit status: 0 for every verdict, and for a file that is not one: it shows it",
         )
         parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
-        parser.add_argument("--plan", type=Path, help="plan.json, to name what was left out")
+        parser.add_argument("--plan", type=Path, help="plan.json, to name the omitted cells")
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="write there instead of printing"
         )
@@ -135,12 +135,12 @@ def read_bounded(path: Path) -> bytes:
 
 
 def read_verdict(path: Path) -> VerdictDocument:
-    """Raises UsageError for whatever is no verdict."""
+    """Read ``verdict.json``. Raises UsageError where it is not one."""
     return parse_verdict(read_bounded(path), str(path))
 
 
 def read_plan(path: Path) -> PlanDocument:
-    """Raises UsageError for whatever is no plan."""
+    """Read ``plan.json``. Raises UsageError where it is not one."""
     try:
         return PlanDocument.model_validate(json_of(read_bounded(path)))
     except (DocumentProblem, ValidationError) as error:
@@ -248,7 +248,7 @@ def run_retry(arguments: argparse.Namespace) -> int:
     """Prints or appends the matrices of one retry; both are empty when no cell is
     INVALID.
     """
-    from k3perf.cli.plan import github_output
+    from k3perf.ci.plan_output import github_output
 
     plan = read_plan(arguments.plan)
     pools = tuple(name for name in arguments.pools.split(",") if name)
@@ -270,7 +270,7 @@ def _used_pools(folder: Path | None) -> dict[str, str]:
             record = RunnerRecord.model_validate(json_of(read_bounded(path)))
         except (UsageError, DocumentProblem, ValidationError):
             sys.stderr.write(
-                f"k3perf: {path}: is no runner record; any runner may take the retry\n"
+                f"k3perf: {path} is not a runner record; any runner may take the retry\n"
             )
             continue
         used[record.shard] = record.pool
@@ -321,12 +321,12 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
     )
     findings = check(changes, digest_of=digest_of, collected=collected)
     for finding in findings:
-        told = f"{finding.problem}. {finding.next_step}"
-        on_github = f"::error file={command_property(finding.path)}::{command_data(told)}"
+        text = f"{finding.problem}. {finding.next_step}"
+        on_github = f"::error file={command_property(finding.path)}::{command_data(text)}"
         print(
             on_github
             if os.environ.get("GITHUB_ACTIONS")
-            else f"{visible(finding.path, 300)}: {told}"
+            else f"{visible(finding.path, 300)}: {text}"
         )
-    print(f"{len(changes)} baselines changed, {len(findings)} findings")
+    print(f"{len(changes)} baselines changed, {len(findings)} problems found")
     return ExitStatus.USAGE if findings else ExitStatus.OK

@@ -102,9 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _with_model(target: TargetSpec, given: str | None) -> TargetSpec:
-    """The target with ``--model`` in the place of its own model: a checkpoint's
-    weights, whatever stands in for them in the suite's runs.
-    """
+    """The target with ``--model``, a checkpoint with weights, as its model."""
     if not given:
         return target
     model = ModelSource(

@@ -127,7 +127,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def find_rate(arguments: argparse.Namespace) -> int:
-    """Search, store and print; the last line on stdout is the found rate."""
+    """Search, store and print; the last line on stdout is the rate."""
     from k3perf.load.find_rate import RateSearch
     from k3perf.load.find_rate import find_rate as search_rate
     from k3perf.load.wire import Endpoint
@@ -149,9 +149,7 @@ def find_rate(arguments: argparse.Namespace) -> int:
         suite.vocabulary_size(target) if suite is not None and target is not None else None
     )
     if vocabulary_size is None:
-        raise UsageError(
-            "without --target nothing tells the model's vocabulary; give --vocabulary-size"
-        )
+        raise UsageError("--vocabulary-size is required without --target")
     with _server(arguments, suite, target) as server:
         found = search_rate(search, _trials(arguments, spec, search, server, vocabulary_size))
     if arguments.output:
@@ -348,7 +346,7 @@ def _workload(given: str, suite: Suite | None) -> WorkloadSpec:
             path,
             "arrival",
             "trace",
-            "a trace has a rate of its own",
+            "a trace has its own rate",
             "Give a workload with lengths instead.",
         )
     return spec

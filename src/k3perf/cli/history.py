@@ -186,15 +186,15 @@ def run_changes(arguments: argparse.Namespace) -> int:
 
 
 def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """As ``read_history``, but a file that is not there is a mistake: nothing may be
-    said of nights that nobody looked at.
+    """As ``read_history``, but a missing file is an error: there are no nights to speak
+    of.
     """
     if not path.is_file():
         raise ConfigFileError(
             path,
             "",
             None,
-            "there is no such file",
+            "not found",
             "Take history.jsonl from the perf-history branch.",
         )
     return read_history(path)

@@ -57,8 +57,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def import_log(arguments: argparse.Namespace) -> int:
-    """Write the trace and where it comes from; say on stderr what was recognised and
-    what was left out.
+    """Write the trace and where it comes from; report on stderr what was recognised and
+    omitted.
     """
     from k3perf.workload.log_import import import_log as read_log
     from k3perf.workload.log_values import TimeUnit
@@ -79,7 +79,7 @@ def import_log(arguments: argparse.Namespace) -> int:
     sys.stderr.write(
         f"{source.text}\n{source.request_count} requests over {imported.span_s:.3f} s,"
         f" {imported.prompt_tokens_count} prompt tokens, {imported.reply_tokens_count} reply"
-        f" tokens; left out: {reasons or 'none'}\n"
+        f" tokens; omitted: {reasons or 'none'}\n"
     )
     return 0
 

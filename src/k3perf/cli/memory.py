@@ -115,7 +115,7 @@ def render_plan(plan: MemoryPlan) -> str:
             + ", ".join(f"{size:,}" for size in plan.weights_bytes_by_stage)
         )
     if plan.reserve_bytes_by_part:
-        lines.append(f"beside weights and cache {_bytes(sum(plan.reserve_bytes_by_part.values()))}")
+        lines.append(f"other memory            {_bytes(sum(plan.reserve_bytes_by_part.values()))}")
         lines += [
             f"  {name:<21} {_bytes(size)}" for name, size in plan.reserve_bytes_by_part.items()
         ]
@@ -281,8 +281,8 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """A model's ``config.json``; ConfigFileError when it cannot be read or is no JSON
-    object.
+    """A model's ``config.json``; ConfigFileError when it cannot be read or is not a
+    JSON object.
     """
     document = read_json(path, _GIVE_CONFIG, finite=False)
     if not isinstance(document, dict):
@@ -321,7 +321,7 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
                     if option != "prefill-context"
                     else "The memory plan does not cover it."
                 )
-                raise UsageError(f"--set {name}: the ranks have options of their own. {known}")
+                raise UsageError(f"--set {name}: the ranks have their own options. {known}")
             found = unknown_argument(name)
             if found:
                 raise UsageError(f"--set {name}: {found}")

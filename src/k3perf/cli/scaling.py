@@ -12,12 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from k3perf.baselines.scaling import ScalingReading
-from k3perf.cli.shared_options import (
-    add_baselines_option,
-    add_suite_option,
-    baselines_of,
-    suite_of,
-)
+from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.cell_notes import read_scaling_base

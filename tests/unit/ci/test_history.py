@@ -263,7 +263,7 @@ def test_commands_append_once_and_tell_a_slide(
 def test_nothing_is_said_of_a_history_that_is_not_there(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigFileError, match="there is no such file"):
+    with pytest.raises(ConfigFileError, match="not found"):
         run(*command, "--history", str(tmp_path / "none.jsonl"))
 
 

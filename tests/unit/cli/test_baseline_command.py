@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k3perf.baselines.testable import testable
+from k3perf.baselines.testable import strictest_policy, testable
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
@@ -177,7 +177,6 @@ def test_worst_values_of_different_sessions_are_told_apart(
     proposed = capsys.readouterr().out
     assert run("accept", "--reason", "first numbers of this target") == 0
     capsys.readouterr()
-    (tmp_path / "baselines").mkdir()
     assert run("show") == 0
     for table, value_column in ((proposed, 3), (capsys.readouterr().out, 2)):
         for name, (value, whose) in told.items():
@@ -332,6 +331,7 @@ def test_what_cannot_be_proposed(
         run(
             "propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of"))
         )
+    (tmp_path / "baselines").mkdir()
     assert run("show") == 0
     assert "no baseline is committed" in capsys.readouterr().out
 
@@ -389,7 +389,7 @@ def test_every_committed_baseline_would_be_accepted_under_todays_plans_and_toler
     problems = []
     for target in suite.targets:
         committed = read_target_baselines(root, target)
-        policy = command._policy(suite, target, committed)
+        policy = strictest_policy(suite, target, committed)
         problems += [
             f"{target}/{baseline.config}: {problem.text()}"
             for baseline in committed
