@@ -90,7 +90,7 @@ class K3PerfError(Exception):
 
 
 class UsageError(K3PerfError):
-    """Something the caller wrote cannot be meant."""
+    """Invalid input from the caller."""
 
     exit_status = ExitStatus.USAGE
 
@@ -260,9 +260,7 @@ MACHINE_ERRNOS: Final = frozenset(
 
 
 def explain(error: BaseException) -> tuple[str, ExitStatus]:
-    """One message and the exit status for an error that ends a command or a run,
-    whatever its kind.
-    """
+    """One message and the exit status for any error that ends a command or a run."""
     if isinstance(error, K3PerfError):
         return str(error), error.exit_status
     if isinstance(error, KeyboardInterrupt):

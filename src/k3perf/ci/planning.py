@@ -34,12 +34,11 @@ _MAXIMUM_REFINEMENTS = 10_000
 
 
 class RecordedCosts(BaseModel):
-    """``perf_tests/costs.json``: wall time of earlier runs, medians in seconds, and the
+    """``perf_tests/costs.json``: median wall times of earlier runs in seconds, and the
     ids of those runs.
 
     ``engine_start_s`` is keyed ``target/config``. ``session_s``, keyed by cell id, is
-    one session's rounds, warm-up included; the reference's beside them too, where there
-    is one.
+    one session's rounds with warm-up, and the reference's rounds where there is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,8 +49,8 @@ class RecordedCosts(BaseModel):
     session_s: dict[str, Seconds] = Field(default_factory=dict)
 
     def over(self, earlier: RecordedCosts) -> RecordedCosts:
-        """These costs, and the earlier ones of what they do not have: one machine's
-        runs do not make another's forgotten.
+        """These costs, and the earlier ones of engines and cells that these do not
+        have.
         """
         return RecordedCosts(
             runs=tuple(sorted({*earlier.runs, *self.runs})),
@@ -61,12 +60,11 @@ class RecordedCosts(BaseModel):
 
 
 def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ()) -> RecordedCosts:
-    """What earlier sessions took: the median start of each engine, and for each cell
-    the median time from a session's first round to the last of it and of its
-    reference's.
+    """The median start of each engine, and for each cell the median time from a
+    session's first round to the last of it and of its reference's.
 
-    One engine may serve several sessions; its start is counted once. Give sessions that
-    ended: one cut short counts as a short one.
+    A start that serves several sessions counts once. Give sessions that ended: one that
+    was cut short counts as a short one.
     """
     starts: dict[str, dict[str, float]] = {}
     pairs: dict[tuple[str, str], list[SessionRecord]] = {}
@@ -103,7 +101,7 @@ def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ())
 
 
 def _rounded_s(duration_s: float) -> float:
-    """To tenths; what is shorter than one costs one, since no cost is 0."""
+    """To tenths, at least one: no cost is 0."""
     return max(round(duration_s, 1), 0.1)
 
 
@@ -204,8 +202,8 @@ class CostModel:
         return count * known + (count - 1) * self.start_s(cell)
 
     def _related_s(self, cell: Cell) -> list[float]:
-        """Sessions of other configs; a config's name holds no dash, so the names of
-        targets and workloads cannot be taken for parts of it.
+        """Sessions of other configs. A config's name has no dash, so it cannot be taken
+        for a part of a target's or workload's name.
         """
         cell_of_any_config = re.compile(
             f"{re.escape(cell.target.name)}-[a-z0-9_]+-{re.escape(cell.workload.name)}"
@@ -253,11 +251,11 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
 def fit_budget(
     cells: Iterable[SelectedCell], costs: CostModel, budget_device_s: float | None
 ) -> Fitted:
-    """As many cells as the budget holds, nearest to the change first; every config gets
+    """As many cells as the budget holds, nearest to the change first. Every config gets
     a first workload before any gets a second.
 
-    Directly touched cells stay even when they alone exceed the budget (``over_budget``
-    tells): a gate that drops what was changed would pass what it never measured.
+    Directly touched cells stay even when they alone exceed the budget
+    (``over_budget``). A gate that drops them would pass what it never measured.
     """
     chosen = tuple(cells)
     if budget_device_s is None:
@@ -308,7 +306,7 @@ def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
 
 def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
     """At most ``shard_count`` shards for each hardware class, balanced by duration,
-    engines whole; no shard is empty.
+    engines whole. No shard is empty.
 
     Longest processing time first (Graham 1969, within 4/3 of the best), then single
     moves and swaps while they shorten the longest.
@@ -350,8 +348,8 @@ def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGro
 
 
 def _improve(parts: list[list[EngineGroup]]) -> bool:
-    """Moves or swaps one group from the longest part so that the longer of the two
-    parts becomes shorter; False when nothing helps.
+    """Move or swap one group from the longest part so that the longer of the two parts
+    becomes shorter. False when nothing helps.
     """
     loads = [sum(group.duration_s for group in part) for part in parts]
     longest = max(range(len(parts)), key=loads.__getitem__)

@@ -91,8 +91,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
-    """What the named runs measured. Raises UsageError for a run that is named twice, or
-    that had a fault put into it on purpose.
+    """The measurement files of the named runs. Raises UsageError for a run that is
+    named twice, or that had an injected fault.
     """
     found: dict[str, str] = {}
     files = []
@@ -117,9 +117,7 @@ def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
 
 
 def run_propose(arguments: argparse.Namespace) -> int:
-    """Write one proposal per (target, config) and print its table and whatever stands
-    against it.
-    """
+    """Write one proposal for each (target, config). Print its table and objections."""
     suite, root = suite_of(arguments), baselines_of(arguments)
     files = _measurement_files(arguments.results)
     groups: dict[tuple[str, str], list[CellMeasurement]] = {}
@@ -172,8 +170,8 @@ def run_propose(arguments: argparse.Namespace) -> int:
 
 
 def run_accept(arguments: argparse.Namespace) -> int:
-    """Write waiting proposals into the baselines; refused ones stay and nothing at all
-    is written.
+    """Write waiting proposals into the baselines. One refused proposal stops all of
+    them.
     """
     suite, root = suite_of(arguments), baselines_of(arguments)
     waiting = {

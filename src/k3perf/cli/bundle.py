@@ -44,6 +44,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     inventory.set_defaults(run=_inventory)
 
+    _register_make(commands)
+    verify = commands.add_parser(
+        "verify",
+        help="check a bundle's files against its checksums",
+        epilog="exit status: 10 when a file is not whole",
+    )
+    verify.add_argument("folder", type=Path, help="directory that `bundle make` wrote")
+    verify.set_defaults(run=_verify)
+
+
+def _register_make(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     make = commands.add_parser(
         "make",
         help="download what a host lacks and pack it",
@@ -90,14 +101,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--downloads", type=Path, help="where wheels are kept between runs (default: OUTPUT-wheels)"
     )
     make.set_defaults(run=_make)
-
-    verify = commands.add_parser(
-        "verify",
-        help="check a bundle's files against its checksums",
-        epilog="exit status: 10 when a file is not whole",
-    )
-    verify.add_argument("folder", type=Path, help="directory that `bundle make` wrote")
-    verify.set_defaults(run=_verify)
 
 
 def _inventory(arguments: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""``k3perf ci ...`` and ``k3perf merge``: what workflows call. Reads result files as
-hostile input, renders, and ends with the outcome.
+"""``k3perf ci ...`` and ``k3perf merge``: the commands of the workflows. They read
+result files as hostile input and end with the outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAXIMUM_FILES = 600
 
 
 class RunnerRecord(BaseModel):
-    """``runner.json`` beside a shard's results: where they were measured."""
+    """``runner.json`` next to a shard's results: where they were measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -165,8 +165,8 @@ Renderer = Callable[[VerdictDocument, PlanDocument | None], str]
 
 
 def _render(arguments: argparse.Namespace, render: Renderer, refused: Callable[[str], str]) -> int:
-    """Unreadable results are shown as such: the reader must learn of them, and the
-    poster's job is done.
+    """Render the verdict, or a refusal where it cannot be read. Status 0 both times:
+    the poster did its job.
     """
     try:
         verdict = read_verdict(arguments.verdict)
@@ -223,8 +223,8 @@ def _verdict_files(paths: list[Path]) -> list[Path]:
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
-    """Ends with the joined verdict's exit status. A file that cannot be read counts as
-    lost, and is named.
+    """End with the joined verdict's exit status. An unreadable file counts as lost and
+    is named.
     """
     plan = read_plan(arguments.plan)
     verdicts, unreadable = [], []
@@ -245,7 +245,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
 
 
 def run_retry(arguments: argparse.Namespace) -> int:
-    """Prints or appends the matrices of one retry; both are empty when no cell is
+    """Print or append the matrices of one retry. Both are empty when no cell is
     INVALID.
     """
     from k3perf.ci.plan_output import github_output

@@ -1,6 +1,4 @@
-"""``k3perf doctor``: what a run checks before it starts an engine, shown; starts
-nothing.
-"""
+"""``k3perf doctor``: show what a run checks before it starts an engine."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every check of every target; status 10 when one fails."""
+    """Print every check of every target. Status 10 when one fails."""
     suite = suite_of(arguments)
     python = Path(
         arguments.engine_python

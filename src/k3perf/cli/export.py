@@ -21,7 +21,7 @@ from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory
 
 EXPORTS: Final = Path(".k3perf") / "exports"
-"""Where ``--launch`` writes by default, beside the suite's folder: git ignores it, so
+"""Where ``--launch`` writes by default, next to the suite: git ignores it, so
 that an export changes no selection of cells.
 """
 
@@ -58,9 +58,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print or write the file; the command always goes to standard output as a comment
-    beside it.
-    """
+    """Print or write the file. The command always goes to standard output."""
     suite = suite_of(arguments)
     target = suite.target(arguments.target)
     config = suite.config(arguments.config)
@@ -156,9 +154,7 @@ def _write_launch(
 
 
 def _device_notes(target: TargetSpec) -> tuple[str, ...]:
-    """Devices of this machine that do not answer, for a target of such devices: the
-    files may be meant for it.
-    """
+    """Devices of this machine that do not answer, for a target of such devices."""
     from k3perf.telemetry.hardware import silent_device_notes
 
     if target.hardware.kind != "nvidia":
@@ -178,7 +174,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _where_it_must_lie(model: str, kind: str) -> str:
-    """One line: the files name a folder of this host."""
+    """One line: the files name a directory of this host."""
     if kind == "kubernetes":
         return f"every pod needs {model} mounted at this same path; or give --model\n"
     return f"{model} must lie at this same path on every host; or give --model\n"

@@ -1,5 +1,5 @@
-"""``k3perf load find-rate``: the highest rate that meets a service level, on a target's
-own engine or a running server; stored.
+"""``k3perf load find-rate``: find and store the highest rate that meets a service
+level, on a target's engine or a running server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from k3perf.cli.output import login_name, write_text
 from k3perf.cli.shared_options import (
@@ -45,6 +45,19 @@ class _Server:
     config: str | None
 
 
+_NUMBERS: Final[tuple[tuple[str, Callable[[str], float], float | None, str], ...]] = (
+    ("--vocabulary-size", count, None, "vocab_size of config.json (default: the target's)"),
+    ("--ttft-ms", positive, None, "bound on TTFT (default: the workload's service level)"),
+    ("--tpot-ms", positive, None, "bound on TPOT (default: the workload's service level)"),
+    ("--attainment", share, 0.95, "share of requests that must meet the bounds (default: 0.95)"),
+    ("--duration", positive, 20.0, "seconds of one run (default: 20)"),
+    ("--least-requests", count, 20, "fewest requests of one run (default: 20)"),
+    ("--lowest-rate", positive, 0.25, "where the search begins, per second (default: 0.25)"),
+    ("--highest-rate", positive, 1024.0, "where it ends, per second (default: 1024)"),
+    ("--precision", positive, 0.05, "width of the final bracket (default: 0.05)"),
+)
+
+
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to those of ``k3perf load``."""
     parser = commands.add_parser(
@@ -66,54 +79,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--base-url", help="a server that runs already, for instance http://127.0.0.1:8000"
     )
     parser.add_argument("--model-name", help="as that server names it")
-    parser.add_argument(
-        "--vocabulary-size",
-        type=count,
-        help="vocab_size of the model's config.json (default: the target's)",
-    )
-    parser.add_argument(
-        "--ttft-ms", type=positive, help="bound on TTFT (default: the workload's service level)"
-    )
-    parser.add_argument(
-        "--tpot-ms", type=positive, help="bound on TPOT (default: the workload's service level)"
-    )
-    parser.add_argument(
-        "--attainment",
-        type=share,
-        default=0.95,
-        help="share of requests that must meet the bounds (default: 0.95)",
-    )
-    parser.add_argument(
-        "--duration",
-        type=positive,
-        default=20.0,
-        metavar="S",
-        help="length of one run (default: 20)",
-    )
-    parser.add_argument(
-        "--least-requests",
-        type=count,
-        default=20,
-        help="requests of one run at least (default: 20)",
-    )
-    parser.add_argument(
-        "--lowest-rate",
-        type=positive,
-        default=0.25,
-        help="where the search begins, per second (default: 0.25)",
-    )
-    parser.add_argument(
-        "--highest-rate",
-        type=positive,
-        default=1024.0,
-        help="where it ends, per second (default: 1024)",
-    )
-    parser.add_argument(
-        "--precision",
-        type=positive,
-        default=0.05,
-        help="width of the final bracket (default: 0.05)",
-    )
+    for option, kind, default, text in _NUMBERS:
+        parser.add_argument(option, type=kind, default=default, help=text)
     parser.add_argument(
         "--output", type=Path, metavar="JSON", help="write the result and every trial there"
     )
@@ -127,7 +94,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def find_rate(arguments: argparse.Namespace) -> int:
-    """Search, store and print; the last line on stdout is the rate."""
+    """Search, store and print. The last line on stdout is the rate."""
     from k3perf.load.find_rate import RateSearch
     from k3perf.load.find_rate import find_rate as search_rate
     from k3perf.load.wire import Endpoint
@@ -166,7 +133,7 @@ def find_rate(arguments: argparse.Namespace) -> int:
 
 
 def _check_stored(arguments: argparse.Namespace, target: TargetSpec | None) -> None:
-    """What would stop the result from being kept is said before the search."""
+    """Check before the search that the result can be stored."""
     from k3perf.store.found_rates import read_found_rates
 
     if target is not None:
@@ -217,9 +184,7 @@ def _trials(
 
 
 def _trial_s(arguments: argparse.Namespace, rate_per_s: float) -> float:
-    """How long requests are sent: the duration asked for, or longer where so few would
-    arrive in it that more are asked for.
-    """
+    """The duration, or longer where too few requests would arrive in it."""
     return max(float(arguments.duration), float(arguments.least_requests) / rate_per_s)
 
 
@@ -227,9 +192,7 @@ def _trial_s(arguments: argparse.Namespace, rate_per_s: float) -> float:
 def _server(
     arguments: argparse.Namespace, suite: Suite | None, target: TargetSpec | None
 ) -> Iterator[_Server]:
-    """The running server that was named, or the target's reference engine for the time
-    of the search.
-    """
+    """The named running server, or the target's reference engine during the search."""
     if arguments.base_url:
         if not arguments.model_name:
             raise UsageError("--base-url needs --model-name, as the server names its model")

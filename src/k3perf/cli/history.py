@@ -74,8 +74,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def read_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """Every line. Raises ConfigFileError naming the first line that is no entry; a
-    missing file is an empty history.
+    """Every line, of a missing file none. Raises ConfigFileError that names the first
+    line that is not an entry.
     """
     found = []
     for number, line in enumerate((read_text(path, _NEXT_STEP) or "").splitlines(), start=1):
@@ -161,9 +161,7 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
 
 
 def run_changes(arguments: argparse.Namespace) -> int:
-    """Status 0 with and without slides: an old loss is news for a person, and no
-    failure of tonight's run.
-    """
+    """Status 0 with and without slides: an old loss does not fail tonight's run."""
     from k3perf.ci.history_page import issue
 
     all_series = series_of(_existing_history(arguments.history))

@@ -57,9 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def import_log(arguments: argparse.Namespace) -> int:
-    """Write the trace and where it comes from; report on stderr what was recognised and
-    omitted.
-    """
+    """Write the trace and its source. Report on stderr what was recognised."""
     from k3perf.workload.log_import import import_log as read_log
     from k3perf.workload.log_values import TimeUnit
     from k3perf.workload.trace import trace_lines
@@ -72,9 +70,9 @@ def import_log(arguments: argparse.Namespace) -> int:
     imported = read_log(arguments.log, time_unit=unit, block_tokens=arguments.block_tokens)
     source = imported.source
     sha256 = write_lines(arguments.output, trace_lines(imported.rows(), source.block_tokens))
-    beside = source_path(arguments.output)
-    if arguments.output.is_file():  # a pipe has nothing beside it
-        write_text(beside, source_document(source, sha256))
+    source_file = source_path(arguments.output)
+    if arguments.output.is_file():  # a pipe has no place next to it
+        write_text(source_file, source_document(source, sha256))
     reasons = ", ".join(f"{reason} ({number})" for reason, number in source.left_out.items())
     sys.stderr.write(
         f"{source.text}\n{source.request_count} requests over {imported.span_s:.3f} s,"

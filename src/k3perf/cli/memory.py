@@ -1,6 +1,4 @@
-"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON.
-Prints and parses; computes nothing itself.
-"""
+"""``k3perf memory plan``: predicted memory of a configuration, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ _GIVE_CONFIG: Final = "Give the model's config.json."
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan is made from, wherever it came from. ``notes``: why the declared
-    target would not serve it, or measures another for it.
+    """Inputs of a plan. ``notes``: why the declared target does not serve the config,
+    or measures another one for it.
     """
 
     model_config: Mapping[str, Any]
@@ -183,8 +181,8 @@ def _inputs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> PlanI
 def _declared_inputs(
     suite_root: Path, config: str, target: str, settings: Mapping[str, Any]
 ) -> PlanInputs:
-    """Arguments, parallelism and hardware of a declared cell; its model's config.json
-    lies in the suite's ``models`` folder.
+    """Arguments, parallelism and hardware of a declared cell. Its model's config.json
+    is in the suite's ``models`` directory.
     """
     suite = _narrow_suite(suite_root.resolve(), config, target)
     spec = suite.target(target)
@@ -206,8 +204,8 @@ def _declared_inputs(
 def _notes(
     suite: Suite, target: TargetSpec, config: str, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Refusals of the arguments with ``settings`` over them; an equivalence is one of
-    the config as it is declared.
+    """Refusals of the arguments with ``settings`` over them, and an equivalence of the
+    config as declared.
     """
     from k3perf.config.refusals import in_range, matches, range_text
 
@@ -224,11 +222,11 @@ def _notes(
 
 
 def _narrow_suite(root: Path, config: str, target: str) -> Suite:
-    """Only the target, the config with its parents and the known refusals: the plan is
-    asked for often and must answer at once.
+    """Load only the target, the config with its parents and the known refusals: the
+    plan must answer at once.
 
-    Falls back to the whole suite, with its own messages, when a document is not in the
-    file of its name.
+    Falls back to the whole suite, with its messages, when a document is not in the file
+    of its name.
     """
     from k3perf.config.arguments import argument_problems
     from k3perf.config.load import load_document
@@ -281,8 +279,8 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """A model's ``config.json``; ConfigFileError when it cannot be read or is not a
-    JSON object.
+    """A model's ``config.json``. Raises ConfigFileError when it cannot be read or is
+    not a JSON object.
     """
     document = read_json(path, _GIVE_CONFIG, finite=False)
     if not isinstance(document, dict):

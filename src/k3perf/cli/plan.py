@@ -69,6 +69,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("only", "never"),
         help="only, or never, the targets that serve a checkpoint",
     )
+    _add_outputs(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Add the options of costs and of what is written."""
     parser.add_argument(
         "--record",
         action="store_true",
@@ -97,7 +103,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             " the folders above, to --costs"
         ),
     )
-    parser.set_defaults(run=run)
 
 
 def _count(text: str) -> int:
@@ -108,8 +113,8 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and
-    left-out cells are always shown.
+    """Print or write the plan. An empty plan is a valid answer (status 0). Notes and
+    omitted cells are always shown.
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")

@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output) if arguments.output else results.with_name("measurements.json")
     for cell in recover(results, output, suite_of(arguments), commit=arguments.commit):
         candidates, references = cell.arm(Arm.CANDIDATE), cell.arm(Arm.REFERENCE)
-        beside = f" and {len(references)} of the reference" if references else ""
+        also = f" and {len(references)} of the reference" if references else ""
         sys.stdout.write(
-            f"{cell.target}-{cell.config}-{cell.workload}: {len(candidates)} sessions{beside}\n"
+            f"{cell.target}-{cell.config}-{cell.workload}: {len(candidates)} sessions{also}\n"
         )
     sys.stdout.write(f"wrote {output}\n")
     return 0

@@ -39,8 +39,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one row a cell. A cell without an efficiency has its reason below the
-    table, and is no failure.
+    """Print one row for each cell. A cell without an efficiency has its reason below
+    the table.
     """
     suite, baselines_directory = suite_of(arguments), baselines_of(arguments, existing=True)
     names = _with_base(suite, arguments.target)
@@ -77,7 +77,7 @@ def _with_base(suite: Suite, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def _readings(suite: Suite, name: str, baselines_directory: Path) -> list[ScalingReading]:
-    """One for each collected cell; a workload on request counts where the target's own
+    """One for each collected cell. A workload on request counts where the target's
     baseline has it.
     """
     target = suite.target(name)
@@ -119,11 +119,11 @@ def _table(readings: Sequence[ScalingReading]) -> str:
         )
         for row in rows
     ]
-    told = [
+    reasons = [
         f"{reading.target}-{reading.config}-{reading.workload}: {reading.text}"
         for reading in readings
     ]
-    return "\n".join([line.rstrip() for line in lines] + ["", *told]) + "\n"
+    return "\n".join([line.rstrip() for line in lines] + ["", *reasons]) + "\n"
 
 
 def _row(reading: ScalingReading) -> tuple[str, ...]:

@@ -41,9 +41,7 @@ def committed_table(rows: Sequence[Change]) -> str:
 
 
 def _value(value: float | None, unit: str) -> str:
-    """Bytes and tokens to the last one, since one is a difference; all else to six
-    digits.
-    """
+    """Bytes and tokens in full, all else to six digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if unit in ("bytes", "tokens") else f"{value:.6g}"

@@ -191,11 +191,11 @@ def recording_summary(cells: Sequence[CellVerdict]) -> str:
 
 
 def failure_text(verdict: CellVerdict, shown_at: str = "") -> str:
-    """Why a test of a cell failed, in a few lines; the tables and an engine's log are
-    in the summary of the run.
+    """Why a test of a cell failed, in a few lines. The run's summary has the tables and
+    an engine's log.
 
-    ``shown_at``: the test that already failed for the cell as a whole (no metric of it
-    was judged); this one refers to it.
+    ``shown_at``: the test that already failed for a cell of which no metric was judged.
+    This one refers to it.
     """
     name = cell_name(verdict)
     if not verdict.metrics and shown_at:
@@ -246,7 +246,7 @@ def _legend(cells: Sequence[CellVerdict]) -> str:
 
 
 def value_text(value: float | None, unit: str) -> str:
-    """A value with its unit; None is shown as a dash, never as 0."""
+    """A value with its unit. None is a dash, never 0."""
     if value is None:
         return "-"
     if unit == "bytes":
@@ -278,9 +278,7 @@ def change_text(metric: MetricVerdict) -> str:
 
 
 def mde_text(metric: MetricVerdict) -> str:
-    """The smallest loss that the run could detect; empty for a metric that is compared
-    exactly.
-    """
+    """The minimum detectable effect. Empty for a metric that is compared exactly."""
     return (
         ""
         if metric.smallest_detectable_loss_ratio is None
