@@ -75,7 +75,7 @@ def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentP
     parser.add_argument("--version", action="version", version=f"k3perf {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in modules:
-        importlib.import_module(f"k3perf.cli.{name}").register(subparsers)
+        importlib.import_module(f"k3perf.cli.{name}_command").register(subparsers)
     _describe(subparsers)
     return parser
 

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from k3perf.ci.selection import ChangedPath, select
-from k3perf.cli import ci, plan
+from k3perf.cli import ci_command as ci
+from k3perf.cli import plan_command as plan
 from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
 from tests.processes import PATIENCE_S
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from k3perf.baselines.testable import strictest_policy, testable
-from k3perf.cli import baseline as command
+from k3perf.cli import baseline_command as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics

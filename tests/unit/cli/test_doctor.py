@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.cli import doctor
+from k3perf.cli import doctor_command as doctor
 from k3perf.cli.main import build_parser
 from k3perf.engine.lock import device_lock
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE

@@ -809,7 +809,7 @@ def test_streams_that_are_closed_from_the_start(place: Path, closed: str) -> Non
 def test_an_error_that_nobody_thought_of_is_one_line(
     place: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k3perf.cli.scaling.suite_of", lambda _: {}["gone"])
+    monkeypatch.setattr("k3perf.cli.scaling_command.suite_of", lambda _: {}["gone"])
     status, _, told = call(["scaling"])
     assert status == ExitStatus.INTERNAL_ERROR
     assert told.startswith("k3perf: internal error: KeyError: 'gone' at test_every_command.py:")

@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from k3perf.cli import find_rate
+from k3perf.cli import find_rate_command
 from k3perf.cli.output import write_lines, write_text
 from k3perf.cli.shared_options import count, positive
 from k3perf.errors import UsageError
@@ -20,7 +20,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "load", help="find a sustainable request rate; import or make traces"
     )
     commands = parser.add_subparsers(dest="load_command", metavar="COMMAND", required=True)
-    find_rate.register(commands)
+    find_rate_command.register(commands)
     importing = commands.add_parser(
         "import-log", help="turn a request log, or a trace in another form, into a trace"
     )

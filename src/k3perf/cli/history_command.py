@@ -144,7 +144,7 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
     """Status 10 and one line a cell, on GitHub as errors, when a planned cell has no
     valid session.
     """
-    from k3perf.cli.ci import read_plan
+    from k3perf.cli.ci_command import read_plan
     from k3perf.store.measurements import read_measurement_file
 
     plan = read_plan(arguments.plan)
