@@ -306,7 +306,7 @@ def _argument_row(action: argparse.Action) -> str:
     text = action.help % vars(action)
     if action.option_strings and action.required:
         text += " (required)"
-    elif action.default not in (None, False, [], "") and "default:" not in text:
+    elif "default:" not in text and action.nargs != 0 and action.default not in (None, [], ""):
         text += f" (default: {action.default})"
     return f"| `{_cell(shown)}` | {_cell(text)} |"
 

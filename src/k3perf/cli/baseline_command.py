@@ -35,13 +35,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("baseline", help="propose, accept and show committed baselines")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     proposing = actions.add_parser(
-        "propose", help="make proposals of measurements.json files; writes no baseline"
+        "propose", help="make proposals from measurements.json files; writes no baseline"
     )
     proposing.add_argument(
         "results",
         nargs="+",
         metavar="RESULT",
-        help="measurements.json of a run, or the run's folder",
+        help="measurements.json of a run, or the run's directory",
     )
     proposing.add_argument(
         "--new-anchor",
@@ -52,8 +52,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--across-commits",
         action="store_true",
         help=(
-            "take runs of several commits together, all named in the baseline: for recordings made"
-            " over several days"
+            "combine runs of several commits, all named in the baseline: for recordings of several"
+            " days"
         ),
     )
     proposing.add_argument(
@@ -61,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         default=[],
         metavar="TARGET/CONFIG",
-        help="propose this one of the recorded; may be given several times",
+        help="propose only this one; repeatable",
     )
     proposing.set_defaults(run=run_propose)
     accepting = actions.add_parser("accept", help="write waiting proposals into the baselines")
@@ -86,7 +86,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--proposals",
             metavar="DIR",
             default=".k3perf/proposals",
-            help="folder of waiting proposals (default: .k3perf/proposals)",
+            help="directory of waiting proposals (default: .k3perf/proposals)",
         )
 
 

@@ -35,7 +35,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="exit status: 4 when --python does not run or prints no inventory",
     )
     inventory.add_argument(
-        "--python", default=sys.executable, help="the Python to look at (default: this one)"
+        "--python",
+        default=sys.executable,
+        help="Python of the environment to list (default: this one)",
     )
     inventory.add_argument(
         "--show-script",
@@ -66,7 +68,7 @@ def _register_make(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         required=True,
         help="host.json, as `bundle inventory` printed it on the host",
     )
-    make.add_argument("--output", type=Path, required=True, help="a new or empty folder")
+    make.add_argument("--output", type=Path, required=True, help="a new or empty directory")
     make.add_argument(
         "--requirement",
         action="append",
@@ -76,7 +78,7 @@ def _register_make(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     make.add_argument(
         "--requirements-file",
         type=Path,
-        help="a complete pinned list: exactly these are carried, nothing is looked up beyond",
+        help="a complete pinned list: exactly these are carried, without looking up dependencies",
     )
     make.add_argument(
         "--recipe",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3perf.ci.merging import merge, retry_shards
 from k3perf.cli.output import write_text
-from k3perf.cli.shared_options import add_suite_option, suite_of
+from k3perf.cli.shared_options import add_suite_option, files_named, suite_of
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import ExitStatus, UsageError
 from k3perf.records.outcome import exit_status
@@ -61,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
                 "--format",
                 choices=("commands", "check-run"),
                 default="commands",
-                help="default: %(default)s",
+                help="form of the annotations (default: %(default)s)",
             )
             parser.add_argument(
                 "--head-sha", default="", help="the commit that a check run belongs to"
@@ -77,7 +77,7 @@ def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentPars
         epilog="exit status: that of the joined verdict",
     )
     parser.add_argument(
-        "results", nargs="*", type=Path, help="verdict files, or folders that hold them"
+        "results", nargs="*", type=Path, help="verdict files, or directories that hold them"
     )
     parser.add_argument(
         "--plan", type=Path, required=True, help="plan.json that the shards were made from"
@@ -96,7 +96,9 @@ def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParse
     retry.add_argument("verdict", type=Path, help="verdict.json of k3perf merge")
     retry.add_argument("--plan", type=Path, required=True, help="plan.json of the first attempt")
     retry.add_argument(
-        "--results", type=Path, help="folder of the first attempt's results, for their runner.json"
+        "--results",
+        type=Path,
+        help="directory of the first attempt's results, for their runner.json",
     )
     retry.add_argument("--pools", default="", metavar="A,B", help="names of the runner pools")
     retry.add_argument(
@@ -211,9 +213,7 @@ def run_annotations(arguments: argparse.Namespace) -> int:
 
 
 def _verdict_files(paths: list[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        found += sorted(path.rglob("verdict.json")) if path.is_dir() else [path]
+    found = files_named("verdict.json", paths)
     if len(found) > _MAXIMUM_FILES:
         raise UsageError(
             f"{len(found)} verdict files; a plan has at most {_MAXIMUM_FILES} with retries. Give"

@@ -35,16 +35,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         default=[],
         metavar="NAME",
-        help="check for this target (default: those of this hardware)",
+        help="check for this target, repeatable (default: those of this hardware)",
     )
     add_engine_python_option(parser)
     parser.add_argument(
         "--results",
         metavar="DIR",
         default=".k3perf/results",
-        help="where results would go (default: %(default)s)",
+        help="results directory to check (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     add_suite_option(parser)
     parser.set_defaults(run=run)
 

@@ -68,24 +68,22 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help="a declared target: its reference engine is started, the rate is stored",
+        help="declared target: its reference engine is started, the rate is stored",
     )
     parser.add_argument(
         "--workload",
         required=True,
-        help="a declared workload's name, or a workload file; its arrival process is replaced",
+        help="name of a declared workload, or a workload file; its arrival process is replaced",
     )
-    parser.add_argument(
-        "--base-url", help="a server that runs already, for instance http://127.0.0.1:8000"
-    )
-    parser.add_argument("--model-name", help="as that server names it")
+    parser.add_argument("--base-url", help="running server, for example http://127.0.0.1:8000")
+    parser.add_argument("--model-name", help="name of the model at that server")
     for option, kind, default, text in _NUMBERS:
         parser.add_argument(option, type=kind, default=default, help=text)
     parser.add_argument(
-        "--output", type=Path, metavar="JSON", help="write the result and every trial there"
+        "--output", type=Path, metavar="JSON", help="file for the result and every trial"
     )
     parser.add_argument(
-        "--by", default="", help="who asks, for the stored rate (default: the login name)"
+        "--by", default="", help="name to store with the rate (default: the login name)"
     )
     add_baselines_option(parser)
     add_engine_python_option(parser)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
 from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import files_named
 from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.errors import ConfigFileError, ExitStatus
 
@@ -30,7 +31,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "append", help="add a night's measurements; a run that is already there is not added twice"
     )
     append.add_argument(
-        "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
+        "results",
+        nargs="+",
+        type=Path,
+        help="measurements.json files, or directories that hold them",
     )
     append.set_defaults(run=run_append)
     missing = commands.add_parser(
@@ -39,7 +43,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="exit status: 10 when a planned cell has no valid session",
     )
     missing.add_argument(
-        "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
+        "results",
+        nargs="+",
+        type=Path,
+        help="measurements.json files, or directories that hold them",
     )
     missing.add_argument(
         "--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night"
@@ -107,7 +114,7 @@ def run_append(arguments: argparse.Namespace) -> int:
         for entry in read_history(arguments.history)
     }
     fresh: list[HistoryEntry] = []
-    files = _measurement_files(arguments.results)
+    files = files_named("measurements.json", arguments.results)
     for measured in map(read_measurement_file, files):
         fresh += entries_of(
             measured.measurements(),
@@ -132,14 +139,6 @@ def run_append(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _measurement_files(given: list[Path]) -> list[Path]:
-    return [
-        file
-        for path in given
-        for file in (sorted(path.rglob("measurements.json")) if path.is_dir() else [path])
-    ]
-
-
 def run_unmeasured(arguments: argparse.Namespace) -> int:
     """Status 10 and one line a cell, on GitHub as errors, when a planned cell has no
     valid session.
@@ -148,7 +147,7 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
     from k3perf.store.measurements import read_measurement_file
 
     plan = read_plan(arguments.plan)
-    files = _measurement_files(arguments.results)
+    files = files_named("measurements.json", arguments.results)
     lost = unmeasured(
         (entry.cell for entry in plan.cells),
         [cell for file in files for cell in read_measurement_file(file).measurements()],

@@ -22,7 +22,7 @@ from k3perf.ci.planning import (
 )
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all
 from k3perf.cli.output import write_text
-from k3perf.cli.shared_options import add_suite_option, positive, suite_of
+from k3perf.cli.shared_options import add_suite_option, files_named, positive, suite_of
 from k3perf.config.suite import Suite
 from k3perf.documents import read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
@@ -38,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--changed-since",
         metavar="REF",
-        help="select by the files that differ from the merge base with REF; without: everything",
+        help="select by the files that differ from the merge base with REF (default: every cell)",
     )
     parser.add_argument(
         "--budget-minutes",
@@ -54,7 +54,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="runners for each hardware class (default: %(default)s)",
     )
     parser.add_argument(
-        "--target", action="append", metavar="NAME", help="only this target; can be repeated"
+        "--target", action="append", metavar="NAME", help="only this target; repeatable"
     )
     parser.add_argument(
         "--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware"
@@ -62,7 +62,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--hardware-classes",
         metavar="A,B",
-        help="only these, because no other has a runner; omitted cells are noted",
+        help="only these classes, which have a runner; omitted cells are noted",
     )
     parser.add_argument(
         "--whole-model",
@@ -78,12 +78,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="the run will be a --k3-record: price every session that a baseline asks for",
+        help="plan a --k3-record run: count every session that a baseline needs",
     )
     parser.add_argument(
         "--costs",
         type=Path,
-        help="recorded seconds (default: costs.json in the suite's folder, where there is one)",
+        help="recorded seconds (default: costs.json of the suite, if it exists)",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON there")
@@ -99,8 +99,8 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RESULTS",
         help=(
-            "instead of planning: add what finished runs took, from their results.jsonl files or"
-            " the folders above, to --costs"
+            "instead of planning: add the times of finished runs to --costs, from results.jsonl"
+            " files or directories that hold them"
         ),
     )
 
@@ -147,11 +147,7 @@ def _record(paths: list[Path], output: Path) -> int:
     from k3perf.store.atomic import replace_file
     from k3perf.store.results import read_results
 
-    files = [
-        file
-        for path in paths
-        for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])
-    ]
+    files = files_named("results.jsonl", paths)
     runs = [read_results(file) for file in files]
     # files of the first harness versions have no line for a session's end; there the
     # median bears with one that was cut short

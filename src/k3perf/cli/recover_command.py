@@ -21,7 +21,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "results",
         metavar="RESULTS",
-        help="results.jsonl of the interrupted run, or the run's folder",
+        help="results.jsonl of the interrupted run, or the run's directory",
     )
     parser.add_argument("--commit", required=True, help="the commit that was measured")
     parser.add_argument(

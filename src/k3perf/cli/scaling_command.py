@@ -23,14 +23,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "scaling",
-        help="what several devices did against their scaling base, from committed baselines",
+        help="print the efficiency of targets with a scaling base, from committed baselines",
     )
     parser.add_argument(
         "--target",
         action="append",
         default=[],
         metavar="NAME",
-        help="only this target; can be repeated",
+        help="only this target; repeatable",
     )
     add_baselines_option(parser)
     parser.add_argument("--json", action="store_true", help="print the readings as JSON")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +77,13 @@ def add_engine_python_option(parser: argparse.ArgumentParser) -> None:
             "Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, then .venv-engine)"
         ),
     )
+
+
+def files_named(name: str, paths: Iterable[Path]) -> list[Path]:
+    """The given files, and every file ``name`` in and below the given directories."""
+    return [
+        file for path in paths for file in (sorted(path.rglob(name)) if path.is_dir() else [path])
+    ]
 
 
 def positive(text: str) -> float:

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="all of the above as one JSON document; overrides the others",
     )
-    parser.add_argument("--cpus", metavar="N,N", help="processors to run on")
+    parser.add_argument("--cpus", metavar="N,N", help="CPUs to run on")
 
 
 def run(arguments: argparse.Namespace) -> int:
