@@ -620,7 +620,7 @@ def test_the_prefix_is_printed_once(call: Call) -> None:
     )
 
 
-def test_damaged_costs_name_the_option_that_was_given_and_no_other(call: Call, place: Path) -> None:
+def test_damaged_costs_name_the_file_and_no_option(call: Call, place: Path) -> None:
     (place / "perf_tests" / "costs.json").write_text("{")
     status, _, told = call(["plan"])
     assert status == ExitStatus.USAGE
