@@ -8,9 +8,9 @@
         +-- PreflightError         10   the machine is not fit to start
         +-- EngineError            10   the engine died, with its cause
 
-Messages name the value, the limit and the next step. ``ExitStatus`` is the documented
-table (docs/operating.md). The other statuses, a proven regression's among them, are a
-verdict's and not an error's.
+Messages name the value, the limit and the next step. docs/exit-statuses.md is made
+from ``STATUS_MEANINGS``. No error has status 1: that is a proven regression's alone,
+and a verdict, not an error.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Final
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``; 2, 3 and 5 keep
-    pytest's own meaning.
+    """Exit statuses of ``pytest perf_tests`` and of ``k3perf``. 2, 3, 5 and 6 keep
+    pytest's meaning.
     """
 
     OK = 0
@@ -35,10 +35,37 @@ class ExitStatus(IntEnum):
     INTERNAL_ERROR = 3
     USAGE = 4
     NO_TESTS = 5
+    MAX_WARNINGS = 6
     INVALID = 10
     NO_BASELINE = 11
     CONFIG_DRIFT = 12
     INCONCLUSIVE = 13
+
+
+STATUS_MEANINGS: Final = {
+    ExitStatus.OK: "every cell is PASS or IMPROVED (INCONCLUSIVE too, without `--k3-strict`)",
+    ExitStatus.REGRESSED: "a proven loss, and nothing else",
+    ExitStatus.INTERRUPTED: (
+        "SIGINT, SIGTERM or SIGHUP, `pytest.exit`, or the reader of pytest's output is gone"
+    ),
+    ExitStatus.INTERNAL_ERROR: (
+        "a bug, or a test, fixture, hook or plugin of the suite that failed by itself"
+    ),
+    ExitStatus.USAGE: (
+        "wrong use: an argument, a file, a key, a test module that cannot be imported"
+    ),
+    ExitStatus.NO_TESTS: "nothing was collected",
+    ExitStatus.MAX_WARNINGS: "more warnings than pytest's `--max-warnings` allows",
+    ExitStatus.INVALID: (
+        "the machine, the engine, the network or a round was not fit to judge; of a script in"
+        " `scripts/`: the set-up failed"
+    ),
+    ExitStatus.NO_BASELINE: "a cell has no baseline",
+    ExitStatus.CONFIG_DRIFT: "the engine resolved another configuration than the approved one",
+    ExitStatus.INCONCLUSIVE: (
+        "the measurement plan ended before the evidence decided, under `--k3-strict`"
+    ),
+}
 
 
 _SHOWN_CHARACTERS: Final = 200
@@ -204,15 +231,13 @@ TRACEBACK_VARIABLE: Final = "K3PERF_TRACEBACK"
 """
 
 # What a machine lacks, whichever file it was noticed at.
-_MACHINE_ERRNOS: Final = frozenset(
+MACHINE_ERRNOS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EAGAIN}
 )
 
 
 def explain(error: BaseException) -> tuple[str, ExitStatus]:
-    """One message and the exit status for an error that ends a command or a run,
-    whatever its kind.
-    """
+    """One message and the exit status for any error that ends a command or a run."""
     if isinstance(error, K3PerfError):
         return str(error), error.exit_status
     if isinstance(error, KeyboardInterrupt):
@@ -244,7 +269,7 @@ def _os_advice(error: OSError) -> tuple[str, ExitStatus]:
             "Check that the server runs, and listens at the host and port that were named.",
             ExitStatus.INVALID,
         )
-    if error.filename is not None and error.errno not in _MACHINE_ERRNOS:
+    if error.filename is not None and error.errno not in MACHINE_ERRNOS:
         return "Name a file or folder that can be used.", ExitStatus.USAGE
     return (
         (

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.processes import PATIENCE_S
 
-from k3perf.cli.bundle import register
+from k3perf.cli.bundle_command import register
 from k3perf.engine.bundle import archive
 from k3perf.engine.bundle.closure import LeaveOut, Wheel, missing_packages
 from k3perf.engine.bundle.host import HostInventory, read_inventory

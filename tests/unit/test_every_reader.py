@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from k3perf.cli.ci import read_plan, read_verdict
-from k3perf.cli.history import read_history
-from k3perf.cli.memory import read_model_config
+from k3perf.cli.ci_command import read_plan, read_verdict
+from k3perf.cli.history_command import read_history
+from k3perf.cli.memory_command import read_model_config
 from k3perf.config.load_yaml import load_document, read_yaml
 from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec
 from k3perf.config.tolerances import load_tolerances

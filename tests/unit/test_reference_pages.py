@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import reference_pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = runpy.run_path(str(REPOSITORY / "scripts" / "reference_pages.py"))
-DOCUMENTS: dict[str, tuple[str, Any]] = PAGES["DOCUMENTS"]
+DOCUMENTS: dict[str, tuple[str, Any]] = reference_pages.DOCUMENTS
 FILES = {
     name: sorted(REPOSITORY.glob(pattern))
     for name, (pattern, _) in DOCUMENTS.items()
@@ -41,7 +40,7 @@ def keys(value: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_every_generated_file_is_current() -> None:
-    generated: dict[Path, str] = PAGES["generated"](REPOSITORY)
+    generated: dict[Path, str] = reference_pages.generated(REPOSITORY)
     old = [
         path.relative_to(REPOSITORY).as_posix()
         for path, text in generated.items()
@@ -55,7 +54,7 @@ def test_every_generated_file_is_current() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_key_has_a_description(name: str) -> None:
-    found = list(keys(PAGES["schema"](name)))
+    found = list(keys(reference_pages.schema(name)))
     assert len(found) >= 3
     assert not [place for place, entry in found if len(entry.get("description", "")) < 8]
 

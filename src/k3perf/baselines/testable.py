@@ -9,15 +9,18 @@ stay INCONCLUSIVE.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from k3perf.config.models import Tolerance
+from k3perf.config.suite import Suite
 from k3perf.gate.decision import smallest_detectable
+from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.looks import Look
 from k3perf.gate.noise import pool_own_noise
-from k3perf.gate.policy import Policy
+from k3perf.gate.policy import Policy, target_policy
 from k3perf.gate.reference import Reference, Subject, recorded_reference, with_level
 from k3perf.gate.scale import scale_for
 from k3perf.gate.session_values import Limits
@@ -256,3 +259,14 @@ def smallest_tolerance(
     if not subject.scale.logarithmic:
         return high
     return subject.scale.loss_ratio(high, None)
+
+
+def strictest_policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
+    """The policy of a run of all cells of the target, which share one family-wise error
+    rate. ``baselines``: the target's, with their noise.
+    """
+    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
+    policy = target_policy(
+        suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date()
+    )
+    return policy.with_noise_of(baselines)

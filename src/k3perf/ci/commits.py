@@ -36,8 +36,8 @@ def same_commit(first: str, second: str) -> bool:
 
 
 def distinct_commits(commits: Iterable[str]) -> tuple[str, ...]:
-    """The commits in the order given, each once and as the longest text that names it;
-    an empty one as ``unknown``.
+    """Each commit once, in the order given, as the longest text that names it. An empty
+    one is ``unknown``.
     """
     given = tuple(dict.fromkeys(commit or UNKNOWN for commit in commits))
     return tuple(

@@ -3,7 +3,7 @@ confirmed slides. Pure.
 
 One entry is one night's value of one metric: the median over its valid sessions of each
 session's median valid round (SESSION metrics: of the sessions' values). A night without
-a valid session leaves no entry; ``missing_nights`` counts it.
+a valid session leaves no entry. ``missing_nights`` counts it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ SeriesKey = tuple[str, str, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one metric in order of time, on one hardware class and one workload
-    plan; other numbers are not comparable.
+    """One metric in order of time, on one hardware class and one workload plan. Other
+    numbers are not comparable.
     """
 
     target: str
@@ -91,7 +91,7 @@ def entries_of(
     created_at_utc: str,
     vllm_version: str,
 ) -> tuple[HistoryEntry, ...]:
-    """One entry per cell and metric that the candidate's sessions speak of."""
+    """One entry for each cell and metric of the candidate's sessions."""
     return tuple(
         HistoryEntry(
             run_id=run_id,
@@ -145,8 +145,8 @@ def unmeasured(planned: Iterable[str], cells: Iterable[CellMeasurement]) -> tupl
 
 
 def series_of(entries: Iterable[HistoryEntry]) -> tuple[Series, ...]:
-    """Entries grouped by cell, metric, hardware class and plan, each in order of time;
-    one run counts once.
+    """Group entries by cell, metric, hardware class and plan, each in order of time.
+    One run counts once.
     """
     groups: dict[SeriesKey, dict[str, HistoryEntry]] = {}
     for entry in entries:
@@ -177,12 +177,12 @@ def slides(
     window_nights: int = 60,
     minimum_nights: int = 4,
 ) -> tuple[Slide, ...]:
-    """The newest change of each series, where it is for the worse and
-    ``minimum_nights`` nights or more confirm it, worst first.
+    """The newest change of each series, where it is for the worse and at least
+    ``minimum_nights`` nights confirm it, worst first.
 
-    One night's budget is spent over all series in equal parts. Positive series are
+    One night's error rate is spent over all series in equal parts. Positive series are
     tested on the log scale. A statistical metric's loss below ``relevant_loss_ratio``
-    is no slide; of an exact metric every loss is.
+    is not a slide. Every loss of an exact metric is.
     """
     usable = [
         series

@@ -1,5 +1,5 @@
 """Nightly series and slides to a page for GitHub Pages and to the text of an issue.
-Pure; escapes everything it did not write itself.
+Pure. Escapes all text from outside.
 """
 
 from __future__ import annotations

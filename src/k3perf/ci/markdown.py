@@ -34,7 +34,7 @@ _CONFIG_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 
 _MEANING: Final[dict[Outcome, str]] = {
     Outcome.PASS: "every gated metric is proven inside its tolerance",
-    Outcome.IMPROVED: "no loss, and some metrics are better: lift the baseline",
+    Outcome.IMPROVED: "no loss, and some metrics are better: update the baseline",
     Outcome.INCONCLUSIVE: "the budget ended before the evidence decided",
     Outcome.INVALID: "some measurements cannot be trusted; they say nothing about the change",
     Outcome.NO_BASELINE: "some cells have no baseline to be compared with",
@@ -65,18 +65,10 @@ def summary(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
 
 def refusal_comment(reason: str) -> str:
     """The comment for results that cannot be read."""
-    lines = [
-        COMMENT_MARKER,
-        "## k3perf: INVALID",
-        "",
-        f"The run's results could not be read: {prose(reason, 500)}",
-        "",
-    ]
     return (
-        "\n".join(
-            [*lines, "Nothing follows from them, neither a pass nor a loss. See the run's log."]
-        )
-        + "\n"
+        f"{COMMENT_MARKER}\n## k3perf: INVALID\n\n"
+        f"The run's results could not be read: {prose(reason, 500)}\n\n"
+        "Nothing follows from them, neither a pass nor a loss. See the run's log.\n"
     )
 
 
@@ -85,21 +77,20 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
         outcome: sum(cell.outcome is outcome for cell in verdict.cells)
         for outcome in reversed(Outcome)
     }
-    told = (
+    shown = (
         ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
         or "none"
     )
     lines = [f"## k3perf: {verdict.outcome.value}", ""]
     lines += [_meaning(verdict)]
-    lines += ["", f"Cells: {told}.", ""]
+    lines += ["", f"Cells: {shown}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
     lines += _drift(verdict)
     lines += _missing(verdict)
     lines += _invalid(verdict)
     lines += _metric_table(verdict, (Outcome.INCONCLUSIVE,), "Undecided")
-    lines += _metric_table(
-        verdict, (Outcome.IMPROVED,), "Improved: run `k3perf baseline propose` to lift the baseline"
-    )
+    improved = "Improved: run `k3perf baseline propose` to update the baseline"
+    lines += _metric_table(verdict, (Outcome.IMPROVED,), improved)
     if everything:
         lines += _metric_table(verdict, (Outcome.PASS,), "Passed")
     lines += _notes(verdict)
@@ -110,14 +101,16 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
 
 def _meaning(verdict: VerdictDocument) -> str:
     if not verdict.cells:
-        return "No cell was touched by this change; nothing was measured."
+        return "This change touches no cell. Nothing was measured."
     if verdict.outcome is Outcome.PASS and not any(cell.metrics for cell in verdict.cells):
         return "Nothing was judged."
     return f"{_MEANING[verdict.outcome].capitalize()}."
 
 
 def _fit(lines: list[str]) -> str:
-    """Whole lines up to the limit; a cut is said, and open details are closed."""
+    """Keep whole lines up to the limit, close open details, and say that the text was
+    cut.
+    """
     kept: list[str] = []
     size = 200
     for line in lines:
@@ -152,7 +145,7 @@ def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title
     lines = [
         f"### {title}",
         "",
-        "| cell | metric | baseline | now | loss | bounds | tolerance | could see |",
+        "| cell | metric | baseline | now | loss | bounds | tolerance | MDE |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     lines += [_metric_row(cell, metric) for cell, metric in rows[:_MAXIMUM_ROWS]]
@@ -207,11 +200,9 @@ def _drift_row(cell: CellVerdict, change: ConfigDifference) -> str:
 
 
 def _missing(verdict: VerdictDocument) -> list[str]:
-    lines = [f"* {_cell(cell)}: {prose(cell.missing)}" for cell in verdict.cells if cell.missing]
-    return (
-        ["### No baseline", "", *lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES), ""]
-        if lines
-        else []
+    return _listed(
+        "No baseline",
+        [f"* {_cell(cell)}: {prose(cell.missing)}" for cell in verdict.cells if cell.missing],
     )
 
 
@@ -222,11 +213,19 @@ def _invalid(verdict: VerdictDocument) -> list[str]:
         for cell in verdict.cells
         for reason in cell.invalid_reasons
     ]
-    return (
-        ["### Invalid", "", *lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES), ""]
-        if lines
-        else []
-    )
+    return _listed("Invalid", lines)
+
+
+def _listed(title: str, lines: list[str]) -> list[str]:
+    return [f"### {title}", "", *_first(lines), ""] if lines else []
+
+
+def _folded(title: str, lines: list[str]) -> list[str]:
+    return [f"<details><summary>{title}</summary>", "", *_first(lines), "", "</details>", ""]
+
+
+def _first(lines: list[str]) -> list[str]:
+    return [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
 
 
 def _reading(reading: float | None, limit: float | None) -> str:
@@ -239,17 +238,14 @@ def _reading(reading: float | None, limit: float | None) -> str:
 
 def _notes(verdict: VerdictDocument) -> list[str]:
     lines = [f"* {_cell(cell)}: {prose(note)}" for cell in verdict.cells for note in cell.notes]
-    if not lines:
-        return []
-    shown = [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
-    return ["<details><summary>Notes</summary>", "", *shown, "", "</details>", ""]
+    return _folded("Notes", lines) if lines else []
 
 
 def _planned(plan: PlanDocument | None) -> list[str]:
     if plan is None:
         return []
     lines = [
-        f"* left out of the budget: {code(entry.cell)}, {prose(entry.reason)}"
+        f"* omitted, over the budget: {code(entry.cell)}, {prose(entry.reason)}"
         for entry in plan.left_out
     ]
     lines += [f"* {prose(note)}" for note in plan.notes]
@@ -259,27 +255,22 @@ def _planned(plan: PlanDocument | None) -> list[str]:
             "* The directly touched cells alone exceed the budget; they were measured all the"
             " same.",
         )
-    shown = [*lines[:_MAXIMUM_LINES], *_more(len(lines), _MAXIMUM_LINES)]
     title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes"
     title += f" (an estimate for {plan.estimated_count})" if plan.estimated_count else ""
-    title += f", {len(plan.left_out)} left out"
-    return (
-        [f"<details><summary>{title}</summary>", "", *shown, "", "</details>", ""]
-        if lines
-        else [title + ".", ""]
-    )
+    title += f", {len(plan.left_out)} omitted"
+    return _folded(title, lines) if lines else [title + ".", ""]
 
 
 def _provenance(verdict: VerdictDocument) -> list[str]:
-    told = f"Run {code(verdict.run_id)} of {code(verdict.commit)}"
-    told += f" with vLLM {code(verdict.vllm_version)}" if verdict.vllm_version else ""
+    source = f"Run {code(verdict.run_id)} of {code(verdict.commit)}"
+    source += f" with vLLM {code(verdict.vllm_version)}" if verdict.vllm_version else ""
     budget = (
-        f"{verdict.gated_metric_count} gated metrics share a false-alarm budget of"
+        f"{verdict.gated_metric_count} gated metrics share a family-wise error rate of"
         f" {verdict.false_alarm_budget * 100:.3g} %"
     )
     return [
-        f'{told}. {budget}. A loss is positive; bounds are one-sided; "could see" is the smallest'
-        " loss this run could have shown."
+        f"{source}. {budget}. A loss is positive. Bounds are one-sided. MDE is the minimum"
+        " detectable effect: the smallest loss that this run could detect."
     ]
 
 
@@ -298,13 +289,13 @@ def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
     entries = []
     for config, cells in list(found.items())[:_MAXIMUM_ANNOTATIONS]:
         worst = cells[0].outcome
-        told = "; ".join(_finding(cell) for cell in cells if cell.outcome is worst)
+        text = "; ".join(_finding(cell) for cell in cells if cell.outcome is worst)
         entries.append(
             (
                 f"perf_tests/configs/{config}.yaml",
                 _LEVEL[worst],
                 f"k3perf: {worst.value}",
-                visible(told, 900),
+                visible(text, 900),
             )
         )
     return entries
@@ -366,29 +357,29 @@ def check_run(verdict: VerdictDocument, plan: PlanDocument | None, head_sha: str
         }
         for path, level, title, message in _findings(verdict)
     ]
+    return _check_run(head_sha, conclusion, verdict.outcome.value, summary(verdict, plan), entries)
+
+
+def refused_check_run(reason: str, head_sha: str) -> dict[str, Any]:
+    """As ``check_run``, for results that cannot be read."""
+    return _check_run(head_sha, "failure", Outcome.INVALID.value, refusal_comment(reason))
+
+
+def _check_run(
+    head_sha: str,
+    conclusion: str,
+    outcome: str,
+    text: str,
+    annotations: Iterable[dict[str, Any]] = (),
+) -> dict[str, Any]:
     return {
         "name": "k3perf report",
         "head_sha": head_sha,
         "status": "completed",
         "conclusion": conclusion,
         "output": {
-            "title": f"k3perf: {verdict.outcome.value}",
-            "summary": summary(verdict, plan),
-            "annotations": entries,
-        },
-    }
-
-
-def refused_check_run(reason: str, head_sha: str) -> dict[str, Any]:
-    """As ``check_run``, for results that cannot be read."""
-    return {
-        "name": "k3perf report",
-        "head_sha": head_sha,
-        "status": "completed",
-        "conclusion": "failure",
-        "output": {
-            "title": "k3perf: INVALID",
-            "summary": refusal_comment(reason),
-            "annotations": [],
+            "title": f"k3perf: {outcome}",
+            "summary": text,
+            "annotations": annotations or [],
         },
     }

@@ -1,8 +1,8 @@
 """Verdicts of a plan's shards, and of their retries, to one verdict. Pure.
 
 A planned cell without a result becomes INVALID, never absent. A retry's result replaces
-an INVALID one and nothing else. The chosen results' shares of the family-wise error
-rate must sum to at most the suite's.
+an INVALID one and nothing else. The chosen results together spend at most the suite's
+family-wise error rate.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class _Judged:
 def merge(
     plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = ""
 ) -> VerdictDocument:
-    """One verdict over all planned cells, in the plan's order; results for
-    unplanned cells come last, with a note.
+    """One verdict over all planned cells, in the plan's order. Cells that were measured
+    without a plan come last, with a note.
 
-    ``lost`` says what is known about results that could not be read. A file that is
-    given twice counts once. Raises UsageError when the files are of several commits, or
-    when the shards together spent more than the suite's family-wise error rate.
+    ``lost`` says what is known about unreadable results. A file that is given twice
+    counts once. Raises UsageError when the files are of several commits, or when the
+    shards together spent more than the suite's family-wise error rate.
     """
     files = _each_once(verdicts)
     commit = _one_commit(files)
@@ -70,9 +70,7 @@ def merge(
 
 
 def _each_once(verdicts: Iterable[VerdictDocument]) -> tuple[VerdictDocument, ...]:
-    """A copy of a file, such as an artefact that was unpacked twice, is no second
-    measurement.
-    """
+    """Drop copies of a file, such as an artefact that was unpacked twice."""
     kept: list[VerdictDocument] = []
     for document in verdicts:
         if document not in kept:
@@ -81,9 +79,8 @@ def _each_once(verdicts: Iterable[VerdictDocument]) -> tuple[VerdictDocument, ..
 
 
 def _one_commit(files: Iterable[VerdictDocument]) -> str:
-    """What the shards of one plan measured, as the longest hash among theirs; empty
-    without any. An old commit's result among them would let the new one pass
-    unmeasured, so it is refused.
+    """The commit of all files, as the longest hash among theirs, or an empty text.
+    Results of an older commit would let the new one pass unmeasured: UsageError.
     """
     commits = sorted(distinct_commits(document.commit for document in files))
     if len(commits) > 1:
@@ -105,8 +102,8 @@ def _judged(document: VerdictDocument) -> list[_Judged]:
 
 
 def _choose(first: _Judged, second: _Judged) -> _Judged:
-    """A usable result over an INVALID one; of two of a kind the worse, so that a repeat
-    can never wash a loss away.
+    """A usable result over an INVALID one. Of two usable results the worse, so that a
+    repeat cannot hide a loss.
     """
     if (first.cell.outcome is Outcome.INVALID) != (second.cell.outcome is Outcome.INVALID):
         kept, dropped = (
@@ -145,9 +142,7 @@ def _lost_cell(planned: PlannedCell, lost: str) -> CellVerdict:
 
 
 def _judged_cell(cell: CellVerdict) -> CellVerdict:
-    """A planned cell that judged nothing and found nothing else would pass by saying
-    nothing.
-    """
+    """Make a planned cell without any finding INVALID: it would pass unjudged."""
     if cell.metrics or cell.differences or cell.invalid_reasons or cell.missing:
         return cell
     reason = InvalidReason(
@@ -164,14 +159,14 @@ def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:
     spent = sum(judged.share for judged in found.values())
     if spent > plan.false_alarm_budget * (1 + _ROUNDING) + _ROUNDING:
         raise UsageError(
-            f"the shards were judged under false-alarm budgets of {spent:.4g} together, the suite"
+            f"the shards were judged under error rates of {spent:.4g} together, the suite"
             f" has {plan.false_alarm_budget:.4g}. Run each shard with --k3-gated-metric-count of"
             " the whole plan."
         )
 
 
 def _only(values: Iterable[str]) -> str:
-    """The one value; all of them, joined, when they differ, so that a mixture shows."""
+    """The one value, or all of them joined where they differ."""
     distinct = sorted({value for value in values if value})
     return ", ".join(distinct)[:200]
 
@@ -180,7 +175,7 @@ def retry_shards(
     plan: PlanDocument, merged: VerdictDocument, pools: tuple[str, ...], used: dict[str, str]
 ) -> tuple[PlannedShard, ...]:
     """Shards that hold the INVALID cells alone. ``used`` names the pool that measured a
-    shard; the retry asks for another one of ``pools``.
+    shard. The retry asks for another one of ``pools``.
 
     A hosted runner is a new machine each time and needs no pool. With fewer than two
     pools any runner of the class may take the retry.

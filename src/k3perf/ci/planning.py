@@ -50,8 +50,8 @@ class RecordedCosts(BaseModel):
     """
 
     def over(self, earlier: RecordedCosts) -> RecordedCosts:
-        """These costs, and the earlier ones of what they do not have: one machine's
-        runs do not make another's forgotten.
+        """These costs, and the earlier ones of engines and cells that these do not
+        have.
         """
         return RecordedCosts(
             runs=tuple(sorted({*earlier.runs, *self.runs})),
@@ -61,12 +61,11 @@ class RecordedCosts(BaseModel):
 
 
 def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ()) -> RecordedCosts:
-    """What earlier sessions took: the median start of each engine, and for each cell
-    the median time from a session's first round to the last of it and of its
-    reference's.
+    """The median start of each engine, and for each cell the median time from a
+    session's first round to the last of it and of its reference's.
 
-    One engine may serve several sessions; its start is counted once. Give sessions that
-    ended: one cut short counts as a short one.
+    A start that serves several sessions counts once. Give sessions that ended: one that
+    was cut short counts as a short one.
     """
     starts: dict[str, dict[str, float]] = {}
     pairs: dict[tuple[str, str], list[SessionRecord]] = {}
@@ -103,7 +102,7 @@ def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ())
 
 
 def _rounded_s(duration_s: float) -> float:
-    """To tenths; what is shorter than one costs one, since no cost is 0."""
+    """To tenths, at least one: no cost is 0."""
     return max(round(duration_s, 1), 0.1)
 
 
@@ -134,7 +133,7 @@ class EngineGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The groups inside the budget, the cells left out with the reason, and whether the
+    """The groups inside the budget, the omitted cells with the reason, and whether the
     nearest cells alone exceed the budget.
     """
 
@@ -175,7 +174,7 @@ class CostBasis(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """Recorded seconds, with the median of the nearest recorded relatives where a cell
-    has none of its own.
+    has none.
 
     ``recording``: the run takes ``baseline_sessions`` of each cell, and judges nothing.
     """
@@ -204,8 +203,8 @@ class CostModel:
         return count * known + (count - 1) * self.start_s(cell)
 
     def _related_s(self, cell: Cell) -> list[float]:
-        """Sessions of other configs; a config's name holds no dash, so the names of
-        targets and workloads cannot be taken for parts of it.
+        """Sessions of other configs. A config's name has no dash, so it cannot be taken
+        for a part of a target's or workload's name.
         """
         cell_of_any_config = re.compile(
             f"{re.escape(cell.target.name)}-[a-z0-9_]+-{re.escape(cell.workload.name)}"
@@ -253,11 +252,11 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
 def fit_budget(
     cells: Iterable[SelectedCell], costs: CostModel, budget_device_s: float | None
 ) -> Fitted:
-    """As many cells as the budget holds, nearest to the change first; every config gets
+    """As many cells as the budget holds, nearest to the change first. Every config gets
     a first workload before any gets a second.
 
-    Directly touched cells stay even when they alone exceed the budget (``over_budget``
-    tells): a gate that drops what was changed would pass what it never measured.
+    Directly touched cells stay even when they alone exceed the budget
+    (``over_budget``). A gate that drops them would pass what it never measured.
     """
     chosen = tuple(cells)
     if budget_device_s is None:
@@ -308,7 +307,7 @@ def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
 
 def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:
     """At most ``shard_count`` shards for each hardware class, balanced by duration,
-    engines whole; no shard is empty.
+    engines whole. No shard is empty.
 
     Longest processing time first (Graham 1969, within 4/3 of the best), then single
     moves and swaps while they shorten the longest.
@@ -350,8 +349,8 @@ def _balance(groups: list[EngineGroup], shard_count: int) -> list[list[EngineGro
 
 
 def _improve(parts: list[list[EngineGroup]]) -> bool:
-    """Moves or swaps one group from the longest part so that the longer of the two
-    parts becomes shorter; False when nothing helps.
+    """Move or swap one group from the longest part so that the longer of the two parts
+    becomes shorter. False when nothing helps.
     """
     loads = [sum(group.duration_s for group in part) for part in parts]
     longest = max(range(len(parts)), key=loads.__getitem__)

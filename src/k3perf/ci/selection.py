@@ -1,7 +1,7 @@
-"""Changed files to the cells that they can affect, each with its reasons. Pure; git and
+"""Changed files to the cells that they can affect, each with its reasons. Pure: git and
 the file system stay outside.
 
-A file that no rule knows selects everything: an unneeded measurement costs minutes, a
+A file that no rule knows selects everything. An unneeded measurement costs minutes, a
 missed one hides a loss.
 """
 
@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from importlib.resources import files
 from pathlib import PurePosixPath
+from typing import Final
 
 from k3perf.config.suite import Cell, Suite
+from k3perf.documents import yaml_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +27,8 @@ class ChangedPath:
 
 
 class Priority(IntEnum):
-    """How near a cell is to the change; lower is nearer. A tight budget gives up the
-    far ones first.
+    """How near a cell is to the change. Lower is nearer. A tight budget gives up far
+    ones first.
     """
 
     DIRECT = 0
@@ -52,31 +55,15 @@ class Selection:
     notes: tuple[str, ...] = ()
 
 
-# Files that cannot change a measurement. Everything else that no rule below knows
-# selects the whole suite.
-_HARMLESS_FOLDERS = ("docs/", "tests/", "benchmarks/", "changes/", ".github/ISSUE_TEMPLATE/")
-# may name any cell, so it is treated like a tolerance
-_WAIVERS = "baselines/waivers.yaml"
-_HARMLESS_IN_SUITE = (
-    "recordings",
-    "costs.json",
-)  # raw files behind baselines, and what earlier runs took
-_HARMLESS_FILES = frozenset(
-    {
-        ".editorconfig",
-        ".github/CODEOWNERS",
-        ".github/dependabot.yml",
-        ".github/pull_request_template.md",
-        ".gitignore",
-        ".pre-commit-config.yaml",
-        "LICENSE",
-    }
+_HARMLESS: Final[dict[str, list[str]]] = yaml_of(
+    files("k3perf.ci").joinpath("harmless_files.yaml").read_text(encoding="utf-8")
 )
+_WAIVERS: Final = "baselines/waivers.yaml"  # may name any cell, as a tolerance may
 
 
 @dataclass
 class _Found:
-    """Reasons gathered per cell id while rules are applied; local to one ``select``."""
+    """Reasons for each cell id while rules are applied, local to one ``select``."""
 
     suite: Suite
     cells: tuple[Cell, ...]
@@ -97,17 +84,21 @@ class _Found:
             self.add(cell, priority, reason)
         return bool(hit)
 
+    def add_direct(self, wanted: Callable[[Cell], bool], reason: str, unused: str = "") -> None:
+        """``unused``: the note where no cell is wanted."""
+        if not self.add_where(wanted, Priority.DIRECT, reason) and unused:
+            self.notes.append(unused)
+
 
 def select(
     suite: Suite, changes: Iterable[ChangedPath], *, suite_folder: str = "perf_tests"
 ) -> Selection:
     """The cells that ``changes`` can affect.
 
-    A changed config selects its own cells, those of every config that depends on it,
-    and the reference's cells that they are compared with. A target, workload, model or
-    trace selects the cells that use it; a refusal those that it may have freed; a
-    baseline its own cell. Tolerances, the harness, the engine's pin and unknown files
-    select everything.
+    * A config selects its own cells, those of dependent configs, and their reference's.
+    * A target, workload, model or trace selects the cells that use it.
+    * A refusal selects the cells that it may have freed, a baseline its own cell.
+    * Tolerances, the harness, the engine's pin and unknown files select everything.
     """
     found = _Found(suite, suite.cells())
     for change in changes:
@@ -132,14 +123,16 @@ def _apply(found: _Found, change: ChangedPath, suite_folder: str) -> None:
         _apply_declared(found, change, PurePosixPath(path[len(suite_folder) :]))
     elif path.startswith("baselines/") and path != _WAIVERS:
         _apply_baseline(found, change)
-    elif path.endswith(".md") or path.startswith(_HARMLESS_FOLDERS) or path in _HARMLESS_FILES:
-        return
-    else:
+    elif not (
+        path in _HARMLESS["files"]
+        or path.startswith(tuple(_HARMLESS["folders"]))
+        or path.endswith(tuple(_HARMLESS["suffixes"]))
+    ):
         _everything(found, f"{path} can affect every measurement")
 
 
 def _apply_declared(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
-    if inside.parts[0] in _HARMLESS_IN_SUITE or inside.suffix == ".md":
+    if inside.parts[0] in _HARMLESS["in_suite"] or inside.suffix in _HARMLESS["suffixes"]:
         return
     rules = {
         "configs": _apply_config,
@@ -162,8 +155,8 @@ def _everything(found: _Found, reason: str) -> None:
 def _declared_name(
     found: _Found, change: ChangedPath, inside: PurePosixPath, known: Iterable[str]
 ) -> str | None:
-    """The document's name where its file is called after it; otherwise None, and the
-    file is treated as unknown or gone.
+    """The document's name where its file has that name. Else None, and the file counts
+    as unknown or gone.
     """
     if inside.stem in known:
         return inside.stem
@@ -222,8 +215,8 @@ def descendants(suite: Suite, name: str) -> tuple[str, ...]:
 
 
 def _apply_refusal(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
-    """A refusal decides which cells there are: those that it may have freed, on its
-    targets, have to be measured.
+    """A refusal decides which cells exist. Select those on its targets that it may have
+    freed.
     """
     refusal = next(
         (known for known in found.suite.known_refusals if known.name == inside.stem), None
@@ -236,12 +229,11 @@ def _apply_refusal(found: _Found, change: ChangedPath, inside: PurePosixPath) ->
         for name in found.suite.targets
         if refusal in found.suite.refusals_of(found.suite.target(name))
     }
-    found.add_where(
+    found.add_direct(
         lambda cell: (
             cell.target.name in of_targets
             and bool(refusal.when.keys() & found.suite.changes(cell.config.name).keys())
         ),
-        Priority.DIRECT,
         f"refusal {refusal.name} changed",
     )
 
@@ -252,31 +244,25 @@ def _apply_target(found: _Found, change: ChangedPath, inside: PurePosixPath) -> 
         return
     name = _declared_name(found, change, inside, found.suite.targets)
     if name is not None:
-        found.add_where(
-            lambda cell: cell.target.name == name, Priority.DIRECT, f"target {name} changed"
-        )
+        found.add_direct(lambda cell: cell.target.name == name, f"target {name} changed")
 
 
 def _apply_workload(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
     name = _declared_name(found, change, inside, found.suite.workloads)
     if name is not None:
-        found.add_where(
-            lambda cell: cell.workload.name == name, Priority.DIRECT, f"workload {name} changed"
-        )
+        found.add_direct(lambda cell: cell.workload.name == name, f"workload {name} changed")
 
 
 def _apply_model(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
     folder = PurePosixPath("models", inside.parts[1])
-    hit = found.add_where(
+    found.add_direct(
         lambda cell: (
             cell.target.model.directory is not None
             and PurePosixPath(cell.target.model.directory) == folder
         ),
-        Priority.DIRECT,
         f"model {inside.parts[1]} changed",
+        f"{change.path} belongs to no target's model",
     )
-    if not hit:
-        found.notes.append(f"{change.path} belongs to no target's model")
 
 
 def _apply_trace(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:
@@ -284,8 +270,7 @@ def _apply_trace(found: _Found, change: ChangedPath, inside: PurePosixPath) -> N
         arrival = cell.workload.arrival
         return arrival.kind == "trace" and PurePosixPath(arrival.file).name == inside.name
 
-    if not found.add_where(uses, Priority.DIRECT, f"trace {inside.name} changed"):
-        found.notes.append(f"{change.path} is used by no workload")
+    found.add_direct(uses, f"trace {inside.name} changed", f"{change.path} is used by no workload")
 
 
 def _apply_baseline(found: _Found, change: ChangedPath) -> None:
@@ -294,16 +279,16 @@ def _apply_baseline(found: _Found, change: ChangedPath) -> None:
         _apply_found_rates(found, change, parts[1])
         return
     if len(parts) != 3 or not parts[2].endswith(".json"):
-        found.notes.append(f"{change.path} is no baseline of the form baselines/TARGET/CONFIG.json")
+        found.notes.append(
+            f"{change.path} is not a baseline of the form baselines/TARGET/CONFIG.json"
+        )
         return
     target, config = parts[1], parts[2].removesuffix(".json")
-    hit = found.add_where(
+    found.add_direct(
         lambda cell: cell.target.name == target and cell.config.name == config,
-        Priority.DIRECT,
         f"baseline of {target}/{config} changed",
+        f"{change.path} belongs to no collected cell",
     )
-    if not hit:
-        found.notes.append(f"{change.path} belongs to no collected cell")
 
 
 def _apply_found_rates(found: _Found, change: ChangedPath, target: str) -> None:
@@ -311,8 +296,11 @@ def _apply_found_rates(found: _Found, change: ChangedPath, target: str) -> None:
         share = getattr(cell.workload.arrival, "found_rate_share_ratio", None)
         return cell.target.name == target and share is not None
 
-    if not found.add_where(uses, Priority.DIRECT, f"found rates of {target} changed"):
-        found.notes.append(f"{change.path} is used by no collected cell")
+    found.add_direct(
+        uses,
+        f"maximum sustainable rates of {target} changed",
+        f"{change.path} is used by no collected cell",
+    )
 
 
 def _add_references(found: _Found) -> None:

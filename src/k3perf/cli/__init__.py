@@ -1,1 +1,1 @@
-"""Argument parsing and exit statuses of ``k3perf``; each command delegates at once."""
+"""Argument parsing and exit statuses of ``k3perf``. Each command delegates at once."""

@@ -36,16 +36,15 @@ COMMAND_MODULES: Final = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends with the documented status for wrong use, where argparse ends with 2; every
+    """Ends with the documented status for wrong use, where argparse ends with 2. Every
     subparser is one too.
 
-    What a command does not know is its own error, shown with its own usage: nothing
-    above it could take it.
+    An argument that a command does not know is its own error, shown with its own usage.
     """
 
     def error(self, message: str) -> NoReturn:
-        """The usage of this command and the message on stderr, with the commands to
-        choose from where one is missing; raises SystemExit.
+        """Print the command's usage and the message, with the commands to choose from
+        where one is missing. Raises SystemExit.
         """
         self.print_usage(sys.stderr)
         commands = next(
@@ -76,28 +75,35 @@ def build_parser(modules: Sequence[str] = COMMAND_MODULES) -> argparse.ArgumentP
     parser.add_argument("--version", action="version", version=f"k3perf {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in modules:
-        importlib.import_module(f"k3perf.cli.{name}").register(subparsers)
+        importlib.import_module(f"k3perf.cli.{name}_command").register(subparsers)
+    _describe(subparsers)
     return parser
 
 
+def _describe(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Show a command's line in the list of commands in its own help too."""
+    for listed in subparsers._choices_actions:
+        parser = subparsers.choices[listed.dest]
+        parser.description = parser.description or listed.help
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                _describe(action)
+
+
 def modules_for(arguments: Sequence[str]) -> Sequence[str]:
-    """The module of the command that is asked for, where its name tells; else all of
-    them, for help and for errors.
-    """
+    """The module of the named command, else all of them, for help and for errors."""
     name = arguments[0].replace("-", "_") if arguments else ""
     return (name,) if name in COMMAND_MODULES else COMMAND_MODULES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is documented in docs/operating.md."""
+    """Run one command. docs/exit-statuses.md has the statuses."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     with ending_signals(), lasting_streams() as output:
         ended: SystemExit | None = None
         try:
             status = _run(given)
-        except (
-            SystemExit
-        ) as of_parser:  # help, or wrong use: the parser has said what it had to say
+        except SystemExit as of_parser:  # help, or wrong use: the parser has printed its message
             ended, status = of_parser, int(of_parser.code or 0)
         output.flush()
         if output.problem is not None and not isinstance(output.problem, BrokenPipeError):

@@ -5,58 +5,53 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from k3perf.errors import UsageError
+from k3perf.errors import MACHINE_ERRNOS, UsageError
 
 
 def write_text(
-    path: Path, text: str, option: str = "--output", *, make_folder: bool = False
+    path: Path, text: str, option: str = "--output", *, make_folder: bool = False, mode: str = "w"
 ) -> None:
-    """Raises UsageError, which names ``option``, when the file cannot be written.
-    ``make_folder``: with the folders above it.
+    """Write ``text``, with ``make_folder`` into new directories, with mode ``a`` at the
+    file's end. Raises UsageError that names ``option``, or OSError for a full disk.
     """
-    _write(path, text, option, "w", make_folder=make_folder)
-
-
-def append_text(path: Path, text: str, option: str, *, make_folder: bool = False) -> None:
-    """As ``write_text``, at the file's end."""
-    _write(path, text, option, "a", make_folder=make_folder)
-
-
-def _write(path: Path, text: str, option: str, mode: str, *, make_folder: bool) -> None:
-    try:
+    with _writing(path, option):
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         with path.open(mode, encoding="utf-8") as stream:
             stream.write(text)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> str:
+    """Write ``--output`` line by line. Returns the file's SHA-256, raises as
+    ``write_text`` does.
+    """
+    digest = hashlib.sha256()
+    with _writing(path, "--output"), path.open("wb") as file:
+        for line in lines:
+            data = line.encode()
+            digest.update(data)
+            file.write(data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _writing(path: Path, option: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
+        if error.errno in MACHINE_ERRNOS:  # another path on this machine may not help
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise UsageError(
             f"{path} cannot be written ({error.strerror}); choose another {option}"
         ) from None
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> str:
-    """Write line by line, however many there are; the SHA-256 of the file. Raises
-    UsageError as ``write_text`` does.
-    """
-    digest = hashlib.sha256()
-    try:
-        with path.open("wb") as file:
-            for line in lines:
-                data = line.encode()
-                digest.update(data)
-                file.write(data)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror}); choose another --output"
-        ) from None
-    return digest.hexdigest()
-
-
 def login_name() -> str:
-    """The user's login name, or the user's number where it has no name, as in many
+    """The login name, or the user's number where it has no name, as in many
     containers.
     """
     try:

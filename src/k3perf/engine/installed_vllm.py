@@ -56,12 +56,13 @@ class InstalledVllm:
     """The distribution's name and its release.
 
     Both are empty, with the reason in ``problem``, when there is none or its Python
-    does not run.
+    does not run (``runs`` is False).
     """
 
     distribution: str = ""
     release: str = ""
     problem: str = ""
+    runs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,11 @@ def installed_vllm(python: Path) -> InstalledVllm:
     try:
         done = run_python(python, _ASK, timeout_s=_DEADLINE_S)
     except OSError as error:
-        return InstalledVllm(problem=f"it does not run: {error.strerror}")
+        return InstalledVllm(problem=f"it does not run: {error.strerror}", runs=False)
     except subprocess.TimeoutExpired:
-        return InstalledVllm(problem=f"it does not answer within {_DEADLINE_S} s")
+        return InstalledVllm(problem=f"it does not answer within {_DEADLINE_S} s", runs=False)
     if done.returncode != 0:
-        return InstalledVllm(problem=f"it does not run: {_end(done)}")
+        return InstalledVllm(problem=f"it does not run: {_end(done)}", runs=False)
     words = done.stdout.split()
     return (
         InstalledVllm(words[0], words[1])

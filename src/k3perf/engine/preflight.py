@@ -22,6 +22,7 @@ import psutil
 from k3perf.engine.device_checks import Needs, device_findings
 from k3perf.engine.devices import SHOWN_HOLDERS, DeviceReader, MemoryHolder, holders_text
 from k3perf.engine.findings import Finding, Level, judged
+from k3perf.engine.installed_vllm import installed_vllm
 from k3perf.engine.port import PortReservation
 from k3perf.errors import PreflightError
 from k3perf.units import format_bytes
@@ -177,11 +178,15 @@ def _can_write(directory: Path) -> bool:
 
 
 def _engine_python(path: Path) -> Finding:
-    usable = path.is_file() and os.access(path, os.X_OK)
     # a run asks this, k3perf doctor too
     named = "--k3-engine-python (of k3perf: --engine-python) or K3PERF_ENGINE_PYTHON"
     text = f"Name the Python of an environment that has vLLM: {named}."
-    return judged("engine python", usable, str(path), "an executable file", text)
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        return Finding("engine python", Level.FAIL, str(path), "an executable file", text)
+    needed, found = "a Python that runs", installed_vllm(path)
+    if not found.runs:
+        return Finding("engine python", Level.FAIL, f"{path}: {found.problem}", needed, text)
+    return Finding("engine python", Level.OK, str(path), needed)
 
 
 def _cpu(needs: Needs, machine: Machine) -> list[Finding]:

@@ -90,7 +90,7 @@ class SuiteJudge:
         endings.checked.append(outcome)
         if outcome in FAILING or (endings.strict and outcome is Outcome.INCONCLUSIVE):
             from k3perf.report.causes import causes_of
-            from k3perf.report.failing_test import failure_text
+            from k3perf.report.table import failure_text
 
             shown_at = (
                 ""

@@ -29,7 +29,7 @@ def reason_lines(reason: InvalidReason) -> list[str]:
 
 
 def cause_lines(reason: InvalidReason) -> list[str]:
-    """The root cause of a failed engine, an exception's further lines indented; nothing
+    """The root cause of a failed engine, an exception's further lines indented. Empty
     for another reason.
     """
     if reason.failure is None:

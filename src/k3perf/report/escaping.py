@@ -1,5 +1,5 @@
-"""Strangers' text and numbers to text that GitHub shows as it was written: no markup,
-no HTML, no mention, no link, no workflow command.
+"""Text and numbers from outside to text that GitHub shows as written: no markup, HTML,
+mention, link or workflow command.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def prose(text: str, limit: int = 300) -> str:
 
 
 def code(text: str, limit: int = 80) -> str:
-    """A name in code type. Plain names go between backticks; others through entities,
+    """A name in code type. Plain names go between backticks, others through entities
     inside the HTML element.
     """
     shown = visible(text, limit)
@@ -60,20 +60,20 @@ def _entities(text: str) -> str:
 
 
 def command_data(text: str, limit: int = 1_000) -> str:
-    """The message of a workflow command. One line; ``%`` and line ends escaped as the
-    runner undoes them.
+    """The message of a workflow command, on one line. ``%`` and line ends are escaped
+    as the runner undoes them.
     """
     return visible(text, limit).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def command_property(text: str, limit: int = 200) -> str:
-    """A property of a workflow command; also ``:`` and ``,`` are escaped."""
+    """A property of a workflow command: ``:`` and ``,`` are escaped too."""
     return command_data(text, limit).replace(":", "%3A").replace(",", "%2C")
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A number with its unit, four significant digits; bytes in binary units; ``-``
-    when there is none.
+    """A number with its unit and four significant digits. Bytes in binary units, None
+    as ``-``.
     """
     if value is None:
         return "-"
@@ -86,7 +86,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A loss as a signed percentage, positive is worse; ``-`` when there is none."""
+    """A loss as a signed percentage, positive is worse. None as ``-``."""
     if ratio is None:
         return "-"
     return f"{ratio * 100:+.1f} %" if abs(ratio) < 100 else f"{ratio * 100:+.1e} %"

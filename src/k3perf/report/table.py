@@ -14,7 +14,13 @@ from rich.text import Text
 
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict, MetricVerdict, SuiteVerdict
-from k3perf.report.causes import cell_name, difference_text, shared_differences, unjudged_blocks
+from k3perf.report.causes import (
+    cause_lines,
+    cell_name,
+    difference_text,
+    shared_differences,
+    unjudged_blocks,
+)
 from k3perf.units import format_bytes
 
 NATURAL_WIDTH: Final = 160  # no table is wider
@@ -65,7 +71,7 @@ def cell_table(
     """One cell: metric, baseline, now, change, tolerance, outcome, then differences,
     reasons and notes as lines below.
 
-    Where ``width`` columns do not hold the table, each metric gets lines of its own
+    Where ``width`` columns do not hold the table, each metric gets two lines
     instead. ``elsewhere``: differences that are shown elsewhere.
     """
     heading = (
@@ -81,7 +87,7 @@ def cell_table(
 
 def _table(cell: CellVerdict) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=None)
-    for heading in ("metric", "baseline", "now", "change", "could see", "tolerance", "outcome"):
+    for heading in ("metric", "baseline", "now", "change", "MDE", "tolerance", "outcome"):
         table.add_column(
             heading, justify="left" if heading in ("metric", "outcome") else "right", no_wrap=True
         )
@@ -91,7 +97,7 @@ def _table(cell: CellVerdict) -> Table:
             value_text(metric.baseline_value, metric.unit),
             value_text(metric.now_value, metric.unit),
             change_text(metric),
-            could_see_text(metric),
+            mde_text(metric),
             tolerance_text(metric),
             Text(str(metric.outcome), style=OUTCOME_STYLE[metric.outcome]),
         )
@@ -111,17 +117,16 @@ def _list(cell: CellVerdict) -> Text:
             f"baseline {value_text(metric.baseline_value, metric.unit)}, now"
             f" {value_text(metric.now_value, metric.unit)}"
         )
-        seen = could_see_text(metric)
+        seen = mde_text(metric)
         lines.append(
-            f"\n    {values}, tolerance"
-            f" {tolerance_text(metric)}{f', could see {seen}' if seen else ''}"
+            f"\n    {values}, tolerance {tolerance_text(metric)}{f', MDE {seen}' if seen else ''}"
         )
     return lines
 
 
 def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
-    """Differences, reasons and notes of a cell, a line each. Differences in
-    ``elsewhere`` are left out.
+    """Differences, reasons and notes of a cell, a line each. Without the differences
+    in ``elsewhere``.
     """
     lines = [
         f"  config drift: {text}"
@@ -169,7 +174,7 @@ def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: b
     parts.append(
         f"outcome: {verdict.outcome} - {len(verdict.cells)}"
         f" cell{'s' if len(verdict.cells) != 1 else ''}{each}, {verdict.gated_metric_count} gated"
-        f" metrics, false-alarm budget of the whole run {verdict.false_alarm_budget:.1%}\n "
+        f" metrics, family-wise error rate of the whole run {verdict.false_alarm_budget:.1%}\n "
         f" {MEANING[verdict.outcome]}"
     )
     return "\n\n".join(parts)
@@ -185,13 +190,48 @@ def recording_summary(cells: Sequence[CellVerdict]) -> str:
     return "\n\n".join([*parts, *unjudged_blocks(cell for cell in cells if cell.invalid_reasons)])
 
 
+def failure_text(verdict: CellVerdict, shown_at: str = "") -> str:
+    """Why a test of a cell failed, in a few lines. The run's summary has the tables and
+    an engine's log.
+
+    ``shown_at``: the test that already failed for a cell of which no metric was judged.
+    This one refers to it.
+    """
+    name = cell_name(verdict)
+    if not verdict.metrics and shown_at:
+        return f"{verdict.outcome}: {name}, see {shown_at} above"
+    lines = [f"{verdict.outcome}: {name}"]
+    for metric in verdict.metrics:
+        if metric.outcome not in (Outcome.PASS, Outcome.IMPROVED):
+            values = (
+                f"baseline {value_text(metric.baseline_value, metric.unit)}, now"
+                f" {value_text(metric.now_value, metric.unit)}"
+            )
+            lines.append(
+                f"  {metric.metric}: {metric.outcome}, {change_text(metric)}, tolerance"
+                f" {tolerance_text(metric)}, {values}"
+            )
+            lines += [f"    {metric.reason}"] if metric.reason else []
+    for reason in verdict.invalid_reasons:
+        lines.append(
+            f"  {reason.failure.message if reason.failure is not None else reason.text}"
+            f" [{reason.rule}]"
+        )
+        lines += [f"  {line}" for line in cause_lines(reason)]
+    lines += [f"  {difference_text(difference)}" for difference in verdict.differences]
+    lines += [f"  {verdict.missing}"] if verdict.missing else []
+    if verdict.metrics or any(reason.failure is not None for reason in verdict.invalid_reasons):
+        lines.append('More under "k3perf" below.')
+    return "\n".join(lines)
+
+
 def _legend(cells: Sequence[CellVerdict]) -> str:
     """What the columns mean, for someone who sees the table for the first time."""
     lines = [
         "change: better or worse than the baseline, with its confidence interval (- is worse, + is"
         " better)"
     ]
-    lines.append("could see: the smallest loss that this run could detect")
+    lines.append("MDE: minimum detectable effect, the smallest loss that this run could detect")
     if any(cell.mode == "reference" for cell in cells):
         lines.append(
             "reference mode: timings are ratios to the reference config, measured side by side in"
@@ -206,7 +246,7 @@ def _legend(cells: Sequence[CellVerdict]) -> str:
 
 
 def value_text(value: float | None, unit: str) -> str:
-    """A value with its unit; None is shown as a dash, never as 0."""
+    """A value with its unit. None is a dash, never 0."""
     if value is None:
         return "-"
     if unit == "bytes":
@@ -237,10 +277,8 @@ def change_text(metric: MetricVerdict) -> str:
     )
 
 
-def could_see_text(metric: MetricVerdict) -> str:
-    """The smallest loss that the run could detect; empty for a metric that is compared
-    exactly.
-    """
+def mde_text(metric: MetricVerdict) -> str:
+    """The minimum detectable effect. Empty for a metric that is compared exactly."""
     return (
         ""
         if metric.smallest_detectable_loss_ratio is None

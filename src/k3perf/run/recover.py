@@ -8,7 +8,7 @@ from pathlib import Path
 
 from k3perf.ci.commits import UNKNOWN, same_commit
 from k3perf.config.suite import Suite
-from k3perf.errors import UsageError
+from k3perf.errors import ConfigFileError, UsageError
 from k3perf.metrics.compute import session_metrics
 from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.records.samples import Arm, EngineIdentity, RoundKind, SessionRecord
@@ -16,6 +16,7 @@ from k3perf.store.measurements import write_measurement_file
 from k3perf.store.results import RunResults, read_results
 
 CellName = tuple[str, str, str, str]
+_GIVE_RESULTS = "Give results.jsonl of the interrupted run, or the run's directory."
 
 
 def recover(
@@ -30,6 +31,10 @@ def recover(
     the one that the run recorded the file gets the longer.
     """
     results = read_results(results_path)
+    if not results.run_id:
+        raise ConfigFileError(
+            results_path, "", None, "is not a results file: it holds no whole line", _GIVE_RESULTS
+        )
     measured = _measured_commit(results, commit)
     ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
     usable = [record for record in ended if _usable(record, suite)]

@@ -272,7 +272,8 @@ def _damaged(
     if number == 1:
         return line(
             problem,
-            "Not a results file, or not its beginning: give the one that a run wrote.",
+            "It is not a results file, or not its beginning. Give results.jsonl of the interrupted"
+            " run, or the run's directory.",
         )
     ended = f"{ended_count} session{'' if ended_count == 1 else 's'} that ended"
     problem += (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from k3perf.cli.numbers import count
+from k3perf.cli.shared_options import count
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.tolerances import load_tolerances
 from k3perf.documents import read_text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.cli.memory import register
+from k3perf.cli.memory_command import register
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from tests.processes import PATIENCE_S
 from tests.unit.capacity.proxies import MODELS
@@ -168,7 +168,7 @@ def test_a_broken_config_file_is_named(tmp_path: Path, content: str) -> None:
 def test_the_plan_needs_neither_torch_nor_numpy_nor_pydantic() -> None:
     model = str(MODELS / "kimi-k3" / "config.json")
     code = (
-        "import sys, argparse; from k3perf.cli.memory import register; p ="
+        "import sys, argparse; from k3perf.cli.memory_command import register; p ="
         " argparse.ArgumentParser(); register(p.add_subparsers());a = p.parse_args(['memory',"
         f" 'plan', '--model-config', {model!r}, '--tensor', '8', '--json']);"
         " a.run(a);print(sorted({'torch', 'numpy', 'scipy', 'pydantic'} & set(sys.modules)),"

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from k3perf.ci.selection import ChangedPath, select
-from k3perf.cli import ci, plan
+from k3perf.cli import ci_command as ci
+from k3perf.cli import plan_command as plan
 from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
 from tests.processes import PATIENCE_S
 
@@ -445,7 +446,7 @@ def test_check_baselines(
     )
     git(checkout, "commit", "--quiet", "--all", "--message", "better")
     assert run("ci", "check-baselines", "--base", "main") == 0
-    assert "1 baselines changed, 0 findings" in capsys.readouterr().out
+    assert "1 baselines changed, 0 problems found" in capsys.readouterr().out
     path.write_bytes(
         written(baseline({"tpot_mean_ms": 30.0, "output_tokens_per_s": 3378.0}, config="seqs_1"))
     )
@@ -467,7 +468,7 @@ def test_the_readable_plan_names_what_it_leaves_out(
     assert run("plan", "--changed-since", "main", "--target", "gamma", "--budget-minutes", "1") == 0
     told = capsys.readouterr().out
     assert "directly touched cells alone exceed the budget" in told
-    assert "2 cells left out of the budget:" in told
+    assert "2 cells omitted, over the budget:" in told
     assert "gamma-seqs_9-chat: needs" in told
     git(checkout, "rm", "--quiet", "perf_tests/configs/seqs_7.yaml")
     assert run("plan", "--changed-since", "main") == 0

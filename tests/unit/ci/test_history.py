@@ -14,7 +14,7 @@ import pytest
 
 from k3perf.ci.history import HistoryEntry, entries_of, series_of, slides, unmeasured
 from k3perf.ci.history_page import issue, page
-from k3perf.cli.history import register
+from k3perf.cli.history_command import register
 from k3perf.errors import ConfigFileError, ExitStatus
 from k3perf.records.measurement import (
     CellMeasurement,

@@ -29,7 +29,7 @@ from k3perf.ci.planning import (
     split,
 )
 from k3perf.ci.selection import ChangedPath, Priority, select, select_all
-from k3perf.cli.plan import register
+from k3perf.cli.plan_command import register
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.samples import (

@@ -169,7 +169,7 @@ def test_baseline_selects_its_config_on_its_target(sixty_cells: Suite) -> None:
     assert change(sixty_cells, "baselines/beta/gone.json").notes == (
         "baselines/beta/gone.json belongs to no collected cell",
     )
-    assert "no baseline of the form" in change(sixty_cells, "baselines/notes.txt").notes[0]
+    assert "not a baseline of the form" in change(sixty_cells, "baselines/notes.txt").notes[0]
 
 
 def test_deleted_and_misnamed_documents(sixty_cells: Suite) -> None:

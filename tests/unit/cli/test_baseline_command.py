@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k3perf.baselines.testable import testable
-from k3perf.cli import baseline as command
+from k3perf.baselines.testable import strictest_policy, testable
+from k3perf.cli import baseline_command as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError
 from k3perf.records.measurement import (
@@ -310,8 +310,9 @@ def test_an_anchor_keeps_its_own_acceptance(tmp_path: Path, run: Run) -> None:
     ],
 )
 def test_misuse_is_told_with_its_next_step(
-    run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str
+    tmp_path: Path, run: Run, words: tuple[str, ...], error: type[K3PerfError], said: str
 ) -> None:
+    (tmp_path / "baselines").mkdir()
     with pytest.raises(error, match=said):
         run(*words)
 
@@ -338,6 +339,7 @@ def test_what_cannot_be_proposed(
         run(
             "propose", record(tmp_path / "r3", replace(cell("default", 100.0), config="unheard_of"))
         )
+    (tmp_path / "baselines").mkdir()
     assert run("show") == 0
     assert "no baseline is committed" in capsys.readouterr().out
 
@@ -395,7 +397,7 @@ def test_every_committed_baseline_would_be_accepted_under_todays_plans_and_toler
     problems = []
     for target in suite.targets:
         committed = read_target_baselines(root, target)
-        policy = command._policy(suite, target, committed)
+        policy = strictest_policy(suite, target, committed)
         problems += [
             f"{target}/{baseline.config}: {problem.text()}"
             for baseline in committed

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.cli import doctor
+from k3perf.cli import doctor_command as doctor
 from k3perf.cli.main import build_parser
 from k3perf.engine.lock import device_lock
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
@@ -161,6 +161,9 @@ def test_a_dead_engine_python_is_reported_once(
     text = capsys.readouterr().out
     assert text.count(words) == 1
     assert "native module" not in text
+    installed_is_the_question = words == "vLLM is not installed there"
+    assert ("OK    engine python" in text) == installed_is_the_question
+    assert ("FAIL  engine version" in text) == installed_is_the_question
 
 
 def test_an_unknown_target_is_a_usage_error(suite_copy: Path) -> None:

@@ -174,7 +174,7 @@ COMMANDS = {
         },
     ),
     "baseline show": Command(
-        "baseline show", {"cells": NAME, "--suite": SUITE, "--baselines": FOLDER.may(0, 4)}
+        "baseline show", {"cells": NAME, "--suite": SUITE, "--baselines": FOLDER.without("hollow")}
     ),
     "gate selftest": Command(
         "gate selftest --runs 1 --recorded-only --recorded recordings",
@@ -337,7 +337,13 @@ COMMANDS = {
         "history page --history history.jsonl --output other/page.html",
         {"--history": INPUT.without("empty"), "--output": OUTPUT},
     ),
-    "bundle inventory": Command("bundle inventory", {"--python": PYTHON, "--show-script": FLAG}),
+    "bundle inventory": Command(
+        "bundle inventory",
+        {
+            "--python": Kind({**PYTHON.values, "a_silent_program": "/bin/true"}),
+            "--show-script": FLAG,
+        },
+    ),
     "bundle make": Command(
         "bundle make --inventory host.json --output other/bundle --requirements-file"
         " requirements.txt --downloads other/downloads",
@@ -560,6 +566,117 @@ def one_cell_plan(place: Path) -> Path:
     return path
 
 
+# What a message says
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan --output",
+        "plan --github-output",
+        "ci summary pass.json --output",
+        "export fp8_kv --target tiny --output",
+        "load make-trace --requests 5 --output",
+        "history page --history history.jsonl --output",
+    ],
+)
+def test_a_full_disk_behind_an_output_is_not_wrong_use(words: str, call: Call) -> None:
+    status, _, told = call([*words.split(), "/dev/full"])
+    assert status == ExitStatus.INVALID, told
+    assert "No space left on device: '/dev/full'" in told
+    assert "check free disk space" in told
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"schema_version": 1}\n', "\n\n", "words\n"])
+def test_recover_says_what_it_needs_instead_of_another_file(
+    content: str, call: Call, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text(content)
+    status, _, told = call(["recover", str(wrong), "--commit", "a" * 40])
+    assert status == ExitStatus.USAGE
+    assert "not a results file" in told
+    assert "Give results.jsonl of the interrupted run, or the run's directory." in told
+
+
+@pytest.mark.parametrize(
+    ("python", "problem"),
+    [
+        ("/bin/false", "could not list its packages: it ended with status 1."),
+        ("/bin/true", "printed no inventory."),
+        ("/nowhere/python", "does not run: No such file or directory."),
+    ],
+)
+def test_an_inventory_of_another_program_is_refused(python: str, problem: str, call: Call) -> None:
+    status, said, told = call(["bundle", "inventory", "--python", python])
+    assert (status, said) == (ExitStatus.USAGE, "")
+    step = "Give the Python of the environment that the engine will run in."
+    assert told == f"k3perf: --python {python} {problem} {step}\n"
+
+
+def test_the_prefix_is_printed_once(call: Call) -> None:
+    assert call(["inject"])[2] == (
+        "k3perf: give at least one fault, for example --slow-step-percent 15\n"
+    )
+
+
+def test_damaged_costs_name_the_file_and_no_option(call: Call, place: Path) -> None:
+    (place / "perf_tests" / "costs.json").write_text("{")
+    status, _, told = call(["plan"])
+    assert status == ExitStatus.USAGE
+    assert "perf_tests/costs.json" in told
+    assert "--costs" not in told
+
+
+@pytest.fixture
+def elsewhere(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of suite and baselines, seen from another directory that has baselines of
+    its own.
+    """
+    (tmp_path / "here" / "baselines").mkdir(parents=True)
+    for name in ("perf_tests", "baselines"):
+        shutil.copytree(place / name, tmp_path / "site" / name)
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "site"
+
+
+def test_baselines_lie_next_to_the_suite(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["baseline", "show", "--suite", str(elsewhere / "perf_tests")]) == 0
+    assert "tiny/fp8_kv on " in capsys.readouterr().out
+    monkeypatch.chdir(elsewhere / "perf_tests")
+    assert main(["baseline", "show", "--suite", "."]) == 0
+    assert "tiny/fp8_kv on " in capsys.readouterr().out
+
+
+def test_scaling_reads_the_baselines_next_to_the_suite(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(elsewhere / "baselines")
+    assert main(["scaling", "--suite", str(elsewhere / "perf_tests")]) == ExitStatus.USAGE
+    assert f"--baselines {elsewhere / 'baselines'}: not found." in capsys.readouterr().err
+
+
+def test_a_rate_is_stored_next_to_the_suite(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = elsewhere / "baselines" / "tiny" / "found_rates.yaml"
+    stored.write_text("rates: [")
+    words = "load find-rate --target tiny --workload quick --base-url http://127.0.0.1:9"
+    status = main([*words.split(), "--model-name", "m", "--suite", str(elsewhere / "perf_tests")])
+    assert status == ExitStatus.USAGE
+    assert str(stored) in capsys.readouterr().err
+
+
+def test_baselines_that_were_named_and_are_not_there(call: Call) -> None:
+    status, said, told = call(["baseline", "show", "--baselines", "nowhere"])
+    assert (status, said) == (ExitStatus.USAGE, "")
+    assert told == (
+        "k3perf: --baselines nowhere: not found. Give the directory of the committed baselines.\n"
+    )
+
+
 # Real processes: signals and pipes
 
 
@@ -692,7 +809,7 @@ def test_streams_that_are_closed_from_the_start(place: Path, closed: str) -> Non
 def test_an_error_that_nobody_thought_of_is_one_line(
     place: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k3perf.cli.scaling.suite_of", lambda _: {}["gone"])
+    monkeypatch.setattr("k3perf.cli.scaling_command.suite_of", lambda _: {}["gone"])
     status, _, told = call(["scaling"])
     assert status == ExitStatus.INTERNAL_ERROR
     assert told.startswith("k3perf: internal error: KeyError: 'gone' at test_every_command.py:")

@@ -149,7 +149,7 @@ def test_bad_input_is_one_message(baselines: Path, tmp_path: Path) -> None:
         UsageError, match=r"--target h200-k3: its file names no scaling_base .* h200-k3-tp2"
     ):
         run("--target", "h200-k3", "--baselines", str(baselines))
-    with pytest.raises(UsageError, match=r"nowhere: no such folder. Give the folder"):
+    with pytest.raises(UsageError, match=r"nowhere: not found. Give the directory"):
         run("--baselines", str(tmp_path / "nowhere"))
     damaged = baselines / "h200-k3" / "default.json"
     damaged.write_text(damaged.read_text().replace('"value": 1', '"value": 2', 1))

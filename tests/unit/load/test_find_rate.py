@@ -212,7 +212,7 @@ def test_a_file_of_rates_that_cannot_be_used_is_told_before_the_search(
         (("--base-url", "--model-name", "--target"), (), "name a declared --target"),
         (("--model-name",), (), "--base-url needs --model-name"),
         (("--workload",), ("--workload", "posson"), "unknown workload 'posson'"),
-        (("--workload",), ("--workload", "trace"), "a trace has a rate of its own"),
+        (("--workload",), ("--workload", "trace"), "a trace has its own rate"),
         (("--workload",), ("--workload", "burst"), "declares no service_level"),
         ((), ("--ttft-ms", "1"), "the workload's own service level"),
         ((), ("--output", "/no/such/folder/x.json"), "no such folder"),
@@ -257,7 +257,7 @@ def test_a_log_becomes_a_trace(tmp_path, capsys):
         )
         == 0
     )
-    assert "left out: not JSON (1)" in capsys.readouterr().err
+    assert "omitted: not JSON (1)" in capsys.readouterr().err
     assert read_trace(tmp_path / "t.jsonl").rows[0].input_length == 700
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import EngineFailure, InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
-from k3perf.report.failing_test import failure_text
-from k3perf.report.table import cell_table, change_text, suite_summary, value_text
+from k3perf.report.table import cell_table, change_text, failure_text, suite_summary, value_text
 
 SLOW = MetricVerdict(
     metric="tpot_mean_ms",
@@ -98,9 +97,9 @@ def test_a_narrow_terminal_gets_lines_instead_of_a_table_that_wraps():
     text = cell_table(CELL, width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "tpot_mean_ms: REGRESSED, worse 15.0% (-19.0% .. -11.0%)" in text
-    assert "baseline 44 ms, now 50.6 ms, tolerance 10.0%, could see 6.2%" in text
+    assert "baseline 44 ms, now 50.6 ms, tolerance 10.0%, MDE 6.2%" in text
     assert "weights_bytes: PASS, no change" in text
-    assert "could see" in cell_table(CELL, width=120).splitlines()[2]
+    assert "MDE" in cell_table(CELL, width=120).splitlines()[2]
 
 
 def died(pid: int, workload: str, cause: str = "RuntimeError: boom") -> CellVerdict:

@@ -187,7 +187,8 @@ def test_lines_that_are_no_records_are_refused(tmp_path: Path, line: str) -> Non
         read_results(path)
     assert (
         caught.value.next_step
-        == "Not a results file, or not its beginning: give the one that a run wrote."
+        == "It is not a results file, or not its beginning. Give results.jsonl of the interrupted"
+        " run, or the run's directory."
     )
 
 

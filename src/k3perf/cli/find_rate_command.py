@@ -1,5 +1,5 @@
-"""``k3perf load find-rate``: the highest rate that meets a service level, on a target's
-own engine or a running server; stored.
+"""``k3perf load find-rate``: find and store the highest rate that meets a service
+level, on a target's engine or a running server.
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from k3perf.cli.numbers import count, positive, share
 from k3perf.cli.output import login_name, write_text
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import (
+    add_baselines_option,
+    add_engine_python_option,
+    add_suite_option,
+    baselines_of,
+    count,
+    positive,
+    share,
+    suite_of,
+)
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.run.progress import SilentProgress
 
@@ -37,97 +45,54 @@ class _Server:
     config: str | None
 
 
+_NUMBERS: Final[tuple[tuple[str, Callable[[str], float], float | None, str], ...]] = (
+    ("--vocabulary-size", count, None, "vocab_size of config.json (default: the target's)"),
+    ("--ttft-ms", positive, None, "bound on TTFT (default: the workload's service level)"),
+    ("--tpot-ms", positive, None, "bound on TPOT (default: the workload's service level)"),
+    ("--attainment", share, 0.95, "share of requests that must meet the bounds (default: 0.95)"),
+    ("--duration", positive, 20.0, "seconds of one run (default: 20)"),
+    ("--least-requests", count, 20, "fewest requests of one run (default: 20)"),
+    ("--lowest-rate", positive, 0.25, "where the search begins, per second (default: 0.25)"),
+    ("--highest-rate", positive, 1024.0, "where it ends, per second (default: 1024)"),
+    ("--precision", positive, 0.05, "width of the final bracket (default: 0.05)"),
+)
+
+
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to those of ``k3perf load``."""
     parser = commands.add_parser(
         "find-rate",
         help="find the highest request rate at which a target or a running server keeps its bounds",
+        epilog="exit status: 10 when no server answers, or no rate meets the bounds",
     )
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help="a declared target: its reference engine is started, the rate is stored",
+        help="declared target: its reference engine is started, the rate is stored",
     )
     parser.add_argument(
         "--workload",
         required=True,
-        help="a declared workload's name, or a workload file; its arrival process is replaced",
+        help="name of a declared workload, or a workload file; its arrival process is replaced",
+    )
+    parser.add_argument("--base-url", help="running server, for example http://127.0.0.1:8000")
+    parser.add_argument("--model-name", help="name of the model at that server")
+    for option, kind, default, text in _NUMBERS:
+        parser.add_argument(option, type=kind, default=default, help=text)
+    parser.add_argument(
+        "--output", type=Path, metavar="JSON", help="file for the result and every trial"
     )
     parser.add_argument(
-        "--base-url", help="a server that runs already, for instance http://127.0.0.1:8000"
+        "--by", default="", help="name to store with the rate (default: the login name)"
     )
-    parser.add_argument("--model-name", help="as that server names it")
-    parser.add_argument(
-        "--vocabulary-size",
-        type=count,
-        help="vocab_size of the model's config.json (default: the target's)",
-    )
-    parser.add_argument(
-        "--ttft-ms", type=positive, help="bound on TTFT (default: the workload's service level)"
-    )
-    parser.add_argument(
-        "--tpot-ms", type=positive, help="bound on TPOT (default: the workload's service level)"
-    )
-    parser.add_argument(
-        "--attainment",
-        type=share,
-        default=0.95,
-        help="share of requests that must meet the bounds (default: 0.95)",
-    )
-    parser.add_argument(
-        "--duration",
-        type=positive,
-        default=20.0,
-        metavar="S",
-        help="length of one run (default: 20)",
-    )
-    parser.add_argument(
-        "--least-requests",
-        type=count,
-        default=20,
-        help="requests of one run at least (default: 20)",
-    )
-    parser.add_argument(
-        "--lowest-rate",
-        type=positive,
-        default=0.25,
-        help="where the search begins, per second (default: 0.25)",
-    )
-    parser.add_argument(
-        "--highest-rate",
-        type=positive,
-        default=1024.0,
-        help="where it ends, per second (default: 1024)",
-    )
-    parser.add_argument(
-        "--precision",
-        type=positive,
-        default=0.05,
-        help="width of the final bracket (default: 0.05)",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="JSON", help="write the result and every trial there"
-    )
-    parser.add_argument(
-        "--by", default="", help="who asks, for the stored rate (default: the login name)"
-    )
-    parser.add_argument(
-        "--baselines",
-        metavar="DIR",
-        default="baselines",
-        help="where rates are stored (default: baselines)",
-    )
-    parser.add_argument(
-        "--engine-python",
-        metavar="PATH",
-        help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON)",
-    )
+    add_baselines_option(parser)
+    add_engine_python_option(parser)
     add_suite_option(parser)
     parser.set_defaults(run=find_rate)
 
 
 def find_rate(arguments: argparse.Namespace) -> int:
-    """Search, store and print; the last line on stdout is the found rate."""
+    """Search, store and print. The last line on stdout is the rate."""
     from k3perf.load.find_rate import RateSearch
     from k3perf.load.find_rate import find_rate as search_rate
     from k3perf.load.wire import Endpoint
@@ -149,9 +114,7 @@ def find_rate(arguments: argparse.Namespace) -> int:
         suite.vocabulary_size(target) if suite is not None and target is not None else None
     )
     if vocabulary_size is None:
-        raise UsageError(
-            "without --target nothing tells the model's vocabulary; give --vocabulary-size"
-        )
+        raise UsageError("--vocabulary-size is required without --target")
     with _server(arguments, suite, target) as server:
         found = search_rate(search, _trials(arguments, spec, search, server, vocabulary_size))
     if arguments.output:
@@ -168,11 +131,11 @@ def find_rate(arguments: argparse.Namespace) -> int:
 
 
 def _check_stored(arguments: argparse.Namespace, target: TargetSpec | None) -> None:
-    """What would stop the result from being kept is said before the search."""
+    """Check before the search that the result can be stored."""
     from k3perf.store.found_rates import read_found_rates
 
     if target is not None:
-        read_found_rates(Path(arguments.baselines), target.name)
+        read_found_rates(baselines_of(arguments), target.name)
     if arguments.output is not None and not arguments.output.absolute().parent.is_dir():
         raise UsageError(f"--output {arguments.output}: no such folder")
 
@@ -219,9 +182,7 @@ def _trials(
 
 
 def _trial_s(arguments: argparse.Namespace, rate_per_s: float) -> float:
-    """How long requests are sent: the duration asked for, or longer where so few would
-    arrive in it that more are asked for.
-    """
+    """The duration, or longer where too few requests would arrive in it."""
     return max(float(arguments.duration), float(arguments.least_requests) / rate_per_s)
 
 
@@ -229,9 +190,7 @@ def _trial_s(arguments: argparse.Namespace, rate_per_s: float) -> float:
 def _server(
     arguments: argparse.Namespace, suite: Suite | None, target: TargetSpec | None
 ) -> Iterator[_Server]:
-    """The running server that was named, or the target's reference engine for the time
-    of the search.
-    """
+    """The named running server, or the target's reference engine during the search."""
     if arguments.base_url:
         if not arguments.model_name:
             raise UsageError("--base-url needs --model-name, as the server names its model")
@@ -279,7 +238,7 @@ def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
         suite=suite,
         run_id=run_id,
         commit="unknown",
-        baselines_directory=Path(arguments.baselines).absolute(),
+        baselines_directory=baselines_of(arguments).absolute(),
         results_directory=state_directory / "results" / run_id,
         cache_directory=cache,
         engine_python=find_engine_python(arguments.engine_python, Path.cwd()),
@@ -328,7 +287,7 @@ def _store(
         found_at_utc=utc_now(),
         found_by=arguments.by or login_name(),
     )
-    path = store_found_rate(Path(arguments.baselines), target.name, rate)
+    path = store_found_rate(baselines_of(arguments), target.name, rate)
     sys.stderr.write(f"stored in {path}; review and commit it\n")
 
 
@@ -348,7 +307,7 @@ def _workload(given: str, suite: Suite | None) -> WorkloadSpec:
             path,
             "arrival",
             "trace",
-            "a trace has a rate of its own",
+            "a trace has its own rate",
             "Give a workload with lengths instead.",
         )
     return spec

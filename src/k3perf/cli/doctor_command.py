@@ -1,6 +1,4 @@
-"""``k3perf doctor``: what a run checks before it starts an engine, shown; starts
-nothing.
-"""
+"""``k3perf doctor``: show what a run checks before it starts an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import add_engine_python_option, add_suite_option, suite_of
 from k3perf.config.models import TargetSpec
 from k3perf.config.refusals import too_old
 from k3perf.config.suite import Suite
@@ -28,33 +26,31 @@ from k3perf.telemetry.visible import device_keys, target_device_indices
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "doctor", help="show whether this machine is fit to run, check by check"
+        "doctor",
+        help="show whether this machine is fit to run, check by check",
+        epilog="exit status: 10 when a check fails",
     )
     parser.add_argument(
         "--target",
         action="append",
         default=[],
         metavar="NAME",
-        help="check for this target (default: those of this hardware)",
+        help="check for this target, repeatable (default: those of this hardware)",
     )
-    parser.add_argument(
-        "--engine-python",
-        metavar="PATH",
-        help="Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, .venv-engine)",
-    )
+    add_engine_python_option(parser)
     parser.add_argument(
         "--results",
         metavar="DIR",
         default=".k3perf/results",
-        help="where results would go (default: %(default)s)",
+        help="results directory to check (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     add_suite_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every check of every target; status 10 when one fails."""
+    """Print every check of every target. Status 10 when one fails."""
     suite = suite_of(arguments)
     python = Path(
         arguments.engine_python
@@ -178,9 +174,9 @@ def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> t
     """The distribution must be built for the target's kind of hardware, and no older
     than the target allows.
 
-    Empty where there is no such file: the check of the engine Python says that.
+    Empty where the Python does not run: the check of the engine Python says that.
     """
-    if not os.access(python, os.X_OK):
+    if not found.runs:
         return ()
     if found.problem:  # in the same words for every target, so that it is shown once
         text = (

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from k3perf.baselines.scaling import ScalingReading
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.cell_notes import read_scaling_base
@@ -23,36 +23,26 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "scaling",
-        help="what several devices did against their scaling base, from committed baselines",
+        help="print the efficiency of targets with a scaling base, from committed baselines",
     )
     parser.add_argument(
         "--target",
         action="append",
         default=[],
         metavar="NAME",
-        help="only this target; can be repeated",
+        help="only this target; repeatable",
     )
-    parser.add_argument(
-        "--baselines",
-        metavar="DIR",
-        default="baselines",
-        help="folder of the committed baselines (default: baselines)",
-    )
+    add_baselines_option(parser)
     parser.add_argument("--json", action="store_true", help="print the readings as JSON")
     add_suite_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one row a cell. A cell without an efficiency has its reason below the
-    table, and is no failure.
+    """Print one row for each cell. A cell without an efficiency has its reason below
+    the table.
     """
-    suite, baselines_directory = suite_of(arguments), Path(arguments.baselines)
-    if not baselines_directory.is_dir():
-        raise UsageError(
-            f"--baselines {baselines_directory}: no such folder. Give the folder of the committed"
-            " baselines."
-        )
+    suite, baselines_directory = suite_of(arguments), baselines_of(arguments, existing=True)
     names = _with_base(suite, arguments.target)
     readings = [
         reading for name in names for reading in _readings(suite, name, baselines_directory)
@@ -87,7 +77,7 @@ def _with_base(suite: Suite, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def _readings(suite: Suite, name: str, baselines_directory: Path) -> list[ScalingReading]:
-    """One for each collected cell; a workload on request counts where the target's own
+    """One for each collected cell. A workload on request counts where the target's
     baseline has it.
     """
     target = suite.target(name)
@@ -129,11 +119,11 @@ def _table(readings: Sequence[ScalingReading]) -> str:
         )
         for row in rows
     ]
-    told = [
+    reasons = [
         f"{reading.target}-{reading.config}-{reading.workload}: {reading.text}"
         for reading in readings
     ]
-    return "\n".join([line.rstrip() for line in lines] + ["", *told]) + "\n"
+    return "\n".join([line.rstrip() for line in lines] + ["", *reasons]) + "\n"
 
 
 def _row(reading: ScalingReading) -> tuple[str, ...]:

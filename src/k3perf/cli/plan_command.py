@@ -5,44 +5,26 @@ as a table, JSON or a workflow's job matrix.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
 
+from k3perf.ci.plan_output import SECONDS_PER_MINUTE, github_output, plan_document, plan_text
 from k3perf.ci.planning import (
-    CostBasis,
     CostModel,
     Fitted,
     RecordedCosts,
-    Shard,
     fit_budget,
-    gated_metric_count,
     record_costs,
     split,
 )
-from k3perf.ci.selection import Priority, SelectedCell, Selection, select, select_all
-from k3perf.cli.numbers import positive
-from k3perf.cli.output import append_text, write_text
-from k3perf.cli.suite_option import load_checked
+from k3perf.ci.selection import SelectedCell, Selection, select, select_all
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import add_suite_option, files_named, positive, suite_of
 from k3perf.config.suite import Suite
 from k3perf.documents import read_record
 from k3perf.errors import ExitStatus, UsageError
-from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
 from k3perf.store.repository import Repository
-
-_SECONDS_PER_MINUTE = 60.0
-_COST_NOTE: Final = {
-    "measured": "",
-    "related": " (minutes: estimated from other configs)",
-    "assumed": " (minutes: assumed, nothing like it was recorded)",
-}
-_PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] = {
-    Priority.DIRECT: "direct",
-    Priority.DESCENDANT: "descendant",
-    Priority.WIDE: "wide",
-}
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,22 +32,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "plan", help="choose the cells that a change touches and split them over runners"
     )
-    parser.add_argument(
-        "--suite",
-        type=Path,
-        default=Path("perf_tests"),
-        help="the suite's folder (default: %(default)s)",
-    )
+    add_suite_option(parser)
     parser.add_argument(
         "--changed-since",
         metavar="REF",
-        help="select by the files that differ from the merge base with REF; without: everything",
+        help="select by the files that differ from the merge base with REF (default: every cell)",
     )
     parser.add_argument(
         "--budget-minutes",
         type=positive,
         metavar="N",
-        help="device minutes for each hardware class; cells beyond are left out, by name",
+        help="device minutes for each hardware class; cells beyond it are omitted, by name",
     )
     parser.add_argument(
         "--shards",
@@ -75,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="runners for each hardware class (default: %(default)s)",
     )
     parser.add_argument(
-        "--target", action="append", metavar="NAME", help="only this target; can be repeated"
+        "--target", action="append", metavar="NAME", help="only this target; repeatable"
     )
     parser.add_argument(
         "--kind", choices=("cpu", "nvidia", "amd"), help="only targets on this kind of hardware"
@@ -83,22 +60,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--hardware-classes",
         metavar="A,B",
-        help="only these, because no other has a runner; what that leaves out is noted",
+        help="only these classes, which have a runner; omitted cells are noted",
     )
     parser.add_argument(
         "--whole-model",
         choices=("only", "never"),
         help="only, or never, the targets that serve a checkpoint",
     )
+    _add_outputs(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Add the options of costs and of what is written."""
     parser.add_argument(
         "--record",
         action="store_true",
-        help="the run will be a --k3-record: price every session that a baseline asks for",
+        help="plan a --k3-record run: count every session that a baseline needs",
     )
     parser.add_argument(
         "--costs",
         type=Path,
-        help="recorded seconds (default: costs.json in the suite's folder, where there is one)",
+        help="recorded seconds (default: costs.json of the suite, if it exists)",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON there")
@@ -114,11 +97,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         metavar="RESULTS",
         help=(
-            "instead of planning: add what finished runs took, from their results.jsonl files or"
-            " the folders above, to --costs"
+            "instead of planning: add the times of finished runs to --costs, from results.jsonl"
+            " files or directories that hold them"
         ),
     )
-    parser.set_defaults(run=run)
 
 
 def _count(text: str) -> int:
@@ -129,12 +111,12 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints or writes the plan. An empty plan is a valid answer (status 0); notes and
-    left-out cells are always shown.
+    """Print or write the plan. An empty plan is a valid answer (status 0). Notes and
+    omitted cells are always shown.
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = load_checked(arguments.suite)
+    suite = suite_of(arguments)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
@@ -144,17 +126,18 @@ def run(arguments: argparse.Namespace) -> int:
     costs = CostModel(_recorded(arguments.costs, arguments.suite), recording=arguments.record)
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
-    plan = _document(suite, selection, cells, fitted, shards, costs)
+    plan = plan_document(suite, selection, cells, fitted, shards, costs)
     text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
         write_text(arguments.output, text)
     if arguments.github_output:
-        append_text(
+        write_text(
             arguments.github_output,
             github_output(plan.shards, plan.gated_metric_count),
             "--github-output",
+            mode="a",
         )
-    print(text if arguments.json else render(plan), end="")
+    print(text if arguments.json else plan_text(plan), end="")
     return ExitStatus.OK
 
 
@@ -162,11 +145,7 @@ def _record(paths: list[Path], output: Path) -> int:
     from k3perf.store.atomic import replace_file
     from k3perf.store.results import read_results
 
-    files = [
-        file
-        for path in paths
-        for file in (sorted(path.rglob("results.jsonl")) if path.is_dir() else [path])
-    ]
+    files = files_named("results.jsonl", paths)
     runs = [read_results(file) for file in files]
     # files of the first harness versions have no line for a session's end; there the
     # median bears with one that was cut short
@@ -287,14 +266,14 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
     chosen = path if path is not None else suite / "costs.json"
     if path is None and not chosen.exists():
         return RecordedCosts()
-    next_step = "Correct --costs, or delete the file. Costs are only estimates."
+    next_step = "Correct or delete the file. Costs are only estimates."
     return read_record(RecordedCosts, chosen, next_step)
 
 
 def _fit_by_class(
     cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None
 ) -> Fitted:
-    budget_s = None if budget_minutes is None else budget_minutes * _SECONDS_PER_MINUTE
+    budget_s = None if budget_minutes is None else budget_minutes * SECONDS_PER_MINUTE
     classes = dict.fromkeys(selected.cell.target.hardware.hardware_class for selected in cells)
     parts = [
         fit_budget(
@@ -313,129 +292,3 @@ def _fit_by_class(
         tuple(entry for part in parts for entry in part.left_out),
         over_budget=any(part.over_budget for part in parts),
     )
-
-
-def _document(
-    suite: Suite,
-    selection: Selection,
-    cells: tuple[SelectedCell, ...],
-    fitted: Fitted,
-    shards: tuple[Shard, ...],
-    costs: CostModel,
-) -> PlanDocument:
-    kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
-    return PlanDocument(
-        false_alarm_budget=suite.tolerances.false_alarm_budget,
-        gated_metric_count=gated_metric_count(suite, fitted.groups),
-        cells=tuple(
-            _cell_entry(selected, costs.basis(selected.cell))
-            for selected in cells
-            if selected.cell.cell_id in kept
-        ),
-        left_out=tuple(
-            CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out
-        ),
-        over_budget=fitted.over_budget,
-        notes=selection.notes,
-        device_minutes=round(
-            sum(group.device_s for group in fitted.groups) / _SECONDS_PER_MINUTE, 2
-        ),
-        shards=tuple(_shard_entry(shard, suite) for shard in shards),
-    )
-
-
-def _cell_entry(selected: SelectedCell, basis: CostBasis) -> PlannedCell:
-    cell = selected.cell
-    return PlannedCell(
-        cell=cell.cell_id,
-        target=cell.target.name,
-        config=cell.config.name,
-        workload=cell.workload.name,
-        priority=_PRIORITY_NAME[selected.priority],
-        reasons=selected.reasons,
-        cost=basis.value,
-    )
-
-
-def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
-    return PlannedShard(
-        shard=f"{shard.hardware_class}-{shard.index}",
-        kind=suite.targets[shard.groups[0].target].hardware.kind,
-        hardware_class=shard.hardware_class,
-        targets=tuple(dict.fromkeys(group.target for group in shard.groups)),
-        cells=shard.cell_ids,
-        minutes=round(shard.duration_s / _SECONDS_PER_MINUTE, 2),
-    )
-
-
-def runner_labels(kind: str, hardware_class: str, pool: str = "") -> list[str]:
-    """What ``runs-on`` asks for: hosted for CPU targets, else an own runner of the
-    hardware class, and of a pool where one is given.
-    """
-    if kind == "cpu":
-        return ["ubuntu-24.04"]
-    return ["self-hosted", "gpu", hardware_class, *([f"pool-{pool}"] if pool else [])]
-
-
-def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
-    """A workflow's matrix. ``cells`` and ``runner`` are JSON inside strings, since a
-    matrix value that a shell reads must be text.
-    """
-    include = [
-        {
-            "shard": shard.shard,
-            "runner": json.dumps(runner_labels(shard.kind, shard.hardware_class, shard.pool)),
-            "hardware_class": shard.hardware_class,
-            "cells": json.dumps(shard.cells),
-            "arguments": " ".join(f"--k3-target {target}" for target in shard.targets),
-        }
-        for shard in shards
-    ]
-    return {"include": include}
-
-
-def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:
-    """Lines for a workflow step's output file: one matrix for hosted runners, one for
-    own GPU runners, and whether each holds a job.
-    """
-    listed = tuple(shards)
-    cpu = [shard for shard in listed if shard.kind == "cpu"]
-    gpu = [shard for shard in listed if shard.kind != "cpu"]
-    lines = [
-        f"cpu_matrix={json.dumps(matrix(cpu))}",
-        f"gpu_matrix={json.dumps(matrix(gpu))}",
-        f"has_cpu={json.dumps(bool(cpu))}",
-        f"has_gpu={json.dumps(bool(gpu))}",
-        f"gated_metric_count={gated_metric_count}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def render(plan: PlanDocument) -> str:
-    """The plan for people: one line a cell with its reasons, then what was left out and
-    why.
-    """
-    lines = [f"{len(plan.cells)} cells, about {plan.device_minutes} device minutes"]
-    lines += [
-        f"  {entry.cell}: {'; '.join(entry.reasons)}{_COST_NOTE[entry.cost]}"
-        for entry in plan.cells
-    ]
-    if plan.estimated_count:
-        lines.append(
-            f"{plan.estimated_count} of the cells were never measured: their minutes are an"
-            " estimate."
-        )
-    if plan.over_budget:
-        lines.append(
-            "The directly touched cells alone exceed the budget; they are measured all the same."
-        )
-    if plan.left_out:
-        lines.append(f"{len(plan.left_out)} cells left out of the budget:")
-        lines += [f"  {entry.cell}: {entry.reason}" for entry in plan.left_out]
-    lines += [f"note: {note}" for note in plan.notes]
-    if len(plan.shards) > 1:
-        lines += [
-            f"shard {shard.shard}: {len(shard.cells)} cells, {shard.minutes} min"
-            for shard in plan.shards
-        ]
-    return "\n".join(lines) + "\n"

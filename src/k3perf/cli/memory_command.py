@@ -1,6 +1,4 @@
-"""``k3perf memory plan``: predicted memory of a configuration, for people or as JSON.
-Prints and parses; computes nothing itself.
-"""
+"""``k3perf memory plan``: predicted memory of a configuration, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from k3perf.capacity.memory_plan import MemoryPlan, plan_memory
 from k3perf.capacity.rules import PLATFORMS, platform_rules
 from k3perf.capacity.shape import Ranks
-from k3perf.cli.numbers import count
+from k3perf.cli.shared_options import add_suite_option, count, load_checked
 from k3perf.documents import DocumentProblem, json_of, read_json
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError
 from k3perf.units import GIB
@@ -29,8 +27,8 @@ _GIVE_CONFIG: Final = "Give the model's config.json."
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan is made from, wherever it came from. ``notes``: why the declared
-    target would not serve it, or measures another for it.
+    """Inputs of a plan. ``notes``: why the declared target does not serve the config,
+    or measures another one for it.
     """
 
     model_config: Mapping[str, Any]
@@ -47,16 +45,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     memory = subparsers.add_parser("memory", help="predict memory before any device is rented")
     commands = memory.add_subparsers(dest="memory_command", metavar="COMMAND", required=True)
     plan = commands.add_parser(
-        "plan", help="weights, KV cache, capacity and fit from config.json and the arguments alone"
+        "plan",
+        help="predict weights, KV cache, capacity and fit from config.json and the arguments alone",
+        epilog="exit status: 10 when the config does not fit",
     )
     plan.add_argument("--config", help="approved config, with --target")
     plan.add_argument("--target", help="declared target, with --config")
-    plan.add_argument(
-        "--suite",
-        type=Path,
-        default=Path("perf_tests"),
-        help="folder of the declarations (default: perf_tests)",
-    )
+    add_suite_option(plan)
     plan.add_argument(
         "--model-config", type=Path, help="a config.json, instead of --config and --target"
     )
@@ -118,7 +113,7 @@ def render_plan(plan: MemoryPlan) -> str:
             + ", ".join(f"{size:,}" for size in plan.weights_bytes_by_stage)
         )
     if plan.reserve_bytes_by_part:
-        lines.append(f"beside weights and cache {_bytes(sum(plan.reserve_bytes_by_part.values()))}")
+        lines.append(f"other memory            {_bytes(sum(plan.reserve_bytes_by_part.values()))}")
         lines += [
             f"  {name:<21} {_bytes(size)}" for name, size in plan.reserve_bytes_by_part.items()
         ]
@@ -182,8 +177,8 @@ def _inputs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> PlanI
 def _declared_inputs(
     suite_root: Path, config: str, target: str, settings: Mapping[str, Any]
 ) -> PlanInputs:
-    """Arguments, parallelism and hardware of a declared cell; its model's config.json
-    lies in the suite's ``models`` folder.
+    """Arguments, parallelism and hardware of a declared cell. Its model's config.json
+    is in the suite's ``models`` directory.
     """
     suite = _narrow_suite(suite_root.resolve(), config, target)
     spec = suite.target(target)
@@ -205,8 +200,8 @@ def _declared_inputs(
 def _notes(
     suite: Suite, target: TargetSpec, config: str, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Refusals of the arguments with ``settings`` over them; an equivalence is one of
-    the config as it is declared.
+    """Refusals of the arguments with ``settings`` over them, and an equivalence of the
+    config as declared.
     """
     from k3perf.config.refusals import in_range, matches, range_text
 
@@ -223,13 +218,12 @@ def _notes(
 
 
 def _narrow_suite(root: Path, config: str, target: str) -> Suite:
-    """Only the target, the config with its parents and the known refusals: the plan is
-    asked for often and must answer at once.
+    """Load only the target, the config with its parents and the known refusals: the
+    plan must answer at once.
 
-    Falls back to the whole suite, with its own messages, when a document is not in the
-    file of its name.
+    Falls back to the whole suite, with its messages, when a document is not in the file
+    of its name.
     """
-    from k3perf.cli.suite_option import load_checked
     from k3perf.config.arguments import argument_problems
     from k3perf.config.load_yaml import load_document
     from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec, Tolerance
@@ -282,8 +276,8 @@ def _narrow_suite(root: Path, config: str, target: str) -> Suite:
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """A model's ``config.json``; ConfigFileError when it cannot be read or is no JSON
-    object.
+    """A model's ``config.json``. Raises ConfigFileError when it cannot be read or is
+    not a JSON object.
     """
     document = read_json(path, _GIVE_CONFIG, finite=False)
     if not isinstance(document, dict):
@@ -322,7 +316,7 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
                     if option != "prefill-context"
                     else "The memory plan does not cover it."
                 )
-                raise UsageError(f"--set {name}: the ranks have options of their own. {known}")
+                raise UsageError(f"--set {name}: the ranks have their own options. {known}")
             found = unknown_argument(name)
             if found:
                 raise UsageError(f"--set {name}: {found}")

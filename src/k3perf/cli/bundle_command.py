@@ -11,14 +11,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from k3perf.cli.numbers import count
-from k3perf.documents import read_text
+from pydantic import ValidationError
+
+from k3perf.cli.shared_options import count
+from k3perf.documents import DocumentProblem, json_of, read_text
 from k3perf.engine.bundle import archive
-from k3perf.engine.bundle.host import read_inventory
+from k3perf.engine.bundle.host import HostInventory, read_inventory
 from k3perf.engine.bundle.make import BundlePlan, make_bundle, read_recipe
 from k3perf.errors import ExitStatus, UsageError, shortened
 
 DEFAULT_PART_BYTES = 62_000_000
+_GIVE_PYTHON = "Give the Python of the environment that the engine will run in."
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,10 +30,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     commands = parser.add_subparsers(dest="bundle_command", required=True, metavar="COMMAND")
 
     inventory = commands.add_parser(
-        "inventory", help="what Python and packages a host has, as JSON"
+        "inventory",
+        help="print what Python and packages a host has, as JSON",
+        epilog="exit status: 4 when --python does not run or prints no inventory",
     )
     inventory.add_argument(
-        "--python", default=sys.executable, help="the Python to look at (default: this one)"
+        "--python",
+        default=sys.executable,
+        help="Python of the environment to list (default: this one)",
     )
     inventory.add_argument(
         "--show-script",
@@ -39,14 +46,29 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     inventory.set_defaults(run=_inventory)
 
-    make = commands.add_parser("make", help="download what a host lacks and pack it")
+    _register_make(commands)
+    verify = commands.add_parser(
+        "verify",
+        help="check a bundle's files against its checksums",
+        epilog="exit status: 10 when a file is not whole",
+    )
+    verify.add_argument("folder", type=Path, help="directory that `bundle make` wrote")
+    verify.set_defaults(run=_verify)
+
+
+def _register_make(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    make = commands.add_parser(
+        "make",
+        help="download what a host lacks and pack it",
+        epilog="exit status: 10 when pip cannot download a wheel",
+    )
     make.add_argument(
         "--inventory",
         type=Path,
         required=True,
         help="host.json, as `bundle inventory` printed it on the host",
     )
-    make.add_argument("--output", type=Path, required=True, help="a new or empty folder")
+    make.add_argument("--output", type=Path, required=True, help="a new or empty directory")
     make.add_argument(
         "--requirement",
         action="append",
@@ -56,7 +78,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     make.add_argument(
         "--requirements-file",
         type=Path,
-        help="a complete pinned list: exactly these are carried, nothing is looked up beyond",
+        help="a complete pinned list: exactly these are carried, without looking up dependencies",
     )
     make.add_argument(
         "--recipe",
@@ -82,10 +104,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     make.set_defaults(run=_make)
 
-    verify = commands.add_parser("verify", help="check a bundle's files against its checksums")
-    verify.add_argument("folder", type=Path)
-    verify.set_defaults(run=_verify)
-
 
 def _inventory(arguments: argparse.Namespace) -> int:
     spec = importlib.util.find_spec("k3perf_probe.inventory")
@@ -104,12 +122,19 @@ def _inventory(arguments: argparse.Namespace) -> int:
         )
     except OSError as error:
         raise UsageError(
-            f"--python {arguments.python}: {error}. Name an executable Python."
+            f"--python {arguments.python} does not run: {error.strerror}. {_GIVE_PYTHON}"
         ) from None
+    said = done.stderr.strip()[-300:] or f"it ended with status {done.returncode}"
     if done.returncode != 0:
         raise UsageError(
-            f"--python {arguments.python} could not list its packages: {done.stderr.strip()[-300:]}"
+            f"--python {arguments.python} could not list its packages: {said}. {_GIVE_PYTHON}"
         )
+    try:
+        HostInventory.model_validate(json_of(done.stdout))
+    except (DocumentProblem, ValidationError):
+        raise UsageError(
+            f"--python {arguments.python} printed no inventory. {_GIVE_PYTHON}"
+        ) from None
     sys.stdout.write(done.stdout)
     return ExitStatus.OK
 
@@ -166,7 +191,7 @@ def _make(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     if not arguments.folder.is_dir():
         raise UsageError(
-            f"{arguments.folder} is no folder. Name the folder that `k3perf bundle make` wrote."
+            f"{arguments.folder} is not a directory. Name the one that `k3perf bundle make` wrote."
         )
     problems = archive.verify(arguments.folder)
     for problem in problems:

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import add_suite_option, suite_of
 from k3perf.config.models import ModelSource, TargetSpec
 from k3perf.engine.launchers import LAUNCH_KINDS, render_launch
 from k3perf.engine.model_directory import materialise
@@ -20,7 +21,7 @@ from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory
 
 EXPORTS: Final = Path(".k3perf") / "exports"
-"""Where ``--launch`` writes by default, beside the suite's folder: git ignores it, so
+"""Where ``--launch`` writes by default, next to the suite: git ignores it, so
 that an export changes no selection of cells.
 """
 
@@ -31,8 +32,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "export",
         help="print the vLLM configuration file and command that a config is deployed with",
     )
-    parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("--target", required=True, metavar="T")
+    parser.add_argument("config", metavar="CONFIG", help="name of a declared config")
+    parser.add_argument("--target", required=True, metavar="T", help="name of a declared target")
     parser.add_argument(
         "--model",
         help=(
@@ -57,9 +58,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print or write the file; the command always goes to standard output as a comment
-    beside it.
-    """
+    """Print or write the file. The command always goes to standard output."""
     suite = suite_of(arguments)
     target = suite.target(arguments.target)
     config = suite.config(arguments.config)
@@ -87,12 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     command = " ".join([*environment, shlex.join(deployed.command)])
     if arguments.output:
-        try:
-            path.write_text(deployed.config_file_text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"--output {path} cannot be written: {error}. Name a file in a folder that exists."
-            ) from None
+        write_text(path, deployed.config_file_text)
         sys.stdout.write(f"wrote {path}\n{command}\n")
     else:
         sys.stdout.write(f"# {path}\n{deployed.config_file_text}\n# start with:\n# {command}\n")
@@ -106,9 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _with_model(target: TargetSpec, given: str | None) -> TargetSpec:
-    """The target with ``--model`` in the place of its own model: a checkpoint's
-    weights, whatever stands in for them in the suite's runs.
-    """
+    """The target with ``--model``, a checkpoint with weights, as its model."""
     if not given:
         return target
     model = ModelSource(
@@ -162,9 +154,7 @@ def _write_launch(
 
 
 def _device_notes(target: TargetSpec) -> tuple[str, ...]:
-    """Devices of this machine that do not answer, for a target of such devices: the
-    files may be meant for it.
-    """
+    """Devices of this machine that do not answer, for a target of such devices."""
     from k3perf.telemetry.hardware import silent_device_notes
 
     if target.hardware.kind != "nvidia":
@@ -174,20 +164,17 @@ def _device_notes(target: TargetSpec) -> tuple[str, ...]:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text, make_folder=True)
         if text.startswith("#!"):
             path.chmod(0o755)
-    except OSError as error:
+    except (UsageError, OSError):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)  # half a script would start something else
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}. Name a writable folder with --output."
-        ) from None
+        raise
 
 
 def _where_it_must_lie(model: str, kind: str) -> str:
-    """One line: the files name a folder of this host."""
+    """One line: the files name a directory of this host."""
     if kind == "kubernetes":
         return f"every pod needs {model} mounted at this same path; or give --model\n"
     return f"{model} must lie at this same path on every host; or give --model\n"

@@ -1,5 +1,5 @@
-"""``k3perf ci ...`` and ``k3perf merge``: what workflows call. Reads result files as
-hostile input, renders, and ends with the outcome.
+"""``k3perf ci ...`` and ``k3perf merge``: the commands of the workflows. They read
+result files as hostile input and end with the outcome.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.ci.merging import merge, retry_shards
-from k3perf.cli.output import append_text, write_text
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import add_suite_option, files_named, suite_of
 from k3perf.documents import LARGEST_FOREIGN_BYTES, Misfit, foreign_record, validated
 from k3perf.errors import ExitStatus, UsageError
 from k3perf.records.outcome import exit_status
@@ -25,7 +26,7 @@ _MAXIMUM_FILES = 600
 
 
 class RunnerRecord(BaseModel):
-    """``runner.json`` beside a shard's results: where they were measured."""
+    """``runner.json`` next to a shard's results: where they were measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,11 +42,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "ci", help="render results for GitHub and guard its pull requests"
     ).add_subparsers(dest="ci_command", metavar="COMMAND", required=True)
     for name, run, text in (
-        ("comment", run_comment, "the pull request's sticky comment"),
-        ("summary", run_summary, "the job summary"),
-        ("annotations", run_annotations, "annotations on the config files"),
+        ("comment", run_comment, "write the pull request's sticky comment"),
+        ("summary", run_summary, "write the job summary"),
+        ("annotations", run_annotations, "write annotations on the config files"),
     ):
-        parser = commands.add_parser(name, help=text)
+        parser = commands.add_parser(
+            name,
+            help=text,
+            epilog="exit status: 0 for every verdict, and for a file that is not one: it shows it",
+        )
         parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
         parser.add_argument("--plan", type=Path, help="plan.json, to name the excluded cells")
         parser.add_argument(
@@ -56,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
                 "--format",
                 choices=("commands", "check-run"),
                 default="commands",
-                help="default: %(default)s",
+                help="form of the annotations (default: %(default)s)",
             )
             parser.add_argument(
                 "--head-sha", default="", help="the commit that a check run belongs to"
@@ -67,10 +72,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
-        "merge", help="join the verdicts of a plan's shards; lost shards become INVALID cells"
+        "merge",
+        help="join the verdicts of a plan's shards; lost shards become INVALID cells",
+        epilog="exit status: that of the joined verdict",
     )
     parser.add_argument(
-        "results", nargs="*", type=Path, help="verdict files, or folders that hold them"
+        "results", nargs="*", type=Path, help="verdict files, or directories that hold them"
     )
     parser.add_argument(
         "--plan", type=Path, required=True, help="plan.json that the shards were made from"
@@ -84,12 +91,14 @@ def _register_merge(subparsers: argparse._SubParsersAction[argparse.ArgumentPars
 
 def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     retry = commands.add_parser(
-        "retry", help="the matrix that measures INVALID cells again on another runner"
+        "retry", help="write the matrix that measures INVALID cells again on another runner"
     )
     retry.add_argument("verdict", type=Path, help="verdict.json of k3perf merge")
     retry.add_argument("--plan", type=Path, required=True, help="plan.json of the first attempt")
     retry.add_argument(
-        "--results", type=Path, help="folder of the first attempt's results, for their runner.json"
+        "--results",
+        type=Path,
+        help="directory of the first attempt's results, for their runner.json",
     )
     retry.add_argument("--pools", default="", metavar="A,B", help="names of the runner pools")
     retry.add_argument(
@@ -99,21 +108,18 @@ def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParse
     record = commands.add_parser(
         "record-runner", help="write runner.json: which runner measured a shard"
     )
-    record.add_argument("--shard", required=True)
-    record.add_argument("--output", type=Path, required=True)
+    record.add_argument("--shard", required=True, help="name of the shard")
+    record.add_argument("--output", type=Path, required=True, help="file to write")
     record.set_defaults(run=run_record_runner)
     baselines = commands.add_parser(
-        "check-baselines", help="refuse baselines changed by hand, or with a loss and no reason"
+        "check-baselines",
+        help="refuse baselines changed by hand, or with a loss and no reason",
+        epilog="exit status: 4 when a baseline is refused",
     )
     baselines.add_argument(
         "--base", required=True, metavar="REF", help="what the branch is compared with"
     )
-    baselines.add_argument(
-        "--suite",
-        type=Path,
-        default=Path("perf_tests"),
-        help="the suite's folder (default: %(default)s)",
-    )
+    add_suite_option(baselines)
     baselines.set_defaults(run=run_check_baselines)
 
 
@@ -163,8 +169,8 @@ Renderer = Callable[[VerdictDocument, PlanDocument | None], str]
 
 
 def _render(arguments: argparse.Namespace, render: Renderer, refused: Callable[[str], str]) -> int:
-    """Unreadable results are shown as such: the reader must learn of them, and the
-    poster's job is done.
+    """Render the verdict, or a refusal where it cannot be read. Status 0 both times:
+    the poster did its job.
     """
     try:
         verdict = read_verdict(arguments.verdict)
@@ -209,9 +215,7 @@ def run_annotations(arguments: argparse.Namespace) -> int:
 
 
 def _verdict_files(paths: list[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        found += sorted(path.rglob("verdict.json")) if path.is_dir() else [path]
+    found = files_named("verdict.json", paths)
     if len(found) > _MAXIMUM_FILES:
         raise UsageError(
             f"{len(found)} verdict files; a plan has at most {_MAXIMUM_FILES} with retries. Give"
@@ -221,8 +225,8 @@ def _verdict_files(paths: list[Path]) -> list[Path]:
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
-    """Ends with the joined verdict's exit status. A file that cannot be read counts as
-    lost, and is named.
+    """End with the joined verdict's exit status. An unreadable file counts as lost and
+    is named.
     """
     plan = read_plan(arguments.plan)
     verdicts, unreadable = [], []
@@ -243,10 +247,10 @@ def run_merge(arguments: argparse.Namespace) -> int:
 
 
 def run_retry(arguments: argparse.Namespace) -> int:
-    """Prints or appends the matrices of one retry; both are empty when no cell is
+    """Print or append the matrices of one retry. Both are empty when no cell is
     INVALID.
     """
-    from k3perf.cli.plan import github_output
+    from k3perf.ci.plan_output import github_output
 
     plan = read_plan(arguments.plan)
     pools = tuple(name for name in arguments.pools.split(",") if name)
@@ -255,7 +259,7 @@ def run_retry(arguments: argparse.Namespace) -> int:
     )
     text = github_output(shards, plan.gated_metric_count)
     if arguments.github_output:
-        append_text(arguments.github_output, text, "--github-output")
+        write_text(arguments.github_output, text, "--github-output", mode="a")
     else:
         sys.stdout.write(text)
     return ExitStatus.OK
@@ -298,7 +302,6 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
     for each loss.
     """
     from k3perf.baselines.changes import BaselineChange, check
-    from k3perf.cli.suite_option import load_checked
     from k3perf.report.escaping import command_data, command_property, visible
     from k3perf.store.repository import Repository
 
@@ -318,16 +321,16 @@ def run_check_baselines(arguments: argparse.Namespace) -> int:
         for change in changed
     ]
     collected = frozenset(
-        (cell.target.name, cell.config.name) for cell in load_checked(arguments.suite).cells()
+        (cell.target.name, cell.config.name) for cell in suite_of(arguments).cells()
     )
     findings = check(changes, collected=collected)
     for finding in findings:
-        told = f"{finding.problem}. {finding.next_step}"
-        on_github = f"::error file={command_property(finding.path)}::{command_data(told)}"
+        text = f"{finding.problem}. {finding.next_step}"
+        on_github = f"::error file={command_property(finding.path)}::{command_data(text)}"
         print(
             on_github
             if os.environ.get("GITHUB_ACTIONS")
-            else f"{visible(finding.path, 300)}: {told}"
+            else f"{visible(finding.path, 300)}: {text}"
         )
-    print(f"{len(changes)} baselines changed, {len(findings)} findings")
+    print(f"{len(changes)} baselines changed, {len(findings)} problems found")
     return ExitStatus.USAGE if findings else ExitStatus.OK

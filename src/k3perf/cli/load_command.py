@@ -8,9 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from k3perf.cli import find_rate
-from k3perf.cli.numbers import count, positive
+from k3perf.cli import find_rate_command
 from k3perf.cli.output import write_lines, write_text
+from k3perf.cli.shared_options import count, positive
 from k3perf.errors import UsageError
 
 
@@ -20,14 +20,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "load", help="find a sustainable request rate; import or make traces"
     )
     commands = parser.add_subparsers(dest="load_command", metavar="COMMAND", required=True)
-    find_rate.register(commands)
+    find_rate_command.register(commands)
     importing = commands.add_parser(
         "import-log", help="turn a request log, or a trace in another form, into a trace"
     )
     importing.add_argument(
         "log", type=Path, help="JSON lines, a JSON array or CSV; docs/load.md lists the forms"
     )
-    importing.add_argument("--output", type=Path, required=True, metavar="TRACE")
+    importing.add_argument(
+        "--output", type=Path, required=True, metavar="TRACE", help="trace file to write"
+    )
     importing.add_argument(
         "--time-unit",
         choices=("s", "ms", "us", "ns"),
@@ -43,17 +45,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     making = commands.add_parser(
         "make-trace", help="make a small trace with the statistics of production chat traffic"
     )
-    making.add_argument("--requests", type=count, default=200)
-    making.add_argument("--duration", type=positive, default=60.0, metavar="S")
-    making.add_argument("--seed", type=int, default=0)
-    making.add_argument("--output", type=Path, required=True, metavar="TRACE")
+    making.add_argument("--requests", type=count, default=200, help="requests in the trace")
+    making.add_argument(
+        "--duration", type=positive, default=60.0, metavar="S", help="seconds from first to last"
+    )
+    making.add_argument("--seed", type=int, default=0, help="seed of every random draw")
+    making.add_argument(
+        "--output", type=Path, required=True, metavar="TRACE", help="trace file to write"
+    )
     making.set_defaults(run=make_trace)
 
 
 def import_log(arguments: argparse.Namespace) -> int:
-    """Write the trace and where it comes from; say on stderr what was recognised and
-    what was left out.
-    """
+    """Write the trace and its source. Report on stderr what was recognised."""
     from k3perf.workload.log_import import import_log as read_log
     from k3perf.workload.log_values import TimeUnit
     from k3perf.workload.trace import trace_lines
@@ -66,14 +70,14 @@ def import_log(arguments: argparse.Namespace) -> int:
     imported = read_log(arguments.log, time_unit=unit, block_tokens=arguments.block_tokens)
     source = imported.source
     sha256 = write_lines(arguments.output, trace_lines(imported.rows(), source.block_tokens))
-    beside = source_path(arguments.output)
-    if arguments.output.is_file():  # a pipe has nothing beside it
-        write_text(beside, source_document(source, sha256))
+    source_file = source_path(arguments.output)
+    if arguments.output.is_file():  # a pipe has no place next to it
+        write_text(source_file, source_document(source, sha256))
     reasons = ", ".join(f"{reason} ({number})" for reason, number in source.left_out.items())
     sys.stderr.write(
         f"{source.text}\n{source.request_count} requests over {imported.span_s:.3f} s,"
         f" {imported.prompt_tokens_count} prompt tokens, {imported.reply_tokens_count} reply"
-        f" tokens; left out: {reasons or 'none'}\n"
+        f" tokens; omitted: {reasons or 'none'}\n"
     )
     return 0
 

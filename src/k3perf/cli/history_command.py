@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
-from k3perf.cli.output import append_text, write_text
+from k3perf.cli.output import write_text
+from k3perf.cli.shared_options import files_named
 from k3perf.documents import DocumentProblem, Misfit, json_of, read_text, validated
 from k3perf.errors import ConfigFileError, ExitStatus
 
@@ -28,15 +29,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "append", help="add a night's measurements; a run that is already there is not added twice"
     )
     append.add_argument(
-        "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
+        "results",
+        nargs="+",
+        type=Path,
+        help="measurements.json files, or directories that hold them",
     )
     append.set_defaults(run=run_append)
     missing = commands.add_parser(
         "unmeasured",
-        help="name the planned cells that a night has no valid session of; status 10 if any",
+        help="name the planned cells that a night has no valid session of",
+        epilog="exit status: 10 when a planned cell has no valid session",
     )
     missing.add_argument(
-        "results", nargs="+", type=Path, help="measurements.json files, or folders that hold them"
+        "results",
+        nargs="+",
+        type=Path,
+        help="measurements.json files, or directories that hold them",
     )
     missing.add_argument(
         "--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night"
@@ -60,7 +68,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     changes.set_defaults(run=run_changes)
     page = commands.add_parser("page", help="write the history as one HTML page")
-    page.add_argument("--output", type=Path, required=True, metavar="FILE")
+    page.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="HTML file to write"
+    )
     page.set_defaults(run=run_page)
     for command in (append, changes, page):
         command.add_argument(
@@ -69,8 +79,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def read_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """Every line. Raises ConfigFileError naming the first line that is no entry; a
-    missing file is an empty history.
+    """Every line, of a missing file none. Raises ConfigFileError that names the first
+    line that is not an entry.
     """
     found = []
     for number, line in enumerate((read_text(path, _NEXT_STEP) or "").splitlines(), start=1):
@@ -93,7 +103,7 @@ def run_append(arguments: argparse.Namespace) -> int:
         for entry in read_history(arguments.history)
     }
     fresh: list[HistoryEntry] = []
-    files = _measurement_files(arguments.results)
+    files = files_named("measurements.json", arguments.results)
     for measured in map(read_measurement_file, files):
         fresh += entries_of(
             measured.cells,
@@ -107,33 +117,26 @@ def run_append(arguments: argparse.Namespace) -> int:
         for entry in fresh
         if (entry.run_id, entry.target, entry.config, entry.workload, entry.metric) not in known
     ]
-    append_text(
+    write_text(
         arguments.history,
         "".join(entry.model_dump_json() + "\n" for entry in fresh),
         "--history",
         make_folder=True,
+        mode="a",
     )
     print(f"{len(fresh)} entries of {len(files)} measurements.json added to {arguments.history}")
     return ExitStatus.OK
-
-
-def _measurement_files(given: list[Path]) -> list[Path]:
-    return [
-        file
-        for path in given
-        for file in (sorted(path.rglob("measurements.json")) if path.is_dir() else [path])
-    ]
 
 
 def run_unmeasured(arguments: argparse.Namespace) -> int:
     """Status 10 and one line a cell, on GitHub as errors, when a planned cell has no
     valid session.
     """
-    from k3perf.cli.ci import read_plan
+    from k3perf.cli.ci_command import read_plan
     from k3perf.store.measurements import read_measurement_file
 
     plan = read_plan(arguments.plan)
-    files = _measurement_files(arguments.results)
+    files = files_named("measurements.json", arguments.results)
     lost = unmeasured(
         (entry.cell for entry in plan.cells),
         [cell for file in files for cell in read_measurement_file(file).cells],
@@ -146,9 +149,7 @@ def run_unmeasured(arguments: argparse.Namespace) -> int:
 
 
 def run_changes(arguments: argparse.Namespace) -> int:
-    """Status 0 with and without slides: an old loss is news for a person, and no
-    failure of tonight's run.
-    """
+    """Status 0 with and without slides: an old loss does not fail tonight's run."""
     from k3perf.ci.history_page import issue
 
     all_series = series_of(_existing_history(arguments.history))
@@ -156,8 +157,11 @@ def run_changes(arguments: argparse.Namespace) -> int:
     if found and arguments.issue:
         write_text(arguments.issue, issue(found), "--issue")
     if arguments.github_output:
-        append_text(
-            arguments.github_output, f"slides={json.dumps(bool(found))}\n", "--github-output"
+        write_text(
+            arguments.github_output,
+            f"slides={json.dumps(bool(found))}\n",
+            "--github-output",
+            mode="a",
         )
     sys.stdout.write(
         json.dumps([_plain(slide) for slide in found], indent=1) + "\n"

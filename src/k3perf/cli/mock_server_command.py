@@ -12,7 +12,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     from k3perf.load.mock_server import main
 
     parser = subparsers.add_parser(
-        "mock-server", help="serve known delays and faults under vLLM's routes, on 127.0.0.1"
+        "mock-server",
+        help="serve known delays and faults under vLLM's routes, on 127.0.0.1",
+        epilog="exit status: 0 when SIGINT or SIGTERM ends it",
     )
     main.add_arguments(parser)
     parser.set_defaults(run=main.run)

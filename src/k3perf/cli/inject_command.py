@@ -17,7 +17,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "inject",
         help="run the suite with a fault inside the candidate engine",
-        epilog="example: k3perf inject --slow-step-percent 15 -- -k fp8_kv",
+        description=(
+            "run the suite with a fault inside the candidate engine, for example:"
+            " k3perf inject --slow-step-percent 15 -- -k fp8_kv"
+        ),
+        epilog="exit status: that of `pytest perf_tests`",
     )
     parser.add_argument(
         "--slow-step-percent",
@@ -66,7 +70,7 @@ def run(arguments: argparse.Namespace) -> NoReturn:
         if getattr(arguments, kind) is not None
     ]
     if not injected:
-        raise UsageError("k3perf inject: give at least one fault, e.g. --slow-step-percent 15")
+        raise UsageError("give at least one fault, for example --slow-step-percent 15")
     sys.stdout.flush()
     words = [sys.executable, "-m", "pytest", "perf_tests", *injected, *arguments.pytest_arguments]
     os.execv(sys.executable, words)  # noqa: S606 - this Python, and the words that the user gave for pytest

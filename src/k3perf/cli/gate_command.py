@@ -34,6 +34,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _refuse(_: argparse.Namespace) -> int:
     raise UsageError(
-        "k3perf gate selftest: the calibration lab is not part of the installed package."
+        "the calibration lab of gate selftest is not part of the installed package."
         " Run it in a checkout of the repository."
     )

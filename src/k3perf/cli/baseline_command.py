@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
-from k3perf.baselines.testable import testable
+from k3perf.baselines.propose import beyond_cap, changes, other_class, propose
+from k3perf.baselines.testable import strictest_policy, testable
 from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
-from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
 from k3perf.gate.environments import recorded_environments
-from k3perf.gate.gated import statistical_metric_count
-from k3perf.gate.policy import Policy, target_policy
+from k3perf.gate.policy import Policy
 from k3perf.metrics.environment import environment_text
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement, MeasurementFile
+from k3perf.report.baseline_table import committed_table, proposal_table
 from k3perf.store.baselines import (
     Proposal,
     read_baseline,
@@ -41,13 +41,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("baseline", help="propose, accept and show committed baselines")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     proposing = actions.add_parser(
-        "propose", help="make proposals of measurements.json files; writes no baseline"
+        "propose", help="make proposals from measurements.json files; writes no baseline"
     )
     proposing.add_argument(
         "results",
         nargs="+",
         metavar="RESULT",
-        help="measurements.json of a run, or the run's folder",
+        help="measurements.json of a run, or the run's directory",
     )
     proposing.add_argument(
         "--new-anchor",
@@ -58,8 +58,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--across-commits",
         action="store_true",
         help=(
-            "take runs of several commits together, all named in the baseline: for recordings made"
-            " over several days"
+            "combine runs of several commits, all named in the baseline: for recordings of several"
+            " days"
         ),
     )
     proposing.add_argument(
@@ -67,7 +67,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         default=[],
         metavar="TARGET/CONFIG",
-        help="propose this one of the recorded; may be given several times",
+        help="propose only this one; repeatable",
     )
     proposing.set_defaults(run=run_propose)
     accepting = actions.add_parser("accept", help="write waiting proposals into the baselines")
@@ -86,29 +86,26 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     showing.set_defaults(run=run_show)
     for action in (proposing, accepting, showing):
         add_suite_option(action)
-        action.add_argument(
-            "--baselines",
-            metavar="DIR",
-            default="baselines",
-            help="folder of the committed baselines (default: baselines)",
-        )
+        add_baselines_option(action)
     for action in (proposing, accepting):
         action.add_argument(
             "--proposals",
             metavar="DIR",
             default=".k3perf/proposals",
-            help="folder of waiting proposals (default: .k3perf/proposals)",
+            help="directory of waiting proposals (default: .k3perf/proposals)",
         )
 
 
 def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
-    """What the named runs measured. Raises UsageError for a run that is named twice, or
-    that had a fault put into it on purpose.
+    """The measurement files of the named runs. Raises UsageError for a run that is
+    named twice, or that had an injected fault.
     """
     found: dict[str, str] = {}
     files = []
     for name in names:
-        path = _measurement_path(Path(name))
+        path = Path(name)
+        if path.is_dir():
+            path /= "measurements.json"
         file = read_measurement_file(path)
         if file.injected:
             raise UsageError(
@@ -126,10 +123,8 @@ def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
 
 
 def run_propose(arguments: argparse.Namespace) -> int:
-    """Write one proposal per (target, config) and print its table and whatever stands
-    against it.
-    """
-    suite, root = suite_of(arguments), Path(arguments.baselines)
+    """Write one proposal for each (target, config). Print its table and objections."""
+    suite, root = suite_of(arguments), baselines_of(arguments)
     files = _measurement_files(arguments.results)
     groups: dict[tuple[str, str], list[CellMeasurement]] = {}
     for file in files:
@@ -153,13 +148,15 @@ def run_propose(arguments: argparse.Namespace) -> int:
     }
     for (target, config), baseline in proposed.items():
         previous = read_baseline(root, target, config)
-        policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
+        policy = strictest_policy(suite, target, _target_baselines(root, target, proposed.values()))
         rows = changes(baseline, previous, policy.known_tolerances)
-        objections = [problem.text() for problem in testable(baseline, policy)]
-        against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
-            () if arguments.new_anchor else other_class(baseline, previous)
+        objections = _objections(
+            baseline,
+            previous,
+            policy,
+            new_anchor=arguments.new_anchor,
+            next_step="a reasoned --new-anchor is needed",
         )
-        objections += [f"{text}; a reasoned --new-anchor is needed" for text in against]
         path = write_proposal(
             Path(arguments.proposals),
             Proposal(
@@ -169,7 +166,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
                 baseline=baseline,
             ),
         )
-        sys.stdout.write(f"{target}/{config} -> {path}\n{_table(rows)}")
+        sys.stdout.write(f"{target}/{config} -> {path}\n{proposal_table(rows)}")
         sys.stdout.writelines(
             f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline))
         )
@@ -179,12 +176,12 @@ def run_propose(arguments: argparse.Namespace) -> int:
 
 
 def run_accept(arguments: argparse.Namespace) -> int:
-    """Write waiting proposals into the baselines; refused ones stay and nothing at all
-    is written.
+    """Write waiting proposals into the baselines. One refused proposal stops all of
+    them.
     """
-    suite, root = suite_of(arguments), Path(arguments.baselines)
+    suite, root = suite_of(arguments), baselines_of(arguments)
     waiting = {
-        _name(proposal.baseline): (path, proposal)
+        f"{proposal.baseline.target}/{proposal.baseline.config}": (path, proposal)
         for path, proposal in read_proposals(Path(arguments.proposals))
     }
     chosen = _chosen(
@@ -201,10 +198,10 @@ def run_accept(arguments: argparse.Namespace) -> int:
         )
     refused = []
     proposals = [waiting[name][1] for name in chosen]
-    for proposal in proposals:
+    for name, proposal in zip(chosen, proposals, strict=True):
         refused += [
-            f"{_name(proposal.baseline)}: {objection}"
-            for objection in _objections(suite, root, proposal, proposals)
+            f"{name}: {objection}"
+            for objection in _objections_now(suite, root, proposal, proposals)
         ]
     if refused:
         raise UsageError(
@@ -222,9 +219,10 @@ def run_accept(arguments: argparse.Namespace) -> int:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Print committed baselines with their provenance and noise."""
-    suite, root = suite_of(arguments), Path(arguments.baselines)
+    suite = suite_of(arguments)
+    root = baselines_of(arguments, existing=arguments.baselines is not None)
     found = {
-        _name(baseline): baseline
+        f"{target}/{baseline.config}": baseline
         for target in suite.targets
         for baseline in read_target_baselines(root, target)
     }
@@ -243,11 +241,8 @@ def run_show(arguments: argparse.Namespace) -> int:
             f" {', '.join(acceptance.run_ids)}\n"
         )
         sys.stdout.writelines(f"  {line}\n" for line in _environments(baseline))
-        sys.stdout.write(
-            _committed_table(
-                changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)
-            )
-        )
+        known = strictest_policy(suite, baseline.target, ()).known_tolerances
+        sys.stdout.write(committed_table(changes(baseline, baseline, known)))
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
@@ -274,10 +269,6 @@ def _environments(baseline: Baseline) -> list[str]:
         f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}"
         for part in recorded_environments(baseline)
     ]
-
-
-def _measurement_path(path: Path) -> Path:
-    return path / "measurements.json" if path.is_dir() else path
 
 
 def _sources(target: str, config: str, files: Sequence[MeasurementFile]) -> list[MeasurementFile]:
@@ -319,7 +310,7 @@ def _propose(
     return propose(
         cells,
         versions=_agreed(sources),
-        policy=_policy(suite, target, ()),
+        policy=strictest_policy(suite, target, ()),
         previous=read_baseline(root, target, config),
         acceptance=acceptance,
         new_anchor=new_anchor,
@@ -336,17 +327,6 @@ def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
     }
 
 
-def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
-    """The policy of a run of all cells of the suite that share hardware with the
-    target: the strictest budget that may be asked for.
-    """
-    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
-    policy = target_policy(
-        suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date()
-    )
-    return policy.with_noise_of(baselines)
-
-
 def _target_baselines(
     root: Path, target: str, proposed: Iterable[Baseline]
 ) -> tuple[Baseline, ...]:
@@ -361,43 +341,50 @@ def _target_baselines(
 
 
 def _objections(
+    baseline: Baseline,
+    previous: Baseline | None,
+    policy: Policy,
+    *,
+    new_anchor: bool,
+    next_step: str,
+) -> list[str]:
+    """Why ``baseline`` must not replace ``previous``. ``next_step``: for what a new
+    anchor would allow.
+    """
+    rows = changes(baseline, previous, policy.known_tolerances)
+    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio)
+    if not new_anchor:
+        against += other_class(baseline, previous)
+    return [
+        *(problem.text() for problem in testable(baseline, policy)),
+        *(f"{text}; {next_step}" for text in against),
+    ]
+
+
+def _objections_now(
     suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
 ) -> list[str]:
-    """What stands against a proposal now, with all others accepted beside it."""
+    """Objections to a proposal when all ``proposals`` are accepted."""
     baseline = proposal.baseline
-    policy = _policy(
-        suite,
-        baseline.target,
-        _target_baselines(root, baseline.target, [item.baseline for item in proposals]),
+    together = _target_baselines(root, baseline.target, [item.baseline for item in proposals])
+    return _objections(
+        baseline,
+        read_baseline(root, baseline.target, baseline.config),
+        strictest_policy(suite, baseline.target, together),
+        new_anchor=proposal.new_anchor,
+        next_step="propose it with --new-anchor and say why",
     )
-    previous = read_baseline(root, baseline.target, baseline.config)
-    rows = changes(baseline, previous, policy.known_tolerances)
-    found = [problem.text() for problem in testable(baseline, policy)]
-    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
-        () if proposal.new_anchor else other_class(baseline, previous)
-    )
-    return found + [f"{text}; propose it with --new-anchor and say why" for text in against]
 
 
 def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:
     baseline = proposal.baseline
-    stamp = {
-        "accepted_by": by,
-        "reason": reason,
-        "accepted_at_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    acceptance = baseline.acceptance.model_copy(update=stamp)
-    fresh = baseline.anchor_acceptance == baseline.acceptance
-    return baseline.model_copy(
-        update={
-            "acceptance": acceptance,
-            "anchor_acceptance": acceptance if fresh else baseline.anchor_acceptance,
-        }
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    acceptance = baseline.acceptance.model_copy(
+        update={"accepted_by": by, "reason": reason, "accepted_at_utc": now}
     )
-
-
-def _name(baseline: Baseline) -> str:
-    return f"{baseline.target}/{baseline.config}"
+    fresh = baseline.anchor_acceptance == baseline.acceptance
+    anchor = acceptance if fresh else baseline.anchor_acceptance
+    return baseline.model_copy(update={"acceptance": acceptance, "anchor_acceptance": anchor})
 
 
 def _chosen(
@@ -407,50 +394,3 @@ def _chosen(
         if name not in known:
             raise UnknownNameError(kind, name, known, next_step)
     return tuple(names) or known
-
-
-def _table(rows: Sequence[Change]) -> str:
-    """A proposal's rows: what was committed, what is proposed, the loss of the one
-    against the other and of both against the anchor.
-    """
-    lines = [
-        f"  {'workload':<14} {'metric':<26} {'old':>16} {'new':>16} {'loss':>8} {'anchor':>8} "
-        f" {'unit':<12} new, of sessions"
-    ]
-    for row in rows:
-        lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26}"
-            f" {_value(row.old_value, row.unit):>16} {_value(row.new_value, row.unit):>16}"
-            f" {_percent(row.loss_ratio):>8} {_percent(row.cumulative_loss_ratio):>8} "
-            f" {row.unit:<12} {row.of_sessions}"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _committed_table(rows: Sequence[Change]) -> str:
-    """A committed baseline's rows: its values, and their loss against the anchor."""
-    lines = [
-        f"  {'workload':<14} {'metric':<26} {'value':>16} {'anchor':>8}  {'unit':<12} value, of"
-        " sessions"
-    ]
-    for row in rows:
-        lines.append(
-            f"  {row.workload or '(all)':<14} {row.metric:<26}"
-            f" {_value(row.new_value, row.unit):>16} {_percent(row.cumulative_loss_ratio):>8} "
-            f" {row.unit:<12} {row.of_sessions}"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: float | None, unit: str) -> str:
-    """Bytes and tokens to the last one, since one is a difference; all else to six
-    digits.
-    """
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if unit in ("bytes", "tokens") else f"{value:.6g}"
-
-
-def _percent(ratio: float | None) -> str:
-    # the sum makes -0 a 0
-    return "-" if ratio is None else f"{round(ratio, 4) + 0.0:+.2%}"

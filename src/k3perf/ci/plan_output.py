@@ -1,0 +1,149 @@
+"""Fitted cells to the plan document, and the document to text and workflow matrices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+from k3perf.ci.planning import CostBasis, CostModel, Fitted, Shard, gated_metric_count
+from k3perf.ci.selection import Priority, SelectedCell, Selection
+from k3perf.config.suite import Suite
+from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
+
+SECONDS_PER_MINUTE: Final = 60.0
+_COST_NOTE: Final = {
+    "measured": "",
+    "related": " (minutes: estimated from other configs)",
+    "assumed": " (minutes: assumed, nothing like it was recorded)",
+}
+_PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] = {
+    Priority.DIRECT: "direct",
+    Priority.DESCENDANT: "descendant",
+    Priority.WIDE: "wide",
+}
+
+
+def plan_document(
+    suite: Suite,
+    selection: Selection,
+    cells: tuple[SelectedCell, ...],
+    fitted: Fitted,
+    shards: tuple[Shard, ...],
+    costs: CostModel,
+) -> PlanDocument:
+    """The plan of the ``cells`` that ``fitted`` kept, split into ``shards``."""
+    kept = {selected.cell.cell_id for group in fitted.groups for selected in group.cells}
+    return PlanDocument(
+        false_alarm_budget=suite.tolerances.false_alarm_budget,
+        gated_metric_count=gated_metric_count(suite, fitted.groups),
+        cells=tuple(
+            _cell_entry(selected, costs.basis(selected.cell))
+            for selected in cells
+            if selected.cell.cell_id in kept
+        ),
+        left_out=tuple(
+            CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out
+        ),
+        over_budget=fitted.over_budget,
+        notes=selection.notes,
+        device_minutes=round(
+            sum(group.device_s for group in fitted.groups) / SECONDS_PER_MINUTE, 2
+        ),
+        shards=tuple(_shard_entry(shard, suite) for shard in shards),
+    )
+
+
+def _cell_entry(selected: SelectedCell, basis: CostBasis) -> PlannedCell:
+    cell = selected.cell
+    return PlannedCell(
+        cell=cell.cell_id,
+        target=cell.target.name,
+        config=cell.config.name,
+        workload=cell.workload.name,
+        priority=_PRIORITY_NAME[selected.priority],
+        reasons=selected.reasons,
+        cost=basis.value,
+    )
+
+
+def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
+    return PlannedShard(
+        shard=f"{shard.hardware_class}-{shard.index}",
+        kind=suite.targets[shard.groups[0].target].hardware.kind,
+        hardware_class=shard.hardware_class,
+        targets=tuple(dict.fromkeys(group.target for group in shard.groups)),
+        cells=shard.cell_ids,
+        minutes=round(shard.duration_s / SECONDS_PER_MINUTE, 2),
+    )
+
+
+def runner_labels(kind: str, hardware_class: str, pool: str = "") -> list[str]:
+    """The labels of ``runs-on``: hosted for CPU targets, else a runner of the hardware
+    class, and of ``pool`` where one is given.
+    """
+    if kind == "cpu":
+        return ["ubuntu-24.04"]
+    return ["self-hosted", "gpu", hardware_class, *([f"pool-{pool}"] if pool else [])]
+
+
+def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
+    """A workflow's matrix. ``cells`` and ``runner`` are JSON inside strings, since a
+    matrix value that a shell reads must be text.
+    """
+    include = [
+        {
+            "shard": shard.shard,
+            "runner": json.dumps(runner_labels(shard.kind, shard.hardware_class, shard.pool)),
+            "hardware_class": shard.hardware_class,
+            "cells": json.dumps(shard.cells),
+            "arguments": " ".join(f"--k3-target {target}" for target in shard.targets),
+        }
+        for shard in shards
+    ]
+    return {"include": include}
+
+
+def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:
+    """Lines for a workflow step's output file: the matrices of hosted and of GPU
+    runners, and whether each holds a job.
+    """
+    listed = tuple(shards)
+    cpu = [shard for shard in listed if shard.kind == "cpu"]
+    gpu = [shard for shard in listed if shard.kind != "cpu"]
+    lines = [
+        f"cpu_matrix={json.dumps(matrix(cpu))}",
+        f"gpu_matrix={json.dumps(matrix(gpu))}",
+        f"has_cpu={json.dumps(bool(cpu))}",
+        f"has_gpu={json.dumps(bool(gpu))}",
+        f"gated_metric_count={gated_metric_count}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plan_text(plan: PlanDocument) -> str:
+    """One line for each cell with its reasons, then the omitted cells and why."""
+    lines = [f"{len(plan.cells)} cells, about {plan.device_minutes} device minutes"]
+    lines += [
+        f"  {entry.cell}: {'; '.join(entry.reasons)}{_COST_NOTE[entry.cost]}"
+        for entry in plan.cells
+    ]
+    if plan.estimated_count:
+        lines.append(
+            f"{plan.estimated_count} of the cells were never measured: their minutes are an"
+            " estimate."
+        )
+    if plan.over_budget:
+        lines.append(
+            "The directly touched cells alone exceed the budget; they are measured all the same."
+        )
+    if plan.left_out:
+        lines.append(f"{len(plan.left_out)} cells omitted, over the budget:")
+        lines += [f"  {entry.cell}: {entry.reason}" for entry in plan.left_out]
+    lines += [f"note: {note}" for note in plan.notes]
+    if len(plan.shards) > 1:
+        lines += [
+            f"shard {shard.shard}: {len(shard.cells)} cells, {shard.minutes} min"
+            for shard in plan.shards
+        ]
+    return "\n".join(lines) + "\n"
