@@ -123,6 +123,9 @@ OF_PYTEST = [
     row("--benchmark-json out.json --collect-only -W error", (0, 0, 0)),
     row("--benchmark-json nowhere/out.json", USAGE),
     row("--benchmark-json baselines", USAGE),
+    row("--benchmark-storage file://kept --benchmark-autosave"),
+    row("--benchmark-storage http://x", USAGE),
+    row("--benchmark-storage elasticsearch+http://x/index/type", USAGE),
     row("--benchmark-save one"),
     row("--benchmark-autosave -m latency -W error"),
     row("--benchmark-skip"),
@@ -467,6 +470,24 @@ def test_every_option_ends_with_its_documented_status(run, entry, of):
     if not entry.traceback:
         assert "Traceback (most recent call last)" not in said
         assert "INTERNALERROR" not in said
+
+
+# what a run finds in a file that an option names
+FOUND_IN_FILES = ("--k3-baselines pytest.ini", "--k3-resume --k3-results nowhere")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, id=entry.name.replace(" ", "_"))
+        for entry in (*OWN_OPTIONS, row("--benchmark-json nowhere/out.json", USAGE))
+        if entry.statuses == USAGE and entry.name not in FOUND_IN_FILES
+    ],
+)
+def test_collecting_refuses_the_values_that_a_run_refuses(run, entry):
+    status, said = run("PASS", (*entry.arguments, "--collect-only"), entry.files, base=entry.base)
+    assert status == ExitStatus.USAGE, said
+    assert "Traceback (most recent call last)" not in said
 
 
 @pytest.mark.parametrize("of", OUTCOMES)

@@ -39,11 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     register(config)
     if (state := _state(config)) is not None:
         from k3perf.engine.signals import install as install_signals
-        from k3perf.pytest_plugin.benchmark_output import make_no_folder
+        from k3perf.pytest_plugin.benchmark_output import check_storage, make_no_folder
         from k3perf.pytest_plugin.endings import EndingHooks
 
         # from here on, not from the first engine on: collecting is ended by SIGTERM too
         config.add_cleanup(install_signals())
+        check_storage(config)
         make_no_folder(config)
         config.pluginmanager.register(EndingHooks(state.endings), "k3perf-endings")
 
