@@ -17,7 +17,7 @@ from k3perf.cli.numbers import count, positive, share
 from k3perf.cli.output import login_name, write_text
 from k3perf.cli.suite_option import add_suite_option, suite_of
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.run.progress import SilentProgress
+from k3perf.run.progress import Progress
 
 if TYPE_CHECKING:
     from k3perf.config.models import TargetSpec
@@ -287,7 +287,7 @@ def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
     )
 
 
-class _StageLines(SilentProgress):
+class _StageLines(Progress):
     """An engine's stages as lines on stderr. No rounds are measured here."""
 
     def stage(self, engine: str, stage: str) -> None:

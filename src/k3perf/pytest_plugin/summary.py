@@ -96,7 +96,7 @@ def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings
     """Of a run that was interrupted in its first cell: where its rounds are, and the
     command that makes use of them.
     """
-    from k3perf.run.suite_run import RESULTS_FILE
+    from k3perf.run.results_folder import RESULTS_FILE
 
     left = settings.results_directory / RESULTS_FILE
     if not left.is_file():

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from k3perf.config.suite import Cell
-from k3perf.engine.group import EngineGroup
 from k3perf.engine.jit_monitor import JitMonitor
-from k3perf.engine.running import Engine
 from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
 from k3perf.load.round_samples import RoundSamples
@@ -38,6 +36,7 @@ from k3perf.records.samples import (
     TelemetryReading,
 )
 from k3perf.run.compile_watch import CompileWatch, compile_reading
+from k3perf.run.served_engine import ServedEngine
 from k3perf.run.settings import Injection
 from k3perf.telemetry.counters import CounterDifference, counter_difference
 from k3perf.telemetry.resident import peak_resident_bytes
@@ -63,7 +62,7 @@ class LiveEngine:
     arm: Arm
     target: str
     config: str
-    engine: Engine | EngineGroup
+    engine: ServedEngine
     probe: ServerProbe
     identity: EngineIdentity
     resolved_config: dict[str, Any]
