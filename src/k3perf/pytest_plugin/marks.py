@@ -66,7 +66,7 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
     """Sort by engine, the reference first, so that each engine starts once; tests
     without a cell keep their place in front.
 
-    A test function that no cell of the chosen targets suits is left out, not shown as
+    A test function that no cell of the chosen targets suits is removed, not shown as
     skipped.
     """
     items[:] = [

@@ -109,7 +109,7 @@ class CompileWatch:
         )
 
     def _programs(self, tree: ProcessTree, before: Rows) -> list[str]:
-        """Compilers by name where a look met them, else the processor time of the
+        """Compilers by name where a look met them, else the CPU time of the
         children that have ended meanwhile.
         """
         after = _rows(tree)  # looks at the tree, and so for compilers
@@ -123,19 +123,18 @@ class CompileWatch:
         if found:
             return found
         return [
-            f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of processor"
-            " time"
+            f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of CPU time"
             for pid, ticks in _ticks_of_ended_children(before, after).items()
             if (used_s := ticks / _TICKS_PER_S) >= _COMPILER_S
         ]
 
 
 def _ticks_of_ended_children(before: Rows, after: Rows) -> dict[int, int]:
-    """Processor time, by process that is still there, of its children that have ended
-    since ``before``.
+    """CPU time, by process that is still there, of its children that have ended since
+    ``before``.
 
-    What a child had used by then is left out: Inductor's idle compile workers end after
-    a minute, and did their work before the window.
+    What a child had used by then is not counted: Inductor's idle compile workers end
+    after a minute, and did their work before the window.
     """
     grown = {
         key[0]: row.children_ticks - before[key].children_ticks

@@ -64,8 +64,8 @@ def recover(
 
 
 def _measured_commit(results: RunResults, commit: str) -> str:
-    """The commit of a recording: ``commit``, as far as the run could know its own, or
-    its longer hash. UsageError for a run of another one, and for a comparison of two
+    """The commit of a recording: ``commit``, or the longer hash that the run recorded
+    of it. UsageError for a run of another one, and for a comparison of two
     engines.
     """
     measured, base = (
