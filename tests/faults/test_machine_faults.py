@@ -34,7 +34,7 @@ from k3perf.engine.preflight import (
 )
 from k3perf.errors import EngineError, ExitStatus, MeasurementInvalid, PreflightError
 from k3perf.run.cell_measurement import engine_reason
-from k3perf.run.workplace import RunSampler
+from k3perf.run.run_parts import RunSampler
 from k3perf.units import GIB, MIB
 from tests.faults.matrix import Kind, of
 from tests.nvml.host import host

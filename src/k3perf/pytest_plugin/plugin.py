@@ -16,9 +16,9 @@ import pytest
 from k3perf.pytest_plugin.options import add_options
 
 if TYPE_CHECKING:
-    from k3perf.pytest_plugin.judge import SuiteJudge
     from k3perf.pytest_plugin.replay import ReplayClock
     from k3perf.pytest_plugin.state import PluginState
+    from k3perf.pytest_plugin.suite_judge import SuiteJudge
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -168,7 +168,7 @@ def pytest_terminal_summary(
 @pytest.fixture(scope="session")
 def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
     """Measures a cell on demand and judges it; engines stop with the session."""
-    from k3perf.pytest_plugin.judge import SuiteJudge
+    from k3perf.pytest_plugin.suite_judge import SuiteJudge
 
     state = _state(request.config)
     if state is None:

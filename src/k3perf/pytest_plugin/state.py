@@ -26,7 +26,7 @@ from k3perf.run.argument_table import table_of_engine
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
-    from k3perf.pytest_plugin.progress import LiveProgress
+    from k3perf.pytest_plugin.live_progress import LiveProgress
     from k3perf.run.suite_run import SuiteRun
 
 
@@ -52,7 +52,7 @@ class PluginState:
         """The run, opened on first use."""
         if self.run is None:
             from k3perf.engine.signals import install as install_signals
-            from k3perf.pytest_plugin.progress import LiveProgress
+            from k3perf.pytest_plugin.live_progress import LiveProgress
             from k3perf.pytest_plugin.screen import Screen
             from k3perf.run.suite_run import SuiteRun
 

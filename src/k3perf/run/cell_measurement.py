@@ -19,7 +19,7 @@ from k3perf.metrics.resolved import forced_by
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind
 from k3perf.records.verdict import Buy, CellVerdict
-from k3perf.run.judge import GateKeeper
+from k3perf.run.gate_keeper import GateKeeper
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog
 from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
@@ -84,8 +84,7 @@ class CellRun:
                     f" {engine_reason(error).text}"
                 )
                 continue
-            # rounds that are still asked for could not be had of this session: another
-            # one may have them
+            # this session cannot give the rounds that are still asked for: another may
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
             if session_index + 1 < plan.maximum_sessions:
@@ -104,32 +103,24 @@ class CellRun:
         are made of. EngineError when it dies, RecordingStopped on a busy machine.
         """
         self.rounds.wait_for_quiet()
-        self._measure_session(
-            0, rounds_count=self.cell.target.measurement.maximum_rounds, judged=False
-        )
+        self._measure_session(0, judged=False)
 
-    def _measure_session(
-        self, session_index: int, *, rounds_count: int | None = None, judged: bool = True
-    ) -> CellVerdict:
+    def _measure_session(self, session_index: int, *, judged: bool = True) -> CellVerdict:
         self.session_number = session_index + 1
         pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
         if self.cell.target.measurement.interleave == "rounds" or len(self.wanted) == 1:
             if session_index:
                 self.pool.stop_all()
             lives = self.pool.acquire(self.wanted)
-            return self._alternate_rounds(lives, pair_id, rounds_count, judged)
-        return self._alternate_sessions(session_index, pair_id, rounds_count, judged)
+            return self._alternate_rounds(lives, pair_id, judged=judged)
+        return self._alternate_sessions(session_index, pair_id, judged=judged)
 
     def _alternate_rounds(
-        self,
-        lives: Sequence[LiveEngine],
-        pair_id: str | None,
-        rounds_count: int | None,
-        judged: bool,
+        self, lives: Sequence[LiveEngine], pair_id: str | None, *, judged: bool
     ) -> CellVerdict:
         plan = self.cell.target.measurement
         logs = [self.rounds.open(live, pair_id) for live in lives]
-        goal = rounds_count or plan.minimum_rounds
+        goal = plan.minimum_rounds if judged else plan.maximum_rounds
         with _OneAwake(lives) as awake:
             for log in logs:
                 awake.only(log.live)
@@ -142,8 +133,7 @@ class CellRun:
                 verdict = self._verdict([*self.sessions, *current], lives, judged=judged)
                 wanted = min(verdict.buy_until_rounds, plan.maximum_rounds)
                 if not judged or verdict.buy is not Buy.ROUNDS or wanted <= goal:
-                    # also where repeats are spent: what is asked for then cannot be had
-                    # of this session
+                    # also where repeats are spent: this session cannot give more then
                     break
                 goal = wanted
                 self.progress.undecided(self.cell.cell_id, 0, goal)
@@ -154,11 +144,10 @@ class CellRun:
         return verdict
 
     def _alternate_sessions(
-        self, session_index: int, pair_id: str | None, rounds_count: int | None, judged: bool
+        self, session_index: int, pair_id: str | None, *, judged: bool
     ) -> CellVerdict:
-        goal = (
-            rounds_count or self.cell.target.measurement.maximum_rounds
-        )  # a stopped engine sells no more rounds
+        # a stopped engine sells no more rounds
+        goal = self.cell.target.measurement.maximum_rounds
         order = self.wanted if session_index % 2 == 0 else tuple(reversed(self.wanted))
         for item in order:
             self.pool.stop_all()
@@ -198,9 +187,8 @@ class CellRun:
         warmed = log.live.warmed_workloads
         count = self.cell.target.measurement.warm_up_rounds
         if self.cell.workload.name in warmed:
-            count = min(
-                count, 1
-            )  # the engine has seen this workload; one round settles its caches again
+            # the engine has seen this workload; one round settles its caches again
+            count = min(count, 1)
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
         warmed.add(self.cell.workload.name)

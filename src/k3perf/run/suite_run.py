@@ -23,9 +23,9 @@ from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_accepted, require_engine, require_port
 from k3perf.run.recording import Recording
 from k3perf.run.results_folder import interrupted_run
+from k3perf.run.run_parts import CellResult, RunParts
 from k3perf.run.settings import RunSettings
 from k3perf.run.time_left import planned_steps
-from k3perf.run.workplace import CellResult, Workplace
 from k3perf.store.results import FinishedCell
 
 
@@ -38,9 +38,10 @@ class SuiteRun:
         self.settings = settings
         self.write_problem = ""
         self._progress = progress
-        self._place = Workplace(settings, cells, progress)
+        self._parts = RunParts(settings, cells, progress)
         self._earlier = interrupted_run(settings)
         self._results: dict[str, CellResult] = {}
+        self._written_count = 0
 
     def __enter__(self) -> Self:
         return self
@@ -60,8 +61,8 @@ class SuiteRun:
         vLLM, or for a config that the engine's release is known to refuse.
         """
         require_port()
-        for cell in self._place.cells:
-            self._place.plan(cell)
+        for cell in self._parts.cells:
+            self._parts.plan(cell)
             for item in wanted_engines(cell, self.settings):
                 require_engine(item.engine_python)
                 require_accepted(self.settings.suite, item.target, item.config, item.engine_python)
@@ -70,8 +71,8 @@ class SuiteRun:
                     label, item.engine_arguments, item.engine_python, self.settings.cache_directory
                 )
             ValidityRules.for_target(cell.target.validity)
-            self._place.keeper.check_inputs(cell)
-            self._place.notes.check_inputs(cell)
+            self._parts.keeper.check_inputs(cell)
+            self._parts.notes.check_inputs(cell)
 
     def measure(self, cell: Cell) -> CellResult:
         """The cell's result. A broken measurement is an INVALID verdict; only bad input
@@ -79,9 +80,9 @@ class SuiteRun:
         """
         if cell.cell_id not in self._results:
             if not self._results:
-                self._progress.planned(planned_steps(self._place.cells, self.settings))
+                self._progress.planned(planned_steps(self._parts.cells, self.settings))
             if self.settings.record:
-                self._results = Recording(self._place).run()
+                self._results = Recording(self._parts).run()
             else:
                 self._results[cell.cell_id] = self._measure(cell)
         return self._results[cell.cell_id]
@@ -95,7 +96,7 @@ class SuiteRun:
         return SuiteVerdict(
             tuple(result.verdict for result in self._results.values()),
             self.settings.suite.tolerances.false_alarm_budget,
-            self._place.keeper.gated_metric_count,
+            self._parts.keeper.gated_metric_count,
         )
 
     def close(self) -> None:
@@ -103,15 +104,16 @@ class SuiteRun:
         to call twice.
         """
         try:
-            self._place.close()
+            self._parts.close()
         finally:
-            if self._results:
+            if len(self._results) > self._written_count:
                 self._write()
 
     def _write(self) -> None:
         measurements = [result.measurement for result in self._results.values()]
         try:
-            self._place.folder.write(measurements, self.verdict())
+            self._parts.folder.write(measurements, self.verdict())
+            self._written_count = len(measurements)
         except (OSError, ValueError) as error:
             self.write_problem = f"the files of this run cannot be written: {error}"
             self._progress.note(self.write_problem)
@@ -132,36 +134,36 @@ class SuiteRun:
 
     def _early(self, cell: Cell) -> CellResult | None:
         """A result that needs no engine: the baseline that it needs does not exist."""
-        verdict = self._place.keeper.early_verdict(cell, self._place.plan(cell).digest)
-        return None if verdict is None else CellResult(self._place.nothing(cell), verdict)
+        verdict = self._parts.keeper.early_verdict(cell, self._parts.plan(cell).digest)
+        return None if verdict is None else CellResult(self._parts.nothing(cell), verdict)
 
     def _measure_now(self, cell: Cell) -> CellResult:
-        place = self._place
-        place.expect_after(cell, place.cells[place.cells.index(cell) + 1 :])
+        parts = self._parts
+        parts.expect_after(cell, parts.cells[parts.cells.index(cell) + 1 :])
         lost: tuple[str, ...] = ()
         try:
-            with place.machine_faults_invalidate():
-                run = place.cell_run(cell)
+            with parts.machine_faults_invalidate():
+                run = parts.cell_run(cell)
                 measurement, verdict = run.measure()
                 lost = tuple(run.lost)
         except MeasurementInvalid as error:
-            measurement = place.nothing(cell, engine_reason(error))
-            verdict = place.keeper.judge(cell, measurement)
+            measurement = parts.nothing(cell, engine_reason(error))
+            verdict = parts.keeper.judge(cell, measurement)
         try:
             self._finish(cell, measurement, verdict, lost)
         except MeasurementInvalid as error:  # numbers that cannot be kept are no result
             reasons = (*measurement.invalid_reasons, engine_reason(error))
-            measurement = place.nothing(cell, *reasons)
-            verdict = place.keeper.judge(cell, measurement)
-        return place.result(cell, measurement, verdict)
+            measurement = parts.nothing(cell, *reasons)
+            verdict = parts.keeper.judge(cell, measurement)
+        return parts.result(cell, measurement, verdict)
 
     def _finish(
         self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict, lost: tuple[str, ...]
     ) -> None:
         session_ids = tuple(session.session_id for session in measurement.sessions)
         valid = verdict.outcome is not Outcome.INVALID
-        key = self._place.key(cell)
-        self._place.folder.writer.cell(
+        key = self._parts.key(cell)
+        self._parts.folder.writer.cell(
             FinishedCell(key, str(verdict.outcome), session_ids, valid, lost)
         )
 
@@ -169,7 +171,7 @@ class SuiteRun:
         """The valid result of an interrupted run, judged again from its samples; None
         when the cell has to be measured.
         """
-        place, key = self._place, self._place.key(cell)
+        parts, key = self._parts, self._parts.key(cell)
         finished = None if self._earlier is None else self._earlier.finished(key)
         if self._earlier is None or finished is None:
             return None
@@ -179,13 +181,13 @@ class SuiteRun:
             for record in self._earlier.cell_sessions(key)
         ]
         for record in records:
-            place.notes.see(record)
-        place.folder.served_by(records[-1].identity)
+            parts.notes.see(record)
+        parts.folder.served_by(records[-1].identity)
         sessions = tuple(
             session_metrics(record, service_level=cell.workload.service_level) for record in records
         )
         self._progress.note(f"{cell.cell_id}: taken from the resumed run, not measured again")
-        measurement = replace(place.nothing(cell), sessions=sessions)
-        verdict = place.keeper.judge(cell, measurement)
+        measurement = replace(parts.nothing(cell), sessions=sessions)
+        verdict = parts.keeper.judge(cell, measurement)
         verdict = replace(verdict, notes=(*verdict.notes, *finished.lost))
-        return place.result(cell, measurement, verdict)
+        return parts.result(cell, measurement, verdict)

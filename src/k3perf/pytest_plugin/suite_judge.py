@@ -18,7 +18,7 @@ from k3perf.pytest_plugin.state import PluginState
 from k3perf.records.metric_definitions import METRICS, Family
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict
-from k3perf.run.workplace import CellResult
+from k3perf.run.run_parts import CellResult
 
 FAILING = frozenset({Outcome.REGRESSED, Outcome.CONFIG_DRIFT, Outcome.NO_BASELINE, Outcome.INVALID})
 

@@ -15,7 +15,7 @@ from k3perf.records.verdict import CellVerdict
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import CellRun
 from k3perf.run.cell_notes import CellNotes
-from k3perf.run.judge import GateKeeper
+from k3perf.run.gate_keeper import GateKeeper
 from k3perf.run.patience import FirstRounds
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
@@ -69,8 +69,8 @@ class RunSampler:
         self._exit.close()
 
 
-class Workplace:
-    """Owns what has to be given back at the run's end (``close``)."""
+class RunParts:
+    """Owns what has to be given back at the end (``close``)."""
 
     def __init__(self, settings: RunSettings, cells: Sequence[Cell], progress: Progress) -> None:
         self.settings = settings
