@@ -104,6 +104,7 @@ OF_PYTEST = [
     row("--benchmark-json nowhere/out.json", USAGE),
     row("--benchmark-json baselines", USAGE),
     row("--benchmark-storage file://kept --benchmark-autosave"),
+    row("--benchmark-storage file://pytest.ini --benchmark-autosave", USAGE),
     row("--benchmark-storage http://x", USAGE),
     row("--benchmark-storage elasticsearch+http://x/index/type", USAGE),
     row("--benchmark-autosave -m latency -W error"),

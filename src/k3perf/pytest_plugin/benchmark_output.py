@@ -11,6 +11,7 @@ import shlex
 import tempfile
 from collections.abc import Iterable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,12 @@ def check_options(config: pytest.Config) -> None:
         raise UsageError(
             "--benchmark-compare-fail needs a run to compare with. Give --benchmark-compare too."
         )
+    storage = str(config.getoption("benchmark_storage", "")).removeprefix("file://")
+    saves = any(config.getoption(f"benchmark_{name}", None) for name in ("save", "autosave"))
+    if saves and "://" not in storage and not _takes_files(Path(storage)):
+        raise UsageError(
+            f"--benchmark-storage {storage} cannot be written. Name a folder that can be written."
+        )
     path = config.getoption("benchmark_json", None)
     if path is None:
         return
@@ -85,6 +92,14 @@ def check_options(config: pytest.Config) -> None:
             f"--benchmark-json {path} cannot be written. Name a file in a folder that exists and"
             " can be written."
         )
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether it is a folder that can be written, or can become one."""
+    existing = next(
+        place for place in (folder.absolute(), *folder.absolute().parents) if place.exists()
+    )
+    return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 def keep_quiet(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
