@@ -184,9 +184,10 @@ def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
 @pytest.fixture
 def replay_clock(request: pytest.FixtureRequest) -> ReplayClock:
     """The clock that pytest-benchmark reads in this test."""
-    from k3perf.pytest_plugin.marks import replay_clock_of
+    from k3perf.pytest_plugin.marks import CLOCK_KEY
 
-    return replay_clock_of(request.node)
+    clock: ReplayClock = request.node.stash[CLOCK_KEY]
+    return clock
 
 
 def _state(config: pytest.Config) -> PluginState | None:

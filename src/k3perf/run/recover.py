@@ -42,7 +42,7 @@ def recover(
     measurements = tuple(
         _measurement(name, records, usable, suite)
         for name, records in cells.items()
-        if _has_candidate(records)
+        if any(record.arm is Arm.CANDIDATE for record in records)
     )
     if not measurements:
         raise UsageError(
@@ -110,10 +110,6 @@ def _usable(record: SessionRecord, suite: Suite) -> bool:
     return (
         record.valid and not record.injected and valid_count >= needed_count and bool(record.memory)
     )
-
-
-def _has_candidate(records: list[SessionRecord]) -> bool:
-    return any(record.arm is Arm.CANDIDATE for record in records)
 
 
 def _measurement(

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
@@ -30,9 +28,7 @@ from k3perf.store.results import FinishedCell
 
 
 class SuiteRun:
-    """Context manager. ``measure`` a cell as often as tests ask; it is measured
-    once.
-    """
+    """``measure`` a cell as often as tests ask; it is measured once. ``close`` it."""
 
     def __init__(self, settings: RunSettings, cells: Sequence[Cell], progress: Progress) -> None:
         self.settings = settings
@@ -42,17 +38,6 @@ class SuiteRun:
         self._earlier = interrupted_run(settings)
         self._results: dict[str, CellResult] = {}
         self._written_count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def check_inputs(self) -> None:
         """Read tolerances, baselines and plans of every cell. Starts no engine.
