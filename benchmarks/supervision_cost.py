@@ -100,10 +100,10 @@ def install(meter: Meter) -> None:
     from k3perf.engine.log_reader import LogReader
     from k3perf.engine.running import Engine
     from k3perf.records.samples import RoundKind
-    from k3perf.run import cell_measurement, pool
+    from k3perf.run import pool, rounds
     from k3perf.telemetry.sampler import Sampler
 
-    take, measure, release = Sampler.sample, cell_measurement.measure_round, Guardian.release
+    take, measure, release = Sampler.sample, rounds.measure_round, Guardian.release
 
     def sample(self: Any, *, thorough: bool = False) -> None:
         if thorough or not meter.paused:
@@ -128,7 +128,7 @@ def install(meter: Meter) -> None:
         meter.add("guardians", process_seconds(self.pid))
         release(self)
 
-    Sampler.sample, cell_measurement.measure_round, Guardian.release = (
+    Sampler.sample, rounds.measure_round, Guardian.release = (
         sample,
         measure_round,
         end_guardian,

@@ -3,9 +3,14 @@
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.plugin.sites import Forks
 
 pytest_plugins = ["pytester"]
 
@@ -42,3 +47,22 @@ def engine_python(request: pytest.FixtureRequest) -> Path:
     if not path.is_file():
         pytest.skip(f"no engine Python at {path}; scripts/perf sets one up")
     return path.absolute()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Forks"]:
+    """Runs of Python, each in a fraction of a start."""
+    from k3perf.records.samples import Arm
+    from k3perf.store.results import ResultWriter
+    from tests.plugin.made_results import made_round, session
+    from tests.plugin.sites import Forks
+
+    results = tmp_path_factory.mktemp("forks") / "results.jsonl"
+    with ResultWriter(results, run_id="any") as writer:
+        record = session(0, Arm.CANDIDATE, "any")
+        writer.session(record)
+        writer.round(record.session_id, made_round(0, 1.0))
+        writer.session_end(record.session_id, ())
+    running = Forks(results)
+    yield running
+    running.close()

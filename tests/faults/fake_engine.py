@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.server
-import json
 import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -114,12 +111,12 @@ def pass_stage(role: str, stage: str, options: argparse.Namespace) -> None:
 
 
 def work_silently(role: str, stage: str, default: str, faults: Faults) -> None:
-    """Four seconds without a line: a compiler that computes, a cache that grows, a
+    """Two seconds without a line: a compiler that computes, a cache that grows, a
     compiler that waits, or nothing.
     """
     temporary = Path(os.environ.get("TMPDIR", "/tmp"))
     code = {
-        "compiles": "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass",
+        "compiles": "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass",
         "waits": "import time; time.sleep(600)",
     }
     for kind, text in code.items():
@@ -130,11 +127,11 @@ def work_silently(role: str, stage: str, default: str, faults: Faults) -> None:
     if faults.at("silent_grows", stage, role, default):
         cache = Path(os.environ["VLLM_CACHE_ROOT"]) / "deep_gemm" / "kernel.fake"
         cache.mkdir(parents=True)
-        for step in range(20):
+        for step in range(10):
             (cache / f"{step}.cubin").write_bytes(b"x" * 100)
             time.sleep(0.2)
     if faults.at("silent", stage, role, default):
-        time.sleep(4)
+        time.sleep(2)
 
 
 def spawn(role: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -223,163 +220,6 @@ def run_core(options: argparse.Namespace, arguments: list[str]) -> None:
     sys.exit(1)
 
 
-SERVER_INFO = {
-    "vllm_config": {
-        "cache_config": {
-            "block_size": 16,
-            "num_gpu_blocks": 64,
-            "kv_cache_size_tokens": 1024,
-            "kv_cache_max_concurrency": 16.0,
-            "effective_attention_block_size": 16,
-        },
-        "scheduler_config": {"max_num_seqs": 8},
-        "device_config": {"device": "cpu"},
-    },
-    "vllm_env": {},
-    "system_env": {"vllm_version": "0.0-fake"},
-}
-RPC = {
-    "k3perf_identity": {
-        "rank": 0,
-        "vllm_version": "0.0-fake",
-        "python_version": "3",
-        "torch_version": "0",
-        "device_names": [],
-        "host": "fake",
-    },
-    "k3perf_memory": {"rank": 0, "weights_bytes": 1 << 20, "kv_cache_bytes": 1 << 20},
-    "k3perf_new_compiled_files": {"rank": 0, "new_folders": [], "new_count": 0, "problem": ""},
-}
-
-
-def metrics_text(*, preempted: bool) -> str:
-    values = {
-        "vllm:generation_tokens_total": Handler.served,
-        "vllm:num_preemptions_total": Handler.requests if preempted else 0,
-        "vllm:time_to_first_token_seconds_sum": Handler.ttft_sum_s,
-        "vllm:time_to_first_token_seconds_count": Handler.requests,
-    }
-    return "".join(
-        f'{name}{{model_name="fake"}} {float(value)}\n' for name, value in values.items()
-    )
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    options: argparse.Namespace
-    served = 0
-    requests = 0
-    ttft_sum_s = 0.0
-    lock = threading.Lock()
-
-    def log_message(self, *_: object) -> None:
-        return
-
-    def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        faults = self.options.faults
-        if self.path == "/health":
-            self.answer(503 if faults.get("unhealthy") is not None else 200, b"")
-        elif self.path == "/v1/models":
-            name = faults.get("wrong_model") or self.options.model
-            self.answer(200, json.dumps({"object": "list", "data": [{"id": name}]}).encode())
-        elif self.path == "/metrics" and faults.get("endless_metrics") is not None:
-            self.send_response(200)
-            self.end_headers()
-            while True:
-                self.wfile.write(b"# HELP vllm:nothing " + b"x" * (1 << 16) + b"\n")
-        elif self.path == "/metrics" and faults.get("no_counters") is not None:
-            self.answer(200, b"", "text/plain")
-        elif self.path == "/metrics":
-            self.answer(
-                200,
-                metrics_text(preempted=faults.get("preempts") is not None).encode(),
-                "text/plain",
-            )
-        elif self.path == "/stand_in":
-            self.answer(200, b'{"token_s": 0.002}')
-        elif self.path.startswith("/server_info"):
-            self.answer(200, json.dumps(SERVER_INFO).encode())
-        else:
-            self.answer(404, b"{}")
-
-    def wait_at_gate(self) -> None:
-        faults = self.options.faults
-        say("api", "serving a request")
-        gate, wanted = faults.get("wait_for"), faults.get("wait_with")
-        if wanted and wanted not in Path(self.options.config).read_text():
-            return
-        while gate and not Path(gate).exists():
-            say("api", "waiting at the gate")
-            time.sleep(0.02)
-
-    def do_POST(self) -> None:
-        faults = self.options.faults
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-        if self.path != "/v1/completions":
-            answer = RPC.get(body.get("method", ""))
-            if (
-                faults.get("leaves_kernels") is not None
-                and body.get("method") == "k3perf_new_compiled_files"
-            ):
-                answer = {
-                    **RPC["k3perf_new_compiled_files"],
-                    "new_folders": ["/x/deep_gemm/cache/k"],
-                    "new_count": 1,
-                }
-            self.answer(200, json.dumps({"results": [answer], "success": True}).encode())
-            return
-        if faults.get("no_completions") is not None:
-            self.answer(500, b'{"error": {"message": "EngineDeadError"}}')
-            return
-        count = int(body.get("max_tokens", 4))
-        prompt_count = len(body.get("prompt", ()))
-        begin_s = time.monotonic()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wait_at_gate()
-        for index in range(count):
-            if faults.get("compile_in_service") is not None and index == 1:
-                say(
-                    "worker",
-                    "WARNING [jit_monitor.py:140] Triton JIT compile during inference: kernel. This"
-                    " causes a latency spike; consider",
-                )
-            if faults.get("die_mid_stream") is not None and index == count // 2:
-                os._exit(9)
-            if faults.get("stall_mid_stream") is not None and index == count // 2:
-                time.sleep(3600)
-            time.sleep(0.002)
-            usage = {
-                "prompt_tokens": prompt_count,
-                "completion_tokens": index + 1,
-                "total_tokens": prompt_count + index + 1,
-            }
-            reason = "length" if index + 1 == count else None
-            if faults.get("answers_short") is not None and index + 1 == count:
-                break
-            chunk = {
-                "choices": [{"index": 0, "text": "x", "token_ids": [1], "finish_reason": reason}],
-                "usage": usage,
-            }
-            with Handler.lock:
-                Handler.served += 1
-                if index == 0:
-                    Handler.requests += 1
-                    Handler.ttft_sum_s += time.monotonic() - begin_s
-            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        self.wfile.write(b"data: [DONE]\n\n")
-        self.close_connection = True
-
-
 def bind(options: argparse.Namespace) -> socket.socket:
     server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -393,6 +233,23 @@ def bind(options: argparse.Namespace) -> socket.socket:
         os._exit(1)
     server.bind(("127.0.0.1", options.port))
     return server
+
+
+def serve(server_socket: socket.socket, options: argparse.Namespace) -> None:
+    """In a thread, from now on."""
+    import http.server
+    import threading
+
+    from fake_routes import Handler
+
+    Handler.options, Handler.say = options, staticmethod(say)
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", options.port), Handler, bind_and_activate=False
+    )
+    server.socket.close()
+    server.socket = server_socket
+    server.server_activate()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
 def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
@@ -429,21 +286,14 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
         )
         os._exit(1)
 
-    Handler.options = options
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", options.port), Handler, bind_and_activate=False
-    )
-    server.socket.close()
-    server.socket = server_socket
     if options.faults.get("hang_before_listen") is not None:
         time.sleep(3600)
-    server.server_activate()
+    serve(server_socket, options)
     say(
         "api",
         "INFO 01-01 00:00:00 [entry.py:140] Starting vLLM server on"
         f" http://127.0.0.1:{options.port}",
     )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     late = options.faults.get("api_dies_late")
     while core.poll() is None:
         if late and Path(late).exists():

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ from k3perf.engine.preflight import (
 )
 from k3perf.errors import EngineError, ExitStatus, MeasurementInvalid, PreflightError
 from k3perf.run.cell_measurement import engine_reason
-from k3perf.run.suite_run import SuiteRun
+from k3perf.run.run_parts import RunSampler
 from k3perf.units import GIB, MIB
 from tests.faults.matrix import Kind, of
 from tests.nvml.host import host
@@ -434,17 +434,13 @@ def test_another_user_meets_the_holder_and_takes_what_a_killed_suite_left() -> N
 
 
 def test_a_sampler_that_ended_costs_one_cell_and_not_the_run() -> None:
-    run = object.__new__(SuiteRun)
-    run._sampler, run._cells, run._pool = (
-        None,
-        (),
-        SimpleNamespace(pids=lambda: (), engines_count=lambda: 0),
-    )  # type: ignore[assignment]
-    with ExitStack() as run._exit:
-        first = run._ensure_sampler()
-        assert run._ensure_sampler() is first
+    pool: Any = SimpleNamespace(pids=lambda: (), engines_count=lambda: 0)
+    sampler = RunSampler(pool, ())
+    with closing(sampler):
+        first = sampler.running()
+        assert sampler.running() is first
         first.failure = "OSError: too many open files"
-        second = run._ensure_sampler()
+        second = sampler.running()
         assert second is not first
         second.window(0, 1)
 

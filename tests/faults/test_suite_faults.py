@@ -24,6 +24,7 @@ from tests.faults.bench import Bench
 from tests.faults.fake_environment import fake_python, shrink_suite
 from tests.faults.inner import LEFT_OUT_PLUGINS
 from tests.faults.matrix import Fault, Kind, of
+from tests.plugin.sites import IMPORTED, Forks
 from tests.processes import PATIENCE_S, WAIT_S, kept_bytecode
 
 ROWS = {fault.name: fault for fault in of(Kind.SUITE)}
@@ -41,8 +42,11 @@ class SuiteRun:
     engine, the candidate with faults.
     """
 
-    def __init__(self, bench: Bench, *faults: str, load_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, bench: Bench, forks: Forks, *faults: str, load_s: float = PATIENCE_S
+    ) -> None:
         self.bench = bench
+        self._forks = forks
         self.root = bench.work / "repository"
         shutil.copytree(SUITE, self.root / "perf_tests")
         # short only where it is to pass: a busy machine may take long for what does not
@@ -65,17 +69,14 @@ class SuiteRun:
         self.output = bench.work / "output"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *options: str, cells: str = "default-chat") -> subprocess.Popen[bytes]:
+    def words(self, *options: str, cells: str) -> list[str]:
         quiet = [
             part
             for plugin in LEFT_OUT_PLUGINS
             if plugin != "benchmark"
             for part in ("-p", f"no:{plugin}")
         ]
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
+        words = [
             "perf_tests/test_throughput.py",
             "-q",
             *quiet,
@@ -83,7 +84,7 @@ class SuiteRun:
             "--k3-target",
             "cpu-gqa",
         ]
-        command += [
+        words += [
             "-k",
             cells,
             "--k3-engine-python",
@@ -92,18 +93,20 @@ class SuiteRun:
             "base",
         ]
         if "--k3-results" not in options:
-            command += ["--k3-results", str(self.results)]
-        environment = {
-            **os.environ,
-            "TMPDIR": str(self.bench.temporary),
-            "PYTEST_ADDOPTS": "",
-            **kept_bytecode(),
-        }
+            words += ["--k3-results", str(self.results)]
+        return [*words, *options]
+
+    def environment(self) -> dict[str, str]:
+        own = {"TMPDIR": str(self.bench.temporary), "PYTEST_ADDOPTS": ""}
+        return {**os.environ, **kept_bytecode(), **own}
+
+    def start(self, *options: str, cells: str = "default-chat") -> subprocess.Popen[bytes]:
+        """A process that a signal may end."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [*command, *options],
+                [sys.executable, "-m", "pytest", *self.words(*options, cells=cells)],
                 cwd=self.root,
-                env=environment,
+                env=self.environment(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -111,7 +114,13 @@ class SuiteRun:
         return self.process
 
     def run(self, *options: str, cells: str = "default-chat") -> int:
-        return self.start(*options, cells=cells).wait(PATIENCE_S)
+        return self._forks.status(
+            "pytest",
+            [*self.words(*options, cells=cells), *IMPORTED],
+            cwd=self.root,
+            environment=self.environment(),
+            output=self.output,
+        )
 
     @property
     def text(self) -> str:
@@ -141,11 +150,13 @@ class SuiteRun:
 
 
 @pytest.fixture
-def suite_run(bench: Bench, request: pytest.FixtureRequest) -> Callable[..., SuiteRun]:
+def suite_run(
+    bench: Bench, forks: Forks, request: pytest.FixtureRequest
+) -> Callable[..., SuiteRun]:
     made: list[SuiteRun] = []
 
     def make(*faults: str, load_s: float = PATIENCE_S) -> SuiteRun:
-        made.append(SuiteRun(bench, *faults, load_s=load_s))
+        made.append(SuiteRun(bench, forks, *faults, load_s=load_s))
         return made[-1]
 
     request.addfinalizer(  # noqa: PT021

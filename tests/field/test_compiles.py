@@ -220,7 +220,7 @@ def test_a_compiler_child_is_seen_in_its_own_engine_alone(engines: Any, tmp_path
     engines.run(0, str(program))
     seen = active.seen(start_ns, time.monotonic_ns(), probe=Probe(), ranks_count=1)
     (text,) = seen.programs
-    assert re.search(r"children of pid \d+ .* used 0\.\d s of processor time", text)
+    assert re.search(r"children of pid \d+ .* used 0\.\d s of CPU time", text)
     assert idle.seen(start_ns, time.monotonic_ns(), probe=Probe(), ranks_count=1).programs == ()
     assert broken(compile_reading(seen, JitMonitor(offered=False, verbose=False)))
 

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.plugin.test_whole_runs import TARGET, Site, recorded, site
+from tests.plugin.sites import TARGET, Site
 
 from k3perf.errors import ExitStatus
-
-__all__ = ["recorded", "site"]
 
 NEVER_VALID = {
     **TARGET["validity"],

@@ -6,56 +6,63 @@ import itertools
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from tests.fork_of_vllm import Fork
-from tests.plugin.test_whole_runs import WITHOUT
+from tests.plugin.sites import IMPORTED, WITHOUT
 from tests.processes import PATIENCE_S, kept_bytecode
 
 from k3perf.errors import ExitStatus
 
 
-def collect(repository, *arguments, **environment):
-    """`pytest perf_tests --collect-only` as a user types it, without vLLM in this
-    environment.
-    """
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
+@pytest.fixture
+def call_pytest(repository, forks):
+    """`pytest ...` in this repository, without vLLM in this environment."""
+
+    def run(*arguments, **environment):
+        return forks.run(
             "pytest",
-            "perf_tests",
-            "--collect-only",
-            "-q",
-            *WITHOUT,
-            *arguments,
-        ],
+            [*arguments, *WITHOUT, *IMPORTED],
+            cwd=repository,
+            environment={**os.environ, **kept_bytecode(), **environment},
+        )
+
+    return run
+
+
+@pytest.fixture
+def collect(call_pytest):
+    """`pytest perf_tests --collect-only` with more words."""
+    return partial(call_pytest, "perf_tests", "--collect-only", "-q")
+
+
+def test_ids_are_stable_and_k_selects(repository):
+    command = [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", *WITHOUT]
+    run = subprocess.run(
+        [*command, "--k3-target", "cpu-hybrid", "-k", "fp8_kv"],
         cwd=repository,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        env={**os.environ, **kept_bytecode(), **environment},
+        env={**os.environ, **kept_bytecode()},
         check=False,
     )
-
-
-def test_ids_are_stable_and_k_selects(repository):
-    run = collect(repository, "--k3-target", "cpu-hybrid", "-k", "fp8_kv")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     lines = [line for line in run.stdout.splitlines() if "::" in line]
     assert "perf_tests/test_throughput.py::test_throughput[cpu-hybrid-fp8_kv-chat]" in lines
     assert all("fp8_kv" in line for line in lines)
 
 
-def test_m_selects_a_family(repository):
-    run = collect(repository, "--k3-target", "cpu-hybrid", "-m", "latency")
+def test_m_selects_a_family(collect):
+    run = collect("--k3-target", "cpu-hybrid", "-m", "latency")
     lines = [line for line in run.stdout.splitlines() if "::" in line]
     assert lines
     assert all("test_latency[" in line for line in lines)
 
 
-def test_tests_of_one_engine_stand_together(repository):
-    run = collect(repository, "--k3-target", "cpu-hybrid", "--k3-target", "cpu-gqa", "-k", "chat")
+def test_tests_of_one_engine_stand_together(collect):
+    run = collect("--k3-target", "cpu-hybrid", "--k3-target", "cpu-gqa", "-k", "chat")
     engines = [
         line.split("[")[1].rsplit("-chat", 1)[0]
         for line in run.stdout.splitlines()
@@ -65,27 +72,19 @@ def test_tests_of_one_engine_stand_together(repository):
     assert changes == len(set(engines)) - 1
 
 
-def test_every_target_can_be_listed_without_its_hardware(repository):
-    run = collect(repository, "--k3-target", "h200-k2", "-k", "fp8_kv")
+def test_every_target_can_be_listed_without_its_hardware(collect):
+    run = collect("--k3-target", "h200-k2", "-k", "fp8_kv")
     assert "test_throughput[h200-k2-fp8_kv-serve_1k]" in run.stdout
 
 
-def test_left_out_cells_are_explained_with_v(repository):
-    run = collect(repository, "--k3-target", "h200-k3", "-vv")
+def test_left_out_cells_are_explained_with_v(collect):
+    run = collect("--k3-target", "h200-k3", "-vv")
     assert "not collected: h200-k3-fp8_kv" in run.stdout
     assert "h200-k3-fp8_kv-" not in run.stdout.replace("not collected: h200-k3-fp8_kv", "")
 
 
-def test_absent_hardware_asked_for_is_a_usage_error(repository):
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "perf_tests", "-q", *WITHOUT, "--k3-target", "mi355x-k3"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, **kept_bytecode()},
-        check=False,
-    )
+def test_absent_hardware_asked_for_is_a_usage_error(call_pytest):
+    run = call_pytest("perf_tests", "-q", "--k3-target", "mi355x-k3")
     assert run.returncode == ExitStatus.USAGE
     assert "mi355x-k3" in run.stderr
     assert "Traceback" not in run.stderr + run.stdout
@@ -99,30 +98,30 @@ def test_absent_hardware_asked_for_is_a_usage_error(repository):
         (("--k3-cells", "nowhere.json"), "nowhere.json: file not found"),
     ],
 )
-def test_bad_options_are_usage_errors(repository, arguments, needle):
-    run = collect(repository, *arguments)
+def test_bad_options_are_usage_errors(collect, arguments, needle):
+    run = collect(*arguments)
     assert run.returncode == ExitStatus.USAGE
     assert needle in run.stderr
     assert "Traceback" not in run.stderr + run.stdout
 
 
-def test_broken_suite_is_one_message(repository, suite_copy):
+def test_broken_suite_is_one_message(collect, suite_copy):
     (suite_copy / "configs" / "fp8_kv.yaml").write_text("name: fp8_kv\nextend: default\n")
-    run = collect(repository, "--k3-suite", str(suite_copy))
+    run = collect("--k3-suite", str(suite_copy))
     assert run.returncode == ExitStatus.USAGE
     assert "fp8_kv.yaml" in run.stderr
     assert "'extend'" in run.stderr
     assert "Traceback" not in run.stderr + run.stdout
 
 
-def test_a_tolerance_of_no_metric_is_found_when_collecting(repository, suite_copy):
+def test_a_tolerance_of_no_metric_is_found_when_collecting(collect, suite_copy):
     tolerances = suite_copy / "tolerances.yaml"
     tolerances.write_text(
         tolerances.read_text().replace(
             "defaults:\n", "defaults:\n  tpot_meen_ms: {loss_ratio: 0.05}\n"
         )
     )
-    run = collect(repository, "--k3-suite", str(suite_copy))
+    run = collect("--k3-suite", str(suite_copy))
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     told = (
         "tolerances.yaml at 'defaults.tpot_meen_ms': no metric has this name (value: {'loss_ratio':"
@@ -146,8 +145,8 @@ def collected_workloads(run):
     return {line.rsplit("-", 1)[1].rstrip("]") for line in run.stdout.splitlines() if "::" in line}
 
 
-def test_workloads_on_request_are_not_measured_by_default(repository):
-    assert collected_workloads(collect(repository, "--k3-target", "cpu-gqa")) == {"chat"}
+def test_workloads_on_request_are_not_measured_by_default(collect):
+    assert collected_workloads(collect("--k3-target", "cpu-gqa")) == {"chat"}
 
 
 @pytest.mark.parametrize(
@@ -160,63 +159,33 @@ def test_workloads_on_request_are_not_measured_by_default(repository):
         ("prefix_caching_off", {"chat"}),
     ],
 )
-def test_k_names_a_workload_on_request(repository, expression, workloads):
-    run = collect(repository, "--k3-target", "cpu-gqa", "-k", expression)
+def test_k_names_a_workload_on_request(collect, expression, workloads):
+    run = collect("--k3-target", "cpu-gqa", "-k", expression)
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     found = collected_workloads(run)
     assert found & ON_REQUEST == workloads & ON_REQUEST
     assert workloads <= found
 
 
-def test_a_test_id_names_a_workload_on_request(repository):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]",
-        "--collect-only",
-        "-q",
-    ]
-    run = subprocess.run(
-        [*command, *WITHOUT, "--k3-target", "cpu-gqa"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, **kept_bytecode()},
-        check=False,
-    )
+def test_a_test_id_names_a_workload_on_request(call_pytest):
+    test = "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]"
+    run = call_pytest(test, "--collect-only", "-q", "--k3-target", "cpu-gqa")
     assert collected_workloads(run) == {"burst"}, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(
     ("module", "workload"), [("test_trace.py", "trace"), ("test_prefix_cache.py", "prefix")]
 )
-def test_a_module_of_its_own_kind_takes_its_workloads_on_request(repository, module, workload):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        f"perf_tests/{module}",
-        "--collect-only",
-        "-q",
-        *WITHOUT,
-    ]
-    run = subprocess.run(
-        [*command, "--k3-target", "cpu-gqa"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+def test_a_module_of_its_own_kind_takes_its_workloads_on_request(call_pytest, module, workload):
+    words = ("--collect-only", "-q", "--k3-target", "cpu-gqa")
+    run = call_pytest(f"perf_tests/{module}", *words)
     assert collected_workloads(run) == {workload}, run.stdout + run.stderr
     assert "cpu-gqa-default-" in run.stdout
 
 
-def test_a_cells_file_names_workloads_on_request(repository, tmp_path):
+def test_a_cells_file_names_workloads_on_request(collect, tmp_path):
     (tmp_path / "cells.json").write_text('["cpu-gqa-default-poisson"]')
-    run = collect(repository, "--k3-target", "cpu-gqa", "--k3-cells", str(tmp_path / "cells.json"))
+    run = collect("--k3-target", "cpu-gqa", "--k3-cells", str(tmp_path / "cells.json"))
     assert collected_workloads(run) == {"poisson"}, run.stdout + run.stderr
 
 
@@ -253,7 +222,7 @@ def test_inject_runs_the_suite_in_the_repository(repository):
     assert "test_throughput[cpu-hybrid-fp8_kv-chat]" in run.stdout
 
 
-def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, suite_copy, tmp_path):
+def test_a_forks_own_argument_is_known_where_its_python_is_named(collect, suite_copy, tmp_path):
     fork = Fork(tmp_path / "fork", "0.34.0+fork")
     path = suite_copy / "targets" / "cpu-gqa.yaml"
     path.write_text(
@@ -261,11 +230,9 @@ def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, sui
     )
     words = ("--k3-suite", str(suite_copy), "--k3-target", "cpu-gqa")
     environment = {"K3PERF_CACHE": str(tmp_path / "cache")}
-    known = collect(repository, *words, "--k3-engine-python", str(fork.python), **environment)
+    known = collect(*words, "--k3-engine-python", str(fork.python), **environment)
     assert known.returncode == ExitStatus.OK, known.stdout + known.stderr
-    unknown = collect(
-        repository, *words, "--k3-engine-python", str(tmp_path / "nowhere"), **environment
-    )
+    unknown = collect(*words, "--k3-engine-python", str(tmp_path / "nowhere"), **environment)
     assert unknown.returncode == ExitStatus.USAGE, unknown.stdout + unknown.stderr
     told = unknown.stdout + unknown.stderr
     assert f"{path} at 'engine_arguments.fork_speed': unknown vLLM argument (value: 3)" in told
@@ -273,30 +240,18 @@ def test_a_forks_own_argument_is_known_where_its_python_is_named(repository, sui
     assert "Traceback" not in told
 
 
-def run_capped(repository, *arguments, **caps):
+@pytest.fixture
+def run_capped(call_pytest, monkeypatch):
     """`pytest perf_tests` under caps of the instruction sets; they are those of an x86
     processor, so a test needs none.
     """
-    command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
-    }
-    return subprocess.run(
-        command,
-        cwd=repository,
-        env=environment | caps,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+        monkeypatch.delenv(name, raising=False)
+    return partial(call_pytest, "perf_tests")
 
 
-def test_a_capped_machine_chooses_the_target_that_runs_under_the_cap(repository):
+def test_a_capped_machine_chooses_the_target_that_runs_under_the_cap(run_capped):
     run = run_capped(
-        repository,
         "--collect-only",
         "-k",
         "fp8_kv",
@@ -310,8 +265,8 @@ def test_a_capped_machine_chooses_the_target_that_runs_under_the_cap(repository)
     assert "test_throughput[cpu-gqa-fp8_kv-chat]" in run.stdout
 
 
-def test_a_machine_without_a_target_is_a_usage_error_that_names_the_instructions(repository):
-    run = run_capped(repository, "-k", "fp8_kv", ONEDNN_MAX_CPU_ISA="SSE41")
+def test_a_machine_without_a_target_is_a_usage_error_that_names_the_instructions(run_capped):
+    run = run_capped("-k", "fp8_kv", ONEDNN_MAX_CPU_ISA="SSE41")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     assert "no target can be measured here by default:" in run.stderr
     assert "cpu-gqa: " in run.stderr
@@ -319,13 +274,13 @@ def test_a_machine_without_a_target_is_a_usage_error_that_names_the_instructions
     assert "Traceback" not in run.stdout + run.stderr
 
 
-def test_a_capped_target_that_was_asked_for_names_the_cap(repository):
-    run = run_capped(repository, "--k3-target", "cpu-gqa", ATEN_CPU_CAPABILITY="default")
+def test_a_capped_target_that_was_asked_for_names_the_cap(run_capped):
+    run = run_capped("--k3-target", "cpu-gqa", ATEN_CPU_CAPABILITY="default")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     assert "--k3-target cpu-gqa: " in run.stderr
     assert "avx2" in run.stderr
 
 
-def test_an_expression_that_means_nothing_keeps_pytests_own_status(repository):
-    run = run_capped(repository, "--k3-target", "cpu-gqa", "-k", "nonsense")
+def test_an_expression_that_means_nothing_keeps_pytests_own_status(run_capped):
+    run = run_capped("--k3-target", "cpu-gqa", "-k", "nonsense")
     assert run.returncode == ExitStatus.NO_TESTS, run.stdout + run.stderr

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import yaml
+from tests.plugin.sites import TARGET, Site
 from tests.plugin.test_scaling_runs import TOLERANCES, notes_of
-from tests.plugin.test_whole_runs import TARGET, Site
 
 from k3perf.errors import ExitStatus
 
@@ -23,9 +23,9 @@ WEIGHTS_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory, repository) -> Site:
+def recorded(tmp_path_factory, repository, forks) -> Site:
     """Recorded with equal ranks, and accepted."""
-    site = Site(tmp_path_factory.mktemp("site"), repository)
+    site = Site(tmp_path_factory.mktemp("site"), repository, forks)
     folder = site.root / "perf_tests" / "targets"
     (folder / "tiny.yaml").unlink()
     (folder / "twice.yaml").write_text(yaml.safe_dump(TWICE))

@@ -6,17 +6,13 @@ Runs that pass and regress are judged from results that were made up (``--k3-res
 only an INVALID run asks for an engine.
 """
 
-import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import yaml
 from tests.plugin.made_results import write_results
-from tests.plugin.test_whole_runs import TARGET, Site
+from tests.plugin.sites import IMPORTED, TARGET, Site
 
 from k3perf.errors import ExitStatus
 from k3perf.pytest_plugin.options import FLAGS, REPEATED, VALUES
@@ -24,10 +20,6 @@ from k3perf.pytest_plugin.options import FLAGS, REPEATED, VALUES
 OUTCOMES = ("PASS", "REGRESSED", "INVALID")
 JUDGED = (0, 1, 10)
 USAGE = (4, 4, 4)
-IMPORTED = (
-    "-W",
-    "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
-)  # for the forks' sake
 
 
 @dataclass(frozen=True)
@@ -51,34 +43,33 @@ def row(text: str, statuses: tuple[int, int, int] = JUDGED, **given) -> Row:
 
 
 OWN_OPTIONS = [
-    row("--k3-strict"),
-    row("--k3-plain"),
-    row("--k3-suite perf_tests"),
+    row(
+        "--k3-strict --k3-plain --k3-suite perf_tests --k3-baselines baselines --k3-mode reference"
+        " --k3-target tiny"
+    ),
+    row("--k3-sessions 2 --k3-gated-metric-count 2 --k3-quiet-wait 1"),
+    row(
+        "--k3-cells cells.json --k3-trace trace.json",
+        files={"../cells.json": '["tiny-fp8_kv-quick"]', "../trace.json": "{}"},
+    ),
     row("--k3-suite nowhere", USAGE),
     row("--k3-suite pytest.ini", USAGE),
-    row("--k3-baselines baselines"),
     row("--k3-baselines nowhere", (11, 11, 11)),
     row("--k3-baselines pytest.ini", USAGE),
     row("--k3-results pytest.ini", (10, 10, 10), base=False),
     row("--k3-engine-python nowhere", USAGE),
     row("--k3-engine-python baselines", USAGE),
-    row("--k3-mode reference"),
     row("--k3-mode sideways", USAGE),
     row("--k3-mode ab", USAGE),
     row("--k3-ab-base nowhere", USAGE, base=False),
-    row("--k3-sessions 2"),
     row("--k3-sessions none", USAGE),
     row("--k3-sessions 0", USAGE),
-    row("--k3-cells cells.json", files={"../cells.json": '["tiny-fp8_kv-quick"]'}),
     row("--k3-cells nowhere.json", USAGE),
     row("--k3-cells baselines", USAGE),
     row("--k3-cells cells.json", USAGE, files={"../cells.json": "[" * 5000}),
     row("--k3-cells cells.json", USAGE, files={"../cells.json": '["tiny-fp8_kv-quikc"]'}),
-    row("--k3-gated-metric-count 2"),
     row("--k3-gated-metric-count -1", USAGE),
-    row("--k3-trace cells.json", files={"../cells.json": "{}"}),
     row("--k3-trace nowhere", USAGE),
-    row("--k3-target tiny"),
     row("--k3-target tyni", USAGE),
     row("--k3-inject slow_step_percent=250", (4, 4, 10)),
     row("--k3-inject slow_step_percent=none", USAGE),
@@ -86,44 +77,36 @@ OWN_OPTIONS = [
     row("--k3-resume", USAGE, base=False),
     row("--k3-resume --k3-results nowhere", USAGE, base=False),
     row("--k3-record --k3-resume --k3-results x", USAGE, base=False),
-    row("--k3-record --k3-results recorded --k3-sessions 1", (0, 0, 10), base=False),
-    row("--k3-quiet-wait 1"),
+    row("--k3-record --k3-results new --k3-sessions 1 --k3-quiet-wait 0", (0, 0, 10), base=False),
     row("--k3-quiet-wait soon", USAGE),
     row("--k3-nosuch", USAGE),
 ]
+# options that have nothing to do with each other share a run
 OF_PYTEST = [
     row("-m latency"),
-    row("-m memory", (0, 0, 10)),
-    row("-m configuration", (0, 0, 10)),
+    row("-m memory -rA", (0, 0, 10)),
+    row("-m configuration -s", (0, 0, 10)),
     row("-m trace", (5, 5, 5)),
     row("-k nosuch", (5, 5, 5)),
     row("-k|(", USAGE),
     row("--collect-only", (0, 0, 0)),
-    row("-x"),
-    row("--maxfail 1"),
-    row("--lf"),
-    row("--ff"),
-    row("--sw"),
-    row("-v"),
-    row("-q -q"),
-    row("-s"),
-    row("--tb no"),
-    row("-rA"),
-    row("--no-summary"),
-    row("-W error"),
+    row("-x --ff -v"),
+    row("--maxfail 1 --lf -q -q"),
+    row("--sw --tb no --no-summary"),
+    row("-W error --deselect perf_tests/test_throughput.py --junitxml out.xml"),
     row("-p no:benchmark", USAGE),
-    row("-p no:warnings"),
-    row("--deselect perf_tests/test_throughput.py"),
-    row("--junitxml out.xml"),
+    row("-p no:warnings --benchmark-save one"),
     row("--junitxml baselines", USAGE),
     row("--junitxml pytest.ini/out.xml", (4, 1, 4)),
-    row("--benchmark-json out.json"),
     row("--benchmark-json out.json -W error"),
     row("--benchmark-json out.json -m latency -W error"),
     row("--benchmark-json out.json --collect-only -W error", (0, 0, 0)),
     row("--benchmark-json nowhere/out.json", USAGE),
     row("--benchmark-json baselines", USAGE),
-    row("--benchmark-save one"),
+    row("--benchmark-storage file://kept --benchmark-autosave"),
+    row("--benchmark-storage file://pytest.ini --benchmark-autosave", USAGE),
+    row("--benchmark-storage http://x", USAGE),
+    row("--benchmark-storage elasticsearch+http://x/index/type", USAGE),
     row("--benchmark-autosave -m latency -W error"),
     row("--benchmark-skip"),
     row("--benchmark-only"),
@@ -323,45 +306,14 @@ SUITE_CODE = [
 ROWS = [*OWN_OPTIONS, *OF_PYTEST, *SUITE_CODE]
 
 
-class Forks:
-    """``forked_pytest.py``, running."""
-
-    def __init__(self) -> None:
-        script = Path(__file__).with_name("forked_pytest.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(
-        self, cwd: Path, environment: dict[str, str], arguments: list[str], output: Path | None
-    ) -> int:
-        request = {
-            "cwd": str(cwd),
-            "environment": environment,
-            "arguments": arguments,
-            "output": str(output or ""),
-        }
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 @pytest.fixture(scope="module")
-def forks():
-    running = Forks()
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory, repository) -> dict[str, Site]:
+def measured(tmp_path_factory, repository, forks) -> dict[str, Site]:
     """A site for each outcome, with a baseline; ``measured`` in it holds the results to
     be judged, but for the INVALID one, which asks for a processor that no machine has.
     """
-    sites = {name: Site(tmp_path_factory.mktemp(name.lower()), repository) for name in OUTCOMES}
+    sites = {
+        name: Site(tmp_path_factory.mktemp(name.lower()), repository, forks) for name in OUTCOMES
+    }
     for name, site in sites.items():
         asked = {"pinning": {"worker_cpus": [4095]}} if name == "INVALID" else {}
         (site.root / "perf_tests" / "targets" / "tiny.yaml").write_text(
@@ -430,8 +382,12 @@ def run(measured, forks, tmp_path):
             *IMPORTED,
         ]
         output = tmp_path / "output"
-        status = forks.run(
-            place, {**site.environment(), "COLUMNS": "200"}, every, output if read else None
+        status = forks.status(
+            "pytest",
+            every,
+            cwd=place,
+            environment={**site.environment(), "COLUMNS": "200"},
+            output=output if read else None,
         )
         return status, output.read_text() if read else ""
 
@@ -443,14 +399,22 @@ def test_every_option_of_the_suite_has_a_row():
     assert given >= {*FLAGS, *VALUES, *REPEATED}
 
 
-def every_run():
-    """Each row with each outcome; once where the arguments are refused, or ask for
-    nothing to be measured.
+def outcomes_of(entry: Row) -> tuple[str, ...]:
+    """Those that can make a difference: all but where the statuses are equal, or the
+    measured results are not given.
     """
+    passed, regressed, invalid = entry.statuses
+    if passed == regressed == invalid:
+        return ("REGRESSED",)
+    if passed == invalid:
+        return ("PASS", "REGRESSED")
+    return OUTCOMES if entry.base else ("PASS", "INVALID")
+
+
+def every_run():
     for entry in ROWS:
         name = entry.name.replace(" ", "_").replace("/", "-")
-        measured = len(set(entry.statuses)) > 1 or entry.statuses[0] not in (0, 4, 5)
-        for of in OUTCOMES if measured else ("REGRESSED",):
+        for of in outcomes_of(entry):
             yield pytest.param(entry, of, id=f"{name}-{of}")
 
 
@@ -462,6 +426,24 @@ def test_every_option_ends_with_its_documented_status(run, entry, of):
     if not entry.traceback:
         assert "Traceback (most recent call last)" not in said
         assert "INTERNALERROR" not in said
+
+
+# what a run finds in a file that an option names
+FOUND_IN_FILES = ("--k3-baselines pytest.ini", "--k3-resume --k3-results nowhere")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, id=entry.name.replace(" ", "_"))
+        for entry in (*OWN_OPTIONS, row("--benchmark-json nowhere/out.json", USAGE))
+        if entry.statuses == USAGE and entry.name not in FOUND_IN_FILES
+    ],
+)
+def test_collecting_refuses_the_values_that_a_run_refuses(run, entry):
+    status, said = run("PASS", (*entry.arguments, "--collect-only"), entry.files, base=entry.base)
+    assert status == ExitStatus.USAGE, said
+    assert "Traceback (most recent call last)" not in said
 
 
 @pytest.mark.parametrize("of", OUTCOMES)

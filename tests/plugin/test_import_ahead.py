@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 from tests.engine_answers import ANSWERS
-from tests.plugin.test_whole_runs import STAND_IN, TARGET, Site
+from tests.plugin.sites import STAND_IN, TARGET, Site
 
 from k3perf.engine.process_tree import ENGINE_ID_VARIABLE
 from k3perf.errors import ExitStatus
@@ -19,11 +19,11 @@ SERVER = f"import runpy\nrunpy.run_path({str(STAND_IN)!r}, run_name='__main__')\
 
 
 @pytest.fixture
-def site(tmp_path, repository) -> Site:
+def site(tmp_path, repository, forks) -> Site:
     """A suite whose engine is a package called vllm, in baseline mode, with engines
     that are imported ahead.
     """
-    site = Site(tmp_path, repository)
+    site = Site(tmp_path, repository, forks)
     package = tmp_path / "engine" / "vllm"
     for folder in (
         package,
@@ -121,7 +121,7 @@ def test_imports_that_never_end_are_given_up_and_the_engine_is_started_from_noth
     (site.root / "engine" / "vllm" / "engine" / "arg_utils.py").write_text(hang)
     path = site.root / "perf_tests" / "targets" / "tiny.yaml"
     target = yaml.safe_load(path.read_text())
-    for import_s in (4, 20, 100):
+    for import_s in (2, 10, 100):
         path.write_text(yaml.safe_dump({**target, "stage_deadlines": {"import_s": import_s}}))
         seen, results = site.root / f"imported-{import_s}", f"recorded-{import_s}"
         run = site.pytest("--k3-record", "--k3-results", results, "-q", K3PERF_SEEN=str(seen))

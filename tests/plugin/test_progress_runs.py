@@ -10,8 +10,8 @@ import sys
 
 import pytest
 import yaml
+from tests.plugin.sites import AT_ONCE, TARGET, WITHOUT, Site
 from tests.plugin.terminal import HIDE_CURSOR, SHOW_CURSOR, TerminalRun
-from tests.plugin.test_whole_runs import TARGET, Site
 
 from k3perf.errors import ExitStatus
 
@@ -24,11 +24,11 @@ FEW_ROUNDS = {
 
 
 @pytest.fixture
-def site(tmp_path, repository) -> Site:
+def site(tmp_path, repository, forks) -> Site:
     """A site without baselines whose cells take a few rounds; ``other`` is a second
     engine to compare with.
     """
-    fresh = Site(tmp_path, repository)
+    fresh = Site(tmp_path, repository, forks)
     (tmp_path / "perf_tests" / "targets" / "tiny.yaml").write_text(
         yaml.safe_dump({**TARGET, "measurement": FEW_ROUNDS})
     )
@@ -38,7 +38,7 @@ def site(tmp_path, repository) -> Site:
 
 
 def on_terminal(site: Site, *arguments: str, **environment: str) -> TerminalRun:
-    command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "perf_tests", *WITHOUT, *AT_ONCE, *arguments]
     inherited = {
         key: value
         for key, value in site.environment().items()

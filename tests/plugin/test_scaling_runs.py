@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.plugin.test_whole_runs import TARGET, Site
+from tests.plugin.sites import TARGET, Site
 
 from k3perf.errors import ExitStatus
 
@@ -48,9 +48,9 @@ def declare(site: Site) -> Site:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory, repository) -> Site:
+def recorded(tmp_path_factory, repository, forks) -> Site:
     """Both targets recorded in one run and accepted."""
-    site = declare(Site(tmp_path_factory.mktemp("site"), repository))
+    site = declare(Site(tmp_path_factory.mktemp("site"), repository, forks))
     run = site.pytest(*BOTH, "--k3-record", "--k3-results", "recorded", "-q")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     (site.root / "recorded.txt").write_text(run.stdout)

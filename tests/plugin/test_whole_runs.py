@@ -3,182 +3,21 @@ judge; outcomes and exit statuses as documented.
 """
 
 import json
-import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 from tests.engine_answers import ANSWERS
-from tests.plugin.stand_in.own_clock import wear
-from tests.processes import PATIENCE_S, kept_bytecode
+from tests.plugin.sites import AT_ONCE, STAND_IN, TARGET, TOLERANCES, WITHOUT, WORKLOAD, Site
+from tests.processes import PATIENCE_S
 
 from k3perf.errors import ExitStatus
 from k3perf.store.results import read_results
-
-STAND_IN = Path(__file__).parent / "stand_in" / "engine.py"
-# pytest's own summary of a slow plugin that no run needs; it doubles what starting
-# pytest costs
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-TARGET = {
-    "schema_version": 1,
-    "name": "tiny",
-    "description": "The stand-in engine, for tests of whole runs",
-    "measured_by_default": True,
-    "hardware": {"kind": "cpu", "hardware_class": "any-cpu"},
-    "model": {"directory": "models/tiny", "weights": "dummy"},
-    "configs": ["default", "fp8_kv"],
-    "workloads": ["quick"],
-    "measurement": {
-        "mode": "reference",
-        "interleave": "rounds",
-        "warm_up_rounds": 1,
-        "minimum_rounds": 4,
-        "maximum_rounds": 4,
-        "minimum_sessions": 1,
-        "maximum_sessions": 2,
-        "baseline_sessions": 3,
-    },
-    # the stand-in has its own clock: nothing that the machine does to it may spoil a
-    # round
-    "validity": {
-        "foreign_cpu_ratio": 10,
-        "steal_ratio": 10,
-        "psi_memory_some_ratio": 10,
-        "swap_used_bytes": 1 << 60,
-        "clock_jump_ms": 10**9,
-    },
-    "provenance": {"kind": "experiment", "source": "tests", "date": "2026-11-29"},
-}
-WORKLOAD = {
-    "schema_version": 1,
-    "name": "quick",
-    "description": "Eight requests of a few tokens",
-    "seed": 1,
-    "requests": 8,
-    "arrival": {"kind": "closed_loop", "concurrency": 8},
-    "prompt_tokens": {"kind": "fixed", "tokens": 8},
-    "output_tokens": {"kind": "fixed", "tokens": 12},
-}
-TOLERANCES = {
-    "schema_version": 1,
-    "defaults": {
-        "output_tokens_per_s": {"loss_ratio": 0.4},
-        "tpot_mean_ms": {"loss_ratio": 0.4},
-        "weights_bytes": {"loss_absolute": 0},
-        "kv_cache_bytes": {"loss_absolute": 0},
-        "engine_peak_rss_bytes": {"loss_absolute": 30_000_000},
-    },
-}
-
-
-class Site:
-    """A repository with a suite of one tiny target, and the commands a user gives in
-    it.
-    """
-
-    def __init__(self, root: Path, repository: Path) -> None:
-        self.root = root
-        suite = root / "perf_tests"
-        for folder in ("configs", "targets", "workloads", "models/tiny"):
-            (suite / folder).mkdir(parents=True)
-        for name in ("default", "fp8_kv"):
-            shutil.copy(repository / "perf_tests" / "configs" / f"{name}.yaml", suite / "configs")
-        for module in repository.glob("perf_tests/test_*.py"):
-            shutil.copy(module, suite)
-        shutil.copy(
-            repository / "perf_tests" / "models" / "cpu-gqa" / "config.json",
-            suite / "models" / "tiny",
-        )
-        (suite / "targets" / "tiny.yaml").write_text(yaml.safe_dump(TARGET))
-        (suite / "workloads" / "quick.yaml").write_text(yaml.safe_dump(WORKLOAD))
-        (suite / "tolerances.yaml").write_text(yaml.safe_dump(TOLERANCES))
-        (root / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-        (root / "conftest.py").write_text(wear(str(STAND_IN.parent)))
-        self.temporary = root / "tmp"
-        self.temporary.mkdir(exist_ok=True)
-        self.python = root / "engine_python"
-        self.python.write_text(
-            f'#!/bin/sh\n{ANSWERS}exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"\n'
-        )
-        self.python.chmod(0o755)
-        self.behave()
-
-    def behave(self, **behaviour) -> None:
-        (self.root / "behaviour.json").write_text(json.dumps(behaviour))
-
-    def environment(self) -> dict[str, str]:
-        """A temporary directory of its own: another suite on this machine may hold the
-        device's lock.
-        """
-        own = {
-            "K3PERF_STAND_IN": str(self.root / "behaviour.json"),
-            "K3PERF_ENGINE_PYTHON": str(self.python),
-            "TMPDIR": str(self.temporary),
-        }
-        return {**os.environ, **kept_bytecode(), **own}
-
-    def pytest(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "perf_tests", *WITHOUT, "--k3-plain", *arguments]
-        return subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment() | environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-
-    def k3perf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "k3perf.cli.main", *arguments]
-        return subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-
-    def record(self) -> None:
-        run = self.pytest("--k3-record", "--k3-results", "recorded", "-q")
-        assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
-        proposed = self.k3perf("baseline", "propose", "recorded/measurements.json")
-        assert proposed.returncode == ExitStatus.OK, proposed.stdout + proposed.stderr
-        accepted = self.k3perf(
-            "baseline", "accept", "--by", "tester", "--reason", "first recording of the stand-in"
-        )
-        assert accepted.returncode == ExitStatus.OK, accepted.stdout + accepted.stderr
-
-    def engines_left(self) -> list[int]:
-        return [
-            process.pid
-            for process in psutil.process_iter(["cmdline"])
-            if str(self.root) in " ".join(process.info["cmdline"] or [])
-        ]
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory, repository) -> Path:
-    root = tmp_path_factory.mktemp("site")
-    Site(root, repository).record()
-    return root
-
-
-@pytest.fixture
-def site(recorded, tmp_path, repository) -> Site:
-    """A fresh site with the recorded baselines."""
-    fresh = Site(tmp_path, repository)
-    shutil.copytree(recorded / "baselines", tmp_path / "baselines")
-    return fresh
 
 
 def test_clean_run_passes_and_leaves_no_process(site):
@@ -482,9 +321,9 @@ def test_ab_against_another_engine_environment(site):
     ],
 )
 def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(
-    tmp_path, repository, script, words
+    tmp_path, repository, forks, script, words
 ):
-    site = Site(tmp_path, repository)
+    site = Site(tmp_path, repository, forks)
     site.python.write_text(f"#!/bin/sh\n{script}\n")
     run = site.pytest("-k", "fp8_kv", "--k3-results", "out")
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
@@ -493,8 +332,10 @@ def test_an_engine_python_without_vllm_is_a_usage_error_before_anything_starts(
     assert not (site.root / "out" / "engines").exists()
 
 
-def test_a_native_module_that_does_not_load_is_invalid_before_anything_starts(tmp_path, repository):
-    site = Site(tmp_path, repository)
+def test_a_native_module_that_does_not_load_is_invalid_before_anything_starts(
+    tmp_path, repository, forks
+):
+    site = Site(tmp_path, repository, forks)
     answer = {
         "loaded": [],
         "problem": "vllm._C: libnuma.so.1: cannot open shared object file",
@@ -532,14 +373,15 @@ def test_ab_base_that_lacks_the_config_is_a_usage_error(site):
 
 
 def test_killed_recording_is_recovered(site):
-    run = site.pytest("-k", "fp8_kv", "--k3-record", "--k3-results", "rec")
+    record = ("--k3-record", "--k3-sessions", "2", "--k3-results", "rec")
+    run = site.pytest("-k", "fp8_kv", *record)
     assert run.returncode == ExitStatus.OK, run.stdout
     (site.root / "rec" / "measurements.json").unlink()
     recovered = site.k3perf(
         "recover", "rec/results.jsonl", "--commit", "abc"
     )  # outside a repository the run could not know it
     assert recovered.returncode == ExitStatus.OK, recovered.stdout + recovered.stderr
-    assert "tiny-fp8_kv-quick: 3 sessions and 3 of the reference" in recovered.stdout
+    assert "tiny-fp8_kv-quick: 2 sessions and 2 of the reference" in recovered.stdout
     lines = (site.root / "rec" / "results.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     started = [
@@ -569,6 +411,7 @@ def test_a_run_interrupted_in_its_first_cell_says_what_is_left(site, option, tol
         "pytest",
         "perf_tests",
         *WITHOUT,
+        *AT_ONCE,
         "--k3-plain",
         "-k",
         "fp8_kv",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from k3perf.pytest_plugin.progress import NORMAL, QUIET, VERBOSE, LiveProgress
+from k3perf.pytest_plugin.live_progress import NORMAL, QUIET, VERBOSE, LiveProgress
 from k3perf.run.progress import RoundDone, Step
 
 

@@ -25,7 +25,7 @@ from k3perf.cli.shared_options import (
     suite_of,
 )
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.run.progress import SilentProgress
+from k3perf.run.progress import Progress
 
 if TYPE_CHECKING:
     from k3perf.config.models import TargetSpec
@@ -246,7 +246,7 @@ def _settings(arguments: argparse.Namespace, suite: Suite) -> RunSettings:
     )
 
 
-class _StageLines(SilentProgress):
+class _StageLines(Progress):
     """An engine's stages as lines on stderr. No rounds are measured here."""
 
     def stage(self, engine: str, stage: str) -> None:

@@ -64,7 +64,7 @@ class Endings:
             ExitStatus.INTERRUPTED,
             ExitStatus.INTERNAL_ERROR,
         ):
-            # 1 and no failed report that says why: a plugin counts failures of its own
+            # 1 and no failed report that says why: a plugin counts its own failures
             unexplained = (
                 ExitStatus.INTERNAL_ERROR if of_pytest == ExitStatus.REGRESSED else of_pytest
             )
@@ -94,8 +94,8 @@ class Endings:
 
 
 class EndingHooks:
-    """The hooks through which pytest tells of failures: a plugin of its own, since some
-    of them name no configuration.
+    """The hooks through which pytest reports failures: a separate plugin, since some of
+    them name no configuration.
     """
 
     def __init__(self, endings: Endings) -> None:
@@ -105,7 +105,7 @@ class EndingHooks:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A failure that is not a verdict has a status of its own."""
+        """A failure that is not a verdict has its own status."""
         report = yield
         self._note(report, call.excinfo, ExitStatus.INTERNAL_ERROR)
         return report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -66,7 +66,7 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
     """Sort by engine, the reference first, so that each engine starts once; tests
     without a cell keep their place in front.
 
-    A test function that no cell of the chosen targets suits is left out, not shown as
+    A test function that no cell of the chosen targets suits is removed, not shown as
     skipped.
     """
     items[:] = [
@@ -105,12 +105,6 @@ def selected_cells(items: list[pytest.Item]) -> list[Cell]:
     """The distinct cells of the selected tests, in order."""
     found = {cell.cell_id: cell for item in items if (cell := _cell_of(item)) is not None}
     return list(found.values())
-
-
-def replay_clock_of(item: Any) -> ReplayClock:
-    """The clock that was given to the item's benchmark marker."""
-    clock: ReplayClock = item.stash[CLOCK_KEY]
-    return clock
 
 
 def _cell_of(item: pytest.Item) -> Cell | None:

@@ -75,7 +75,7 @@ REPEATED: Final = {
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register every option in a group of its own."""
+    """Register every option in a separate group."""
     group = parser.getgroup("k3perf", "performance-regression tests of vLLM serving configurations")
     for flag, text in FLAGS.items():
         group.addoption(flag, action="store_true", default=False, help=text)

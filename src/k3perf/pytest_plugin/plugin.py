@@ -16,9 +16,9 @@ import pytest
 from k3perf.pytest_plugin.options import add_options
 
 if TYPE_CHECKING:
-    from k3perf.pytest_plugin.judge import SuiteJudge
     from k3perf.pytest_plugin.replay import ReplayClock
     from k3perf.pytest_plugin.state import PluginState
+    from k3perf.pytest_plugin.suite_judge import SuiteJudge
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,11 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     register(config)
     if (state := _state(config)) is not None:
         from k3perf.engine.signals import install as install_signals
-        from k3perf.pytest_plugin.benchmark_output import make_no_folder
+        from k3perf.pytest_plugin.benchmark_output import check_storage, make_no_folder
         from k3perf.pytest_plugin.endings import EndingHooks
 
         # from here on, not from the first engine on: collecting is ended by SIGTERM too
         config.add_cleanup(install_signals())
+        check_storage(config)
         make_no_folder(config)
         config.pluginmanager.register(EndingHooks(state.endings), "k3perf-endings")
 
@@ -167,7 +168,7 @@ def pytest_terminal_summary(
 @pytest.fixture(scope="session")
 def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
     """Measures a cell on demand and judges it; engines stop with the session."""
-    from k3perf.pytest_plugin.judge import SuiteJudge
+    from k3perf.pytest_plugin.suite_judge import SuiteJudge
 
     state = _state(request.config)
     if state is None:
@@ -183,9 +184,10 @@ def k3(request: pytest.FixtureRequest) -> Iterator[SuiteJudge]:
 @pytest.fixture
 def replay_clock(request: pytest.FixtureRequest) -> ReplayClock:
     """The clock that pytest-benchmark reads in this test."""
-    from k3perf.pytest_plugin.marks import replay_clock_of
+    from k3perf.pytest_plugin.marks import CLOCK_KEY
 
-    return replay_clock_of(request.node)
+    clock: ReplayClock = request.node.stash[CLOCK_KEY]
+    return clock
 
 
 def _state(config: pytest.Config) -> PluginState | None:

@@ -34,13 +34,18 @@ class ReplayClock:
 def carry(
     benchmark: Any,
     clock: ReplayClock,
-    durations_s: list[float],
     measurement: CellMeasurement,
     metrics: tuple[MetricVerdict, ...],
 ) -> None:
-    """Give the benchmark fixture the measured rounds' durations and, as ``extra_info``,
-    every metric value and outcome.
+    """Give the benchmark fixture the durations of the candidate's valid rounds and, as
+    ``extra_info``, every metric value and outcome.
     """
+    durations_s = [
+        entry.duration_s
+        for session in measurement.arm(Arm.CANDIDATE)
+        for entry in session.rounds
+        if entry.duration_s is not None and not entry.invalid_reasons
+    ]
     if not durations_s:
         return
     pending = iter(durations_s)

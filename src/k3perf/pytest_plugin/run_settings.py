@@ -20,11 +20,11 @@ from k3perf.telemetry.hardware import detect_hardware
 MODES = ("baseline", "reference", "ab")
 
 
-def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSettings:
-    """Raises UsageError for an option whose value cannot be used."""
+def option_values(config: pytest.Config) -> dict[str, Any]:
+    """Fields of RunSettings that an option alone decides. Raises UsageError for a value
+    that cannot be used, also where nothing is going to be measured.
+    """
     option = config.getoption
-    state_directory = config.rootpath / ".k3perf"
-    cache = cache_directory(state_directory)
     if option("--k3-resume") and not option("--k3-results"):
         raise UsageError(
             "--k3-resume goes on with a run's results: name their directory with --k3-results"
@@ -40,7 +40,34 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
                 raise UsageError(
                     f"--k3-record makes baselines of the engine as it is: leave {other} out{hint}"
                 )
-    results = Path(option("--k3-results") or state_directory / "results" / run_id).resolve()
+    if option("--k3-engine-python"):
+        engine_python(config)
+    base = option("--k3-ab-base")
+    if base is not None and not _python_of(base).is_file():
+        from k3perf.store.base_checkout import base_commit
+
+        base_commit(config.rootpath, base)
+    return {
+        "mode": _mode(option("--k3-mode")),
+        "record": option("--k3-record"),
+        "record_sessions": _positive(option("--k3-sessions"), "--k3-sessions"),
+        "strict": option("--k3-strict"),
+        "planned_gated_metric_count": _positive(
+            option("--k3-gated-metric-count"), "--k3-gated-metric-count"
+        ),
+        "injections": tuple(Injection.parse(text) for text in option("--k3-inject")),
+        "trace_file": _existing(option("--k3-trace"), "--k3-trace"),
+        "resume": option("--k3-resume"),
+        "quiet_wait_s": _seconds(option("--k3-quiet-wait"), "--k3-quiet-wait", QUIET_WAIT_S),
+    }
+
+
+def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSettings:
+    """Raises UsageError for an option whose value cannot be used."""
+    option = config.getoption
+    state_directory = config.rootpath / ".k3perf"
+    cache = cache_directory(state_directory)
+    values = option_values(config)
     base = _ab_base(config, option("--k3-ab-base"), cache)
     return RunSettings(
         suite=suite,
@@ -49,23 +76,15 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         baselines_directory=Path(
             option("--k3-baselines") or suite.root.parent / "baselines"
         ).resolve(),
-        results_directory=results,
+        results_directory=Path(
+            option("--k3-results") or state_directory / "results" / run_id
+        ).resolve(),
         cache_directory=cache,
         engine_python=engine_python(config),
         engine_python_path=engine_python_path(cache),
-        mode=_mode(option("--k3-mode")),
-        record=option("--k3-record"),
-        record_sessions=_positive(option("--k3-sessions"), "--k3-sessions"),
-        strict=option("--k3-strict"),
-        planned_gated_metric_count=_positive(
-            option("--k3-gated-metric-count"), "--k3-gated-metric-count"
-        ),
-        injections=tuple(Injection.parse(text) for text in option("--k3-inject")),
-        trace_file=_existing(option("--k3-trace"), "--k3-trace"),
-        resume=option("--k3-resume"),
         build=os.environ.get("GITHUB_SHA", ""),
-        quiet_wait_s=_seconds(option("--k3-quiet-wait"), "--k3-quiet-wait", QUIET_WAIT_S),
         cpu_features=usable(detect_hardware().cpu_flags, os.environ),
+        **values,
         **base,
     )
 
@@ -98,7 +117,7 @@ def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str,
     from k3perf.run.argument_table import table_of_engine
     from k3perf.store.base_checkout import base_suite
 
-    python = Path(given) / "bin" / "python"
+    python = _python_of(given)
     if python.is_file():
         return {"ab_base_python": python.absolute()}
     return {
@@ -109,6 +128,10 @@ def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str,
             table_of_engine(config.getoption("--k3-engine-python"), config.rootpath),
         )
     }
+
+
+def _python_of(environment: str) -> Path:
+    return Path(environment) / "bin" / "python"
 
 
 def _mode(given: str | None) -> Any:

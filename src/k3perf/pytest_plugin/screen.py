@@ -139,7 +139,7 @@ def _uncaptured(config: pytest.Config) -> contextlib.AbstractContextManager[None
 
 
 def _duplicate(stream: TextIO) -> tuple[TextIO, bool]:
-    """A stream of its own on the same file, and True; ``stream`` itself and False where
+    """A new stream on the same file, and True; ``stream`` itself and False where
     it has no descriptor.
     """
     try:

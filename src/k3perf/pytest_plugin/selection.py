@@ -1,5 +1,5 @@
 """Which cells a pytest run collects: targets that were asked for or whose hardware is
-here, with a reason for every one left out.
+here, with a reason for every other one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _WRITE_CELLS: Final = "Write it with `k3perf plan --json`."
 class Selection:
     """The cells to collect and why other targets and configs are not among them.
 
-    ``on_request_cells`` have a workload that nobody asked for by name; only a test
+    ``on_request_cells`` have a workload that the call does not name; only a test
     module that is named itself takes them. ``choice`` is the reason why another target
     than usual is measured by default; empty where none is. ``refused_here`` are configs
-    that this machine's processor cannot serve. ``lacking``: what the targets lack that
+    that this machine's CPU cannot serve. ``lacking``: what the targets lack that
     would be measured by default.
     """
 
@@ -96,7 +96,7 @@ def _without(cells: tuple[Cell, ...], unserved: Container[tuple[str, str]]) -> t
 def _refused_here(
     suite: Suite, hardware: DetectedHardware, chosen: Iterable[str]
 ) -> tuple[LeftOut, ...]:
-    """Configs that this machine's processor cannot serve, of the chosen targets that
+    """Configs that this machine's CPU cannot serve, of the chosen targets that
     can run here at all.
     """
     targets = [
@@ -123,7 +123,7 @@ def _refused_here(
 
 
 def named_workloads(suite: Suite, texts: Iterable[str]) -> frozenset[str]:
-    """Workloads that stand as a word of their own, or as the end of a cell's id, in one
+    """Workloads that are a separate word, or the end of a cell's id, in one
     of ``texts``: a ``-k`` expression, a test's id.
     """
     words = {word for text in texts for word in re.findall(r"[\w-]+", text)}
@@ -152,7 +152,7 @@ def nothing_selected(selection: Selection, keyword: str) -> str:
     measured = ", ".join(dict.fromkeys(cell.config.name for cell in selection.cells))
     asked = f"-k {keyword!r}" if keyword else "this call"
     return (
-        f"{asked} selects no cell on this machine. Its processor cannot serve:{refused}\nMeasured"
+        f"{asked} selects no cell on this machine. Its CPU cannot serve:{refused}\nMeasured"
         f" here are: {measured}."
     )
 

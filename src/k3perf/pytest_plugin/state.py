@@ -17,14 +17,16 @@ import pytest
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.gate.gated import check_metric_names
+from k3perf.pytest_plugin.benchmark_output import check_options
 from k3perf.pytest_plugin.endings import Endings
+from k3perf.pytest_plugin.run_settings import option_values, run_settings
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.argument_table import table_of_engine
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
-    from k3perf.pytest_plugin.progress import LiveProgress
+    from k3perf.pytest_plugin.live_progress import LiveProgress
     from k3perf.run.suite_run import SuiteRun
 
 
@@ -50,8 +52,7 @@ class PluginState:
         """The run, opened on first use."""
         if self.run is None:
             from k3perf.engine.signals import install as install_signals
-            from k3perf.pytest_plugin.progress import LiveProgress
-            from k3perf.pytest_plugin.run_settings import run_settings
+            from k3perf.pytest_plugin.live_progress import LiveProgress
             from k3perf.pytest_plugin.screen import Screen
             from k3perf.run.suite_run import SuiteRun
 
@@ -67,22 +68,22 @@ class PluginState:
         return self.run
 
     def check_inputs(self) -> None:
-        """Read everything that the selected cells will be judged with. UsageError for a
-        missing engine Python or an unusable file.
+        """Check the options, and read everything that the selected cells will be judged
+        with where this call measures them. UsageError for what cannot be used.
         """
+        measures = not any(self.config.getoption(option) for option in _STARTS_NOTHING)
+        try:
+            option_values(self.config)
+            check_options(self.config)
+            if self.selected_cells and measures:
+                self.open_run().check_inputs()
+        except (K3PerfError, OSError) as error:
+            self.close_run()
+            stop_because_of(error)
         if not self.selected_cells:
             problem = nothing_selected(self.selection, self.config.getoption("keyword"))
             if problem:
                 raise pytest.UsageError(problem)
-            return
-        if any(self.config.getoption(option) for option in _STARTS_NOTHING):
-            return
-        try:
-            _check_benchmark_options(self.config)
-            self.open_run().check_inputs()
-        except (K3PerfError, OSError) as error:
-            self.close_run()
-            stop_because_of(error)
 
     def close_run(self) -> None:
         """Stop everything that the run started and write its files."""
@@ -136,31 +137,6 @@ def stop_because_of(error: K3PerfError | OSError) -> NoReturn:
     if status is ExitStatus.USAGE:
         raise pytest.UsageError(text) from None
     pytest.exit(text, returncode=status)
-
-
-def _check_benchmark_options(config: pytest.Config) -> None:
-    """Raises UsageError for what pytest-benchmark would refuse only when the measuring
-    is over.
-    """
-    if config.getoption("benchmark_compare_fail", None) and not config.getoption(
-        "benchmark_compare", None
-    ):
-        raise UsageError(
-            "--benchmark-compare-fail needs a run to compare with. Give --benchmark-compare too."
-        )
-    path = config.getoption("benchmark_json", None)
-    if path is None:
-        return
-    folder = path.absolute().parent
-    if (
-        path.is_dir()
-        or not folder.is_dir()
-        or not os.access(path if path.exists() else folder, os.W_OK)
-    ):
-        raise UsageError(
-            f"--benchmark-json {path} cannot be written. Name a file in a folder that exists and"
-            " can be written."
-        )
 
 
 def make_state(config: pytest.Config) -> PluginState:

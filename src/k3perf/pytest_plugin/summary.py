@@ -62,10 +62,10 @@ def _keep_benchmark_quiet(state: PluginState) -> None:
 
 def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None:
     """Every measured cell's table, the exit status and where the files are."""
-    if state.benchmark_note:
-        reporter.write_line(f"k3perf: {state.benchmark_note}")
     if state.run is None:
         return
+    if state.benchmark_note:
+        reporter.write_line(f"k3perf: {state.benchmark_note}")
     if not state.run.results():
         _write_what_is_left(reporter, state.run.settings)
         return
@@ -96,7 +96,7 @@ def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings
     """Of a run that was interrupted in its first cell: where its rounds are, and the
     command that makes use of them.
     """
-    from k3perf.run.suite_run import RESULTS_FILE
+    from k3perf.run.results_folder import RESULTS_FILE
 
     left = settings.results_directory / RESULTS_FILE
     if not left.is_file():

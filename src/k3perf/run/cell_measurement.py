@@ -8,71 +8,47 @@ linear drift cancels.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
-from k3perf.metrics.compute import session_metrics
 from k3perf.metrics.resolved import forced_by
-from k3perf.metrics.validity import ValidityRules, judge_session
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
-from k3perf.records.samples import (
-    Arm,
-    EngineFailure,
-    InvalidReason,
-    RoundKind,
-    RoundRecord,
-    SessionRecord,
-)
+from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind
 from k3perf.records.verdict import Buy, CellVerdict
-from k3perf.run.live import LiveEngine, RoundPlace, SessionLog, measure_round
+from k3perf.run.gate_keeper import GateKeeper
+from k3perf.run.live import LiveEngine, RoundPlace, SessionLog
 from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
-from k3perf.telemetry.sampler import Sampler
-from k3perf.workload.request_plan import Plan
+from k3perf.run.rounds import RoundRunner
 
 _LONGEST_TEXT: Final = 2_000  # a verdict file with a longer text would be refused
-
-Judge = Callable[[CellMeasurement], CellVerdict]
-OnRecord = Callable[[SessionRecord], None]
-OnSessionEnd = Callable[[str, tuple[InvalidReason, ...]], None]
-OnRound = Callable[[str, Cell, Arm, RoundRecord], None]
 
 
 @dataclass
 class CellRun:
-    """The measurement of one cell in one run. ``measure`` is called once; ``lost`` then
-    has a sentence for each session that died in it.
+    """The measurement of one cell in one run. ``nothing`` is its measurement without a
+    session.
 
-    ``before_repeat`` is called before a pair is measured again because a round of it
-    was invalid.
+    ``measure`` is called once. Then ``lost`` has a sentence for each session that died.
     """
 
     cell: Cell
-    mode: str
-    hardware_class: str
-    plan: Plan
+    nothing: CellMeasurement
     wanted: tuple[Wanted, ...]
     pool: EnginePool
-    sampler: Sampler
-    rules: ValidityRules
+    rounds: RoundRunner
+    keeper: GateKeeper
     progress: Progress
-    judge: Judge
-    on_round: OnRound
-    on_session: OnRecord
-    on_session_end: OnSessionEnd
-    before_repeat: Callable[[], None] = lambda: None
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     session_number: int = 0
-    _beside: list[SessionLog] = field(
-        default_factory=list
-    )  # the sessions whose rounds alternate now, and how many rounds they want
+    # the sessions whose rounds alternate now, and how many rounds they want
+    _beside: list[SessionLog] = field(default_factory=list)
     _goal: int = 0
 
     def measure(self) -> tuple[CellMeasurement, CellVerdict]:
@@ -88,7 +64,10 @@ class CellRun:
             except EngineError as error:
                 # whatever failed, no engine that may hang is used again
                 self.pool.stop_all()
-                if self._crashed_before(error) or session_index + 1 == plan.maximum_sessions:
+                if (
+                    isinstance(error, RepeatedCrashError)
+                    or session_index + 1 == plan.maximum_sessions
+                ):
                     reasons = (engine_reason(error),)
                     self.lost = [
                         note
@@ -105,8 +84,7 @@ class CellRun:
                     f" {engine_reason(error).text}"
                 )
                 continue
-            # rounds that are still asked for could not be had of this session: another
-            # one may have them
+            # this session cannot give the rounds that are still asked for: another may
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
             if session_index + 1 < plan.maximum_sessions:
@@ -114,48 +92,35 @@ class CellRun:
                     max(verdict.buy_until_sessions, session_index + 2), plan.maximum_sessions
                 )
                 self.progress.undecided(self.cell.cell_id, until_count, 0)
-        measurement = self._measurement(self.sessions, reasons)
-        verdict = self.judge(measurement) if reasons or verdict is None else verdict
+        measurement = replace(self.nothing, sessions=tuple(self.sessions), invalid_reasons=reasons)
+        if reasons or verdict is None:
+            verdict = self.keeper.judge(self.cell, measurement)
         # an engine that dies now and then must not pass in silence
         return measurement, replace(verdict, notes=(*verdict.notes, *self.lost))
 
     def record_session(self) -> None:
         """One session with the full number of rounds and no judgement: what baselines
-        are made of. EngineError when it dies.
+        are made of. EngineError when it dies, RecordingStopped on a busy machine.
         """
-        self._measure_session(
-            0, rounds_count=self.cell.target.measurement.maximum_rounds, judged=False
-        )
+        self.rounds.wait_for_quiet()
+        self._measure_session(0, judged=False)
 
-    def measurement(self, reasons: tuple[InvalidReason, ...] = ()) -> CellMeasurement:
-        """The closed sessions so far."""
-        return self._measurement(self.sessions, reasons)
-
-    def _crashed_before(self, error: EngineError) -> bool:
-        return isinstance(error, RepeatedCrashError)
-
-    def _measure_session(
-        self, session_index: int, *, rounds_count: int | None = None, judged: bool = True
-    ) -> CellVerdict:
+    def _measure_session(self, session_index: int, *, judged: bool = True) -> CellVerdict:
         self.session_number = session_index + 1
         pair_id = uuid.uuid4().hex[:12] if len(self.wanted) > 1 else None
         if self.cell.target.measurement.interleave == "rounds" or len(self.wanted) == 1:
             if session_index:
                 self.pool.stop_all()
             lives = self.pool.acquire(self.wanted)
-            return self._alternate_rounds(lives, pair_id, rounds_count, judged)
-        return self._alternate_sessions(session_index, pair_id, rounds_count, judged)
+            return self._alternate_rounds(lives, pair_id, judged=judged)
+        return self._alternate_sessions(session_index, pair_id, judged=judged)
 
     def _alternate_rounds(
-        self,
-        lives: Sequence[LiveEngine],
-        pair_id: str | None,
-        rounds_count: int | None,
-        judged: bool,
+        self, lives: Sequence[LiveEngine], pair_id: str | None, *, judged: bool
     ) -> CellVerdict:
         plan = self.cell.target.measurement
-        logs = [self._open(live, pair_id) for live in lives]
-        goal = rounds_count or plan.minimum_rounds
+        logs = [self.rounds.open(live, pair_id) for live in lives]
+        goal = plan.minimum_rounds if judged else plan.maximum_rounds
         with _OneAwake(lives) as awake:
             for log in logs:
                 awake.only(log.live)
@@ -163,57 +128,51 @@ class CellRun:
             while True:
                 self._rounds_up_to(goal, logs, awake)
                 awake.all()
-                records = [self._record(log) for log in logs]
-                current = [self._metrics(record) for record in records]
-                measurement = self._measurement([*self.sessions, *current], ())
-                verdict = (
-                    self._explained(self.judge(measurement), lives)
-                    if judged
-                    else _unjudged(self.cell, self.mode)
-                )
+                records = [self.rounds.record(log) for log in logs]
+                current = [self.rounds.metrics(record) for record in records]
+                verdict = self._verdict([*self.sessions, *current], lives, judged=judged)
                 wanted = min(verdict.buy_until_rounds, plan.maximum_rounds)
                 if not judged or verdict.buy is not Buy.ROUNDS or wanted <= goal:
-                    # also where repeats are spent: what is asked for then cannot be had
-                    # of this session
+                    # also where repeats are spent: this session cannot give more then
                     break
                 goal = wanted
                 self.progress.undecided(self.cell.cell_id, 0, goal)
             awake.all()
         for record in records:
-            self._end(record)
+            self.rounds.end(record)
         self.sessions += current
         return verdict
 
     def _alternate_sessions(
-        self, session_index: int, pair_id: str | None, rounds_count: int | None, judged: bool
+        self, session_index: int, pair_id: str | None, *, judged: bool
     ) -> CellVerdict:
-        goal = (
-            rounds_count or self.cell.target.measurement.maximum_rounds
-        )  # a stopped engine sells no more rounds
+        # a stopped engine sells no more rounds
+        goal = self.cell.target.measurement.maximum_rounds
         order = self.wanted if session_index % 2 == 0 else tuple(reversed(self.wanted))
         for item in order:
             self.pool.stop_all()
             (live,) = self.pool.acquire((item,))
-            log = self._open(live, pair_id)
+            log = self.rounds.open(live, pair_id)
             with _OneAwake((live,)) as awake:
                 self._warm_up(log)
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
-            record = self._record(log)
-            self._end(record)
-            self.sessions.append(self._metrics(record))
-        measurement = self._measurement(self.sessions, ())
-        return (
-            self._explained(self.judge(measurement), [candidate])
-            if judged
-            else _unjudged(self.cell, self.mode)
-        )
+            record = self.rounds.record(log)
+            self.rounds.end(record)
+            self.sessions.append(self.rounds.metrics(record))
+        return self._verdict(self.sessions, [candidate], judged=judged)
 
-    def _explained(self, verdict: CellVerdict, lives: Sequence[LiveEngine]) -> CellVerdict:
-        """The verdict with the engine's own word on who forced each changed value,
-        where its log has one.
+    def _verdict(
+        self, sessions: Sequence[SessionMetrics], lives: Sequence[LiveEngine], *, judged: bool
+    ) -> CellVerdict:
+        """The gate's verdict, with the engine's own word on who forced each changed
+        value, where its log has one.
         """
+        if not judged:
+            names = (self.nothing.target, self.nothing.config, self.nothing.workload)
+            return CellVerdict(*names, self.nothing.mode, ())
+        verdict = self.keeper.judge(self.cell, replace(self.nothing, sessions=tuple(sessions)))
         if not verdict.differences:
             return verdict
         lines = next(live.engine.log.lines() for live in lives if live.arm is Arm.CANDIDATE)
@@ -228,14 +187,12 @@ class CellRun:
         warmed = log.live.warmed_workloads
         count = self.cell.target.measurement.warm_up_rounds
         if self.cell.workload.name in warmed:
-            count = min(
-                count, 1
-            )  # the engine has seen this workload; one round settles its caches again
+            # the engine has seen this workload; one round settles its caches again
+            count = min(count, 1)
         for index in range(count):
             self._one_round(log, RoundPlace(index - count, RoundKind.WARM_UP, None))
         warmed.add(self.cell.workload.name)
-        with self._death_reported(log.live):
-            log.live.probe.reset_peaks()  # peaks are those of the measured rounds
+        self.rounds.reset_peaks(log)
 
     def _rounds_up_to(self, goal: int, logs: list[SessionLog], awake: _OneAwake) -> None:
         """Measure pairs until every arm has ``goal`` valid pairs; an invalid round
@@ -264,14 +221,12 @@ class CellRun:
                 repeats_left -= 1
                 if repeats_left < 0:
                     return
-                self.before_repeat()
+                self.rounds.wait_for_quiet()
             valid_count = now_valid
 
     def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
         self.progress.measuring(str(log.live.arm))
-        with self._death_reported(log.live):
-            record = measure_round(log, place, self.sampler, self.rules)
-        self.on_round(log.session_id, self.cell, log.live.arm, record)
+        record = self.rounds.measure(log, place)
         self.progress.round(
             RoundDone(
                 cell=self.cell.cell_id,
@@ -283,54 +238,6 @@ class CellRun:
                 arm_count=len(self._beside),
                 invalid=record.invalid_reasons[0].text if record.invalid_reasons else "",
             )
-        )
-
-    def _open(self, live: LiveEngine, pair_id: str | None) -> SessionLog:
-        log = SessionLog(self.cell, self.plan, live, pair_id)
-        self.on_session(self._record(log))
-        return log
-
-    def _record(self, log: SessionLog) -> SessionRecord:
-        with self._death_reported(log.live):
-            return log.record()
-
-    @contextlib.contextmanager
-    def _death_reported(self, live: LiveEngine) -> Iterator[None]:
-        """Around everything that asks the engine: a second death of a config ends its
-        tries, whatever was asked when it died.
-        """
-        try:
-            with live.or_its_death():
-                yield
-        except EngineError as error:
-            self.pool.report_crash(live, error)
-            raise
-
-    def _end(self, record: SessionRecord) -> None:
-        """Write the readings that the session was judged by, then that it ended and
-        what was found about it.
-        """
-        self.on_session(record)
-        self.on_session_end(record.session_id, judge_session(record, self.rules))
-
-    def _metrics(self, record: SessionRecord) -> SessionMetrics:
-        reasons = judge_session(record, self.rules)
-        return session_metrics(
-            replace(record, invalid_reasons=reasons), service_level=self.cell.workload.service_level
-        )
-
-    def _measurement(
-        self, sessions: Sequence[SessionMetrics], reasons: tuple[InvalidReason, ...]
-    ) -> CellMeasurement:
-        return CellMeasurement(
-            target=self.cell.target.name,
-            config=self.cell.config.name,
-            workload=self.cell.workload.name,
-            mode=self.mode,
-            hardware_class=self.hardware_class,
-            plan_digest=self.plan.digest,
-            sessions=tuple(sessions),
-            invalid_reasons=reasons,
         )
 
 
@@ -395,7 +302,3 @@ def _valid_pairs(logs: list[SessionLog]) -> int:
         for log in logs
     ]
     return len(set.intersection(*valid)) if valid else 0
-
-
-def _unjudged(cell: Cell, mode: str) -> CellVerdict:
-    return CellVerdict(cell.target.name, cell.config.name, cell.workload.name, mode, ())

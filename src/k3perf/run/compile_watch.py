@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from k3perf.engine.jit_monitor import JitMonitor
-from k3perf.engine.log_reader import LogReader
 from k3perf.engine.process_tree import ProcessRow, ProcessTree, name_of
 from k3perf.metrics.validity import JIT_COMPILES_READING, NOT_OFFERED
 from k3perf.records.samples import TelemetryReading
+from k3perf.run.served_engine import ServedEngine
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 # a compiler uses more; a program that only asks for a path does not
@@ -32,18 +32,6 @@ NEW_FILES: Final = "k3perf_new_compiled_files"
 
 Rows = dict[tuple[int, int], ProcessRow]
 """Processes by pid and start."""
-
-
-class Watched(Protocol):
-    """What an engine offers to the watch."""
-
-    @property
-    def logs(self) -> tuple[LogReader, ...]:
-        """The log of every rank."""
-
-    @property
-    def trees(self) -> tuple[ProcessTree, ...]:
-        """The process tree of every rank."""
 
 
 class AsksEveryRank(Protocol):
@@ -78,7 +66,7 @@ class CompileWatch:
     Another engine's compilers are not seen.
     """
 
-    def __init__(self, engine: Watched) -> None:
+    def __init__(self, engine: ServedEngine) -> None:
         self._engine = engine
         for log in engine.logs:
             log.drain()
@@ -121,7 +109,7 @@ class CompileWatch:
         )
 
     def _programs(self, tree: ProcessTree, before: Rows) -> list[str]:
-        """Compilers by name where a look met them, else the processor time of the
+        """Compilers by name where a look met them, else the CPU time of the
         children that have ended meanwhile.
         """
         after = _rows(tree)  # looks at the tree, and so for compilers
@@ -135,19 +123,18 @@ class CompileWatch:
         if found:
             return found
         return [
-            f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of processor"
-            " time"
+            f"children of pid {pid} ({name_of(pid)}) that ended used {used_s:.1f} s of CPU time"
             for pid, ticks in _ticks_of_ended_children(before, after).items()
             if (used_s := ticks / _TICKS_PER_S) >= _COMPILER_S
         ]
 
 
 def _ticks_of_ended_children(before: Rows, after: Rows) -> dict[int, int]:
-    """Processor time, by process that is still there, of its children that have ended
-    since ``before``.
+    """CPU time, by process that is still there, of its children that have ended since
+    ``before``.
 
-    What a child had used by then is left out: Inductor's idle compile workers end after
-    a minute, and did their work before the window.
+    What a child had used by then is not counted: Inductor's idle compile workers end
+    after a minute, and did their work before the window.
     """
     grown = {
         key[0]: row.children_ticks - before[key].children_ticks

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from k3perf.config.suite import Cell
-from k3perf.engine.group import EngineGroup
 from k3perf.engine.jit_monitor import JitMonitor
-from k3perf.engine.running import Engine
 from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
 from k3perf.load.round_samples import RoundSamples
@@ -38,6 +36,7 @@ from k3perf.records.samples import (
     TelemetryReading,
 )
 from k3perf.run.compile_watch import CompileWatch, compile_reading
+from k3perf.run.served_engine import ServedEngine
 from k3perf.run.settings import Injection
 from k3perf.telemetry.counters import CounterDifference, counter_difference
 from k3perf.telemetry.host import peak_resident_bytes
@@ -48,7 +47,7 @@ from k3perf.workload.request_plan import Plan
 
 _UNREAD_MONITOR: Final = JitMonitor(offered=True, verbose=False)
 _DEATH_NOTICED_S: Final = (
-    # the death watch needs its turn of a processor, which a loaded machine gives late
+    # the death watch needs its turn on a CPU, which a loaded machine gives late
     2.0
 )
 
@@ -63,7 +62,7 @@ class LiveEngine:
     arm: Arm
     target: str
     config: str
-    engine: Engine | EngineGroup
+    engine: ServedEngine
     probe: ServerProbe
     identity: EngineIdentity
     resolved_config: dict[str, Any]
@@ -94,9 +93,9 @@ class LiveEngine:
 
     @contextlib.contextmanager
     def or_its_death(self) -> Iterator[None]:
-        """Turn the error of a reading into the engine's death, where that is why nobody
-        answers: the first to meet a death is often a connection that is refused, and
-        that is no cause.
+        """Turn the error of a reading into the engine's death, where that is why there
+        is no answer: a death often shows first as a refused connection, which is not
+        the cause.
         """
         try:
             yield
@@ -134,8 +133,8 @@ class SessionLog:
     rounds: list[RoundRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # One engine may serve several cells (a resident reference does), each with a
-        # session of its own in the results.
+        # One engine may serve several cells (a resident reference does), each with its
+        # own session in the results.
         self.session_id = f"{self.live.session_id}-{uuid.uuid4().hex[:4]}"
 
     def record(self) -> SessionRecord:
@@ -217,7 +216,7 @@ def measure_round(
 @contextlib.contextmanager
 def client_on(cpus: tuple[int, ...]) -> Iterator[None]:
     """Keep the client's thread on ``cpus`` for the round, so that it does not take the
-    workers' processor; nothing where none are named.
+    workers' CPUs; nothing where none are named.
     """
     before = os.sched_getaffinity(0)
     wanted = before & set(cpus)

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from k3perf.config.models import ConfigSpec, TargetSpec
-from k3perf.engine.group import EngineGroup
 from k3perf.engine.held_start import can_be_held
 from k3perf.engine.jit_monitor import can_be_verbose, monitor_of
 from k3perf.engine.launch import EngineLaunch
@@ -35,6 +34,7 @@ from k3perf.records.samples import Arm
 from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import device_used_bytes_reader, require_ready
+from k3perf.run.served_engine import ServedEngine
 from k3perf.run.settings import RunSettings
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import device_keys
@@ -322,7 +322,7 @@ class EnginePool:
             return EngineError("the start was interrupted") if cancelled.is_set() else None
 
         on_stage("import")
-        engine: Engine | EngineGroup
+        engine: ServedEngine
         try:
             if ahead is not None:
                 engine = release_engine(
@@ -350,7 +350,7 @@ class EnginePool:
             engine.stop()
             raise
 
-    def _probe(self, item: Wanted, session_id: str, engine: Any) -> LiveEngine:
+    def _probe(self, item: Wanted, session_id: str, engine: ServedEngine) -> LiveEngine:
         probe = ServerProbe(engine.base_url, scratch=engine.scratch)
         live = LiveEngine(
             session_id=session_id,

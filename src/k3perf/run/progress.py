@@ -1,12 +1,9 @@
-"""What a run reports while it works: the listener's protocol. The plugin draws it,
-tests collect it in a list.
-"""
+"""What a run reports while it works."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,9 @@ class RoundDone:
     invalid: str = ""
 
 
-class Progress(Protocol):
-    """Listener for a run's steps. Every call returns at once and never raises;
-    ``stage`` may come from any thread.
+class Progress:
+    """Listener for a run's steps; this one says nothing. Every call returns at once and
+    never raises; ``stage`` may come from any thread.
     """
 
     def planned(self, steps: Sequence[Step]) -> None:
@@ -79,33 +76,3 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """Something worth a line that stays."""
-
-
-class SilentProgress:
-    """Listens and says nothing. A base for listeners that need only some of the
-    calls.
-    """
-
-    def planned(self, steps: Sequence[Step]) -> None:
-        """Ignored."""
-
-    def started(self, cell: str) -> None:
-        """Ignored."""
-
-    def stage(self, engine: str, stage: str) -> None:
-        """Ignored."""
-
-    def measuring(self, arm: str) -> None:
-        """Ignored."""
-
-    def round(self, done: RoundDone) -> None:
-        """Ignored."""
-
-    def undecided(self, cell: str, sessions_count: int, rounds_count: int) -> None:
-        """Ignored."""
-
-    def finished(self, cell: str, outcome: str, *, measured: bool) -> None:
-        """Ignored."""
-
-    def note(self, text: str) -> None:
-        """Ignored."""

@@ -157,11 +157,7 @@ def _instruction_sets(target: TargetSpec) -> Finding:
         or "none of AVX2 and later"
     )
     lack = lacking(needed, flags, os.environ)
-    text = (
-        f"{lack}. Run this target on a processor that has it, or another target here."
-        if lack
-        else ""
-    )
+    text = f"{lack}. Run this target on a CPU that has it, or another target here." if lack else ""
     return Finding(
         "instruction sets", Level.FAIL if lack else Level.OK, here, ", ".join(needed) or "any", text
     )

@@ -47,7 +47,7 @@ def recover(
     measurements = tuple(
         _measurement(name, records, usable, suite)
         for name, records in cells.items()
-        if _has_candidate(records)
+        if any(record.arm is Arm.CANDIDATE for record in records)
     )
     if not measurements:
         raise UsageError(
@@ -71,8 +71,8 @@ def recover(
 
 
 def _measured_commit(results: RunResults, commit: str) -> str:
-    """The commit of a recording: ``commit``, as far as the run could know its own, or
-    its longer hash. UsageError for a run of another one, and for a comparison of two
+    """The commit of a recording: ``commit``, or the longer hash that the run recorded
+    of it. UsageError for a run of another one, and for a comparison of two
     engines.
     """
     measured, base = (
@@ -117,10 +117,6 @@ def _usable(record: SessionRecord, suite: Suite) -> bool:
     return (
         record.valid and not record.injected and valid_count >= needed_count and bool(record.memory)
     )
-
-
-def _has_candidate(records: list[SessionRecord]) -> bool:
-    return any(record.arm is Arm.CANDIDATE for record in records)
 
 
 def _measurement(

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from k3perf.records.samples import Arm
+from k3perf.run.arms import candidate_engine
 from k3perf.run.live import LiveEngine, client_on
-from k3perf.run.pool import EnginePool, Wanted
+from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_engine, require_port
 from k3perf.run.settings import RunSettings
@@ -24,18 +24,8 @@ def reference_engine(
 
     Raises UnknownNameError, UsageError, PreflightError or EngineError.
     """
-    suite = settings.suite
-    target = suite.target(target_name)
-    config = suite.config(target.reference)
-    wanted = Wanted(
-        target=target,
-        config=config,
-        arm=Arm.CANDIDATE,
-        engine_arguments=suite.engine_arguments(target, config),
-        suite_root=suite.root,
-        engine_python=settings.engine_python,
-        inject=False,
-    )
+    target = settings.suite.target(target_name)
+    wanted = candidate_engine(settings, target_name, target.reference)
     require_port()
     require_engine(settings.engine_python)
     with EnginePool(settings, progress) as pool:

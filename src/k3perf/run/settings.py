@@ -17,10 +17,10 @@ QUIET_WAIT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A supported fault put into the candidate engine of a run, so that anybody can see
-    the gate fail.
+    """A supported fault put into the candidate engine of a run, to show that the gate
+    fails.
 
-    ``kind``: ``slow_step_percent`` (every step slower by that share of its own
+    ``kind``: ``slow_step_percent`` (every step slower by that share of its
     duration), ``hold_device_bytes``, ``hold_host_bytes``, ``hold_weights_bytes``.
     """
 

@@ -8,6 +8,8 @@ import io
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from k3perf.config.arguments import EngineTable
@@ -23,21 +25,32 @@ def base_suite(
     """``perf_tests`` of the repository at ``root`` as it is at ``ref``. Raises
     UsageError when the ref or the folder does not exist there.
     """
-    repository = Repository(root)
+    commit = base_commit(root, ref)
+    place = cache_directory / "bases" / commit
+    archive = None
+    if not (place / "perf_tests").is_dir():
+        with _refused_as_base(ref):
+            archive = Repository(root).archive(commit, "perf_tests")
+    if archive is not None:
+        _unpack(archive, place, ref)
+    return load_suite(place / "perf_tests", engine_table=engine_table)
+
+
+def base_commit(root: Path, ref: str) -> str:
+    """The commit of ``ref`` in the repository at ``root``. Raises UsageError."""
+    with _refused_as_base(ref):
+        return Repository(root).commit(ref)
+
+
+@contextmanager
+def _refused_as_base(ref: str) -> Iterator[None]:
     try:
-        commit = repository.commit(ref)
-        place = cache_directory / "bases" / commit
-        archive = (
-            None if (place / "perf_tests").is_dir() else repository.archive(commit, "perf_tests")
-        )
+        yield
     except UsageError as error:
         raise UsageError(
             f"--k3-ab-base {ref!r} is neither a virtual environment (no bin/python in it) nor a git"
             f" ref with perf_tests here: {error}"
         ) from None
-    if archive is not None:
-        _unpack(archive, place, ref)
-    return load_suite(place / "perf_tests", engine_table=engine_table)
 
 
 def _unpack(archive: bytes, place: Path, ref: str) -> None:

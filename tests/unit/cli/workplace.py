@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 from tests.plugin.made_results import write_results
-from tests.plugin.test_whole_runs import TARGET, Site
+from tests.plugin.sites import TARGET, Site
 from tests.unit.ci.verdicts import cell, invalid, metric, regressed, verdict
 
 from k3perf.ci.history import HistoryEntry

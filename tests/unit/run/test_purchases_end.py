@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +18,10 @@ from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
-from k3perf.records.samples import Arm, RoundKind
+from k3perf.records.samples import Arm
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.cell_measurement import CellRun
+from k3perf.run.progress import Progress
 
 build = Build()
 X = None
@@ -36,104 +36,96 @@ class Endless(Exception):
     """
 
 
-class MadeUp(CellRun):
-    """Rounds come from rows of relative losses (None: the round is invalid), one row a
-    session; the last value of a row goes on for ever.
+class MadeUp:
+    """Stands for a RoundRunner. Rounds come from rows of relative losses (None: the
+    round is invalid), one row a session; the last value of a row goes on for ever.
     """
 
-    rows: Sequence[Sequence[float | None]] = ()
-    rounds_measured = 0
+    def __init__(self, rows: Sequence[Sequence[float | None]]) -> None:
+        self.rows = rows
+        self.sessions_count = 0
+        self.rounds_measured = 0
 
-    def _warm_up(self, log: Any) -> None:
-        return
+    def open(self, live: Any, pair_id: str | None) -> Any:
+        self.sessions_count += 1
+        number = self.sessions_count - 1
+        row = self.rows[number % len(self.rows)]
+        return SimpleNamespace(live=live, rounds=[], session_id=f"s{number}", row=row)
 
-    def _open(self, live: Any, pair_id: str | None) -> Any:
-        name = f"s{len(self.sessions)}"
-        return SimpleNamespace(
-            live=live,
-            rounds=[],
-            session_id=name,
-            row=self.rows[len(self.sessions) % len(self.rows)],
-        )
-
-    def _one_round(self, log: Any, place: Any) -> None:
+    def measure(self, log: Any, place: Any) -> Any:
         self.rounds_measured += 1
         if self.rounds_measured > ENOUGH:
             raise Endless
         index = len(log.rounds)
         loss = log.row[min(index, len(log.row) - 1)]
         made = SimpleNamespace(
-            kind=RoundKind.MEASURED,
+            kind=place.kind,
             valid=loss is not None,
             pair_index=place.pair_index,
             loss=loss,
             index=index,
+            invalid_reasons=(),
         )
         log.rounds.append(made)
+        return made
 
-    def _record(self, log: Any) -> Any:
-        return SimpleNamespace(log=log, session_id=log.session_id)
+    def record(self, log: Any) -> Any:
+        return log
 
-    def _end(self, record: Any) -> None:
-        return
-
-    def _metrics(self, record: Any) -> Any:
+    def metrics(self, record: Any) -> Any:
         rounds = [
             build.round(
                 r.index,
                 {RATE: 1000.0 * (1 - (r.loss or 0.0)) * (1 + SPREAD[r.index % 12])},
                 invalid=not r.valid,
             )
-            for r in record.log.rounds
+            for r in record.rounds
         ]
         session = build.session(record.session_id, rounds)
         return (
             session
-            if any(r.valid for r in record.log.rounds)
+            if any(r.valid for r in record.rounds)
             else replace(session, invalid_reasons=(build.reason,))
         )
+
+    def reset_peaks(self, log: Any) -> None:
+        pass
+
+    def end(self, record: Any) -> None:
+        pass
+
+    def wait_for_quiet(self) -> None:
+        pass
+
+
+class Gate:
+    """Stands for a GateKeeper: the real gate, with a limit of questions."""
+
+    def __init__(self, plan: MeasurementPlan, tolerance: float) -> None:
+        self.policy = build.policy(plan=plan, tolerances={RATE: Tolerance(loss_ratio=tolerance)})
+        self.baseline = build.baseline(policy=self.policy)
+        self.asked = 0
+
+    def judge(self, cell: Any, measurement: CellMeasurement) -> CellVerdict:
+        self.asked += 1
+        if self.asked > ENOUGH:
+            raise Endless
+        return compare(self.baseline, build.cell(measurement.sessions), self.policy)
 
 
 def run(
     plan: MeasurementPlan, rows: Sequence[Sequence[float | None]], tolerance: float = 0.05
-) -> tuple[MadeUp, CellVerdict]:
-    policy = build.policy(plan=plan, tolerances={RATE: Tolerance(loss_ratio=tolerance)})
-    baseline = build.baseline(policy=policy)
-    asked = 0
-
-    def judge(measurement: CellMeasurement) -> CellVerdict:
-        nonlocal asked
-        asked += 1
-        if asked > ENOUGH:
-            raise Endless
-        return compare(baseline, build.cell(measurement.sessions), policy)
-
-    named = SimpleNamespace(
-        name="gpu", measurement=plan, hardware=SimpleNamespace(hardware_class="h200")
-    )
+) -> tuple[CellRun, CellVerdict]:
+    named = SimpleNamespace(name="gpu", measurement=plan)
     cell: Any = SimpleNamespace(
         target=named, config=named, workload=named, cell_id="gpu-default-chat"
     )
-    unused: Any = MagicMock()
-    pool: Any = MagicMock()
-    pool.acquire.return_value = [SimpleNamespace(arm=Arm.CANDIDATE, session_id="live")]
-    wanted: Any = (MagicMock(),)
-    made = MadeUp(
-        cell,
-        "baseline",
-        "h200",
-        unused,
-        wanted,
-        pool,
-        unused,
-        unused,
-        unused,
-        judge,
-        unused,
-        unused,
-        unused,
-    )
-    made.rows = rows
+    live = SimpleNamespace(arm=Arm.CANDIDATE, session_id="live", warmed_workloads=set())
+    pool: Any = SimpleNamespace(acquire=lambda wanted: [live], stop_all=lambda: None)
+    rounds: Any = MadeUp(rows)
+    gate: Any = Gate(plan, tolerance)
+    wanted: Any = ("the candidate",)
+    made = CellRun(cell, build.cell([]), wanted, pool, rounds, gate, Progress())
     _, verdict = made.measure()
     return made, verdict
 
@@ -145,11 +137,12 @@ def plan(**changes: Any) -> MeasurementPlan:
         "maximum_rounds": 6,
         "maximum_sessions": 3,
         "repeat_invalid_rounds": 1,
+        "warm_up_rounds": 0,
     }
     return MeasurementPlan(**{**given, **changes})
 
 
-def counts(made: MadeUp) -> list[int]:
+def counts(made: CellRun) -> list[int]:
     return [
         sum(not measured.invalid_reasons for measured in session.rounds)
         for session in made.sessions
@@ -184,6 +177,7 @@ def counts(made: MadeUp) -> list[int]:
             Outcome.INVALID,
             id="two-of-three-out-of-line",
         ),
+        pytest.param([WILD, WILD, STEADY], [6, 6], Outcome.INVALID, id="no-third-session-can-help"),
         pytest.param([STEADY, (0.0, X), STEADY], [4], Outcome.PASS, id="steady"),
     ],
 )
@@ -192,6 +186,8 @@ def test_a_session_that_cannot_have_its_rounds_gives_way_to_the_next(
 ) -> None:
     made, verdict = run(plan(), rows)
     assert (counts(made), verdict.outcome) == (valid_counts, outcome)
+    out_of_line = rows[0][:5] == WILD[:5]
+    assert ("session s0 was " in verdict.metrics[0].reason) is out_of_line
 
 
 def test_the_first_of_two_least_sessions_gets_its_rounds_while_its_engine_runs() -> None:

@@ -129,8 +129,7 @@ def test_a_cap_takes_no_fp8_cache_away(suite: Suite, monkeypatch: pytest.MonkeyP
 def test_a_selection_that_the_processor_empties_says_so(suite: Suite) -> None:
     text = nothing_selected(selected(suite, HASWELL), "fp8_kv")
     assert text.startswith(
-        "-k 'fp8_kv' selects no cell on this machine. Its processor cannot serve:\n "
-        " cpu-gqa-fp8_kv: "
+        "-k 'fp8_kv' selects no cell on this machine. Its CPU cannot serve:\n  cpu-gqa-fp8_kv: "
     )
     assert "Measured here are: default, " in text
     assert "block_size_32" in text

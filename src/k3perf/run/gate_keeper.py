@@ -21,7 +21,7 @@ from k3perf.store.baselines import read_baseline, read_target_baselines, read_wa
 
 
 class GateKeeper:
-    """Judges the cells of one run under one shared false-alarm budget. Reads baseline
+    """Judges the cells of one run under one family-wise error rate. Reads baseline
     files; writes none.
     """
 
@@ -34,8 +34,8 @@ class GateKeeper:
     @property
     def gated_metric_count(self) -> int:
         """Gated statistical metrics of all selected cells, or of the whole plan that
-        they are a shard of: the parts that the false-alarm budget is divided into (at
-        least 1).
+        they are a shard of: the parts that the family-wise error rate is divided into
+        (at least 1).
         """
         count = statistical_metric_count(self._settings.suite, self._cells)
         return max(count, self._settings.planned_gated_metric_count or 1)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from k3perf.pytest_plugin.screen import Screen
-from k3perf.run.progress import RoundDone, Step
+from k3perf.run.progress import Progress, RoundDone, Step
 from k3perf.run.time_left import TimeLeft, duration_text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _REDRAW_S: Final = 1.0
 QUIET, NORMAL, VERBOSE = -1, 0, 1  # pytest's -q, none, -v
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """Listener of a run that reports on ``screen``.
 
     On a terminal a status of a few lines is drawn below pytest's own line while

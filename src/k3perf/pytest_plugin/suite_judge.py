@@ -18,7 +18,7 @@ from k3perf.pytest_plugin.state import PluginState
 from k3perf.records.metric_definitions import METRICS, Family
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict
-from k3perf.run.suite_run import CellResult
+from k3perf.run.run_parts import CellResult
 
 FAILING = frozenset({Outcome.REGRESSED, Outcome.CONFIG_DRIFT, Outcome.NO_BASELINE, Outcome.INVALID})
 
@@ -47,9 +47,7 @@ class SuiteJudge:
         result = self._measure(cell)
         part = only_families(result.verdict, families)
         if benchmark is not None and clock is not None:
-            carry(
-                benchmark, clock, list(result.round_durations_s), result.measurement, part.metrics
-            )
+            carry(benchmark, clock, result.measurement, part.metrics)
         if (
             not part.metrics
             and part.outcome is Outcome.PASS

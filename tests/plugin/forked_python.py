@@ -1,10 +1,11 @@
-"""Runs `python -m pytest` many times, each in a fraction of a start: everything is
-imported once, and every run is a fork that becomes pytest.
+"""Runs `python -m MODULE` many times, each in a fraction of a start: everything is
+imported once, and every run is a fork that becomes the module.
 
-Reads one JSON request a line (``cwd``, ``environment``, ``arguments``, ``output``: a
-file for both streams; empty: a pipe without a reader) and answers each with its exit
-status, negative for a signal. The fork ends as an interpreter does: with the status of
-SystemExit, or with a traceback and status 1.
+Reads one JSON request a line (``module``, ``arguments``, ``cwd``, ``environment``,
+``output``: a file for both streams; empty: a pipe without a reader, ``errors``: a file
+for standard error alone) and answers each with its exit status, negative for a signal.
+The fork ends as an interpreter does: with the status of SystemExit, or with a traceback
+and status 1.
 """
 
 import gc
@@ -14,6 +15,8 @@ import os
 import pkgutil
 import runpy
 import sys
+import tempfile
+from pathlib import Path
 
 # a fork has one thread: none may be waited for
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -30,10 +33,11 @@ for name in (
 import k3perf  # noqa: E402
 
 for module in pkgutil.walk_packages(k3perf.__path__, "k3perf."):
-    if ".cli." not in module.name and not module.name.endswith(
-        ("__main__", "unpack", "guardian_main")
-    ):
+    if not module.name.endswith(("__main__", "unpack", "guardian_main", "cli.main")):
         importlib.import_module(module.name)
+from k3perf.store.results import read_results  # noqa: E402
+
+read_results(Path(sys.argv[1]))  # makes the validators that every run needs
 gc.freeze()  # what is shared by all forks is not looked at by any
 
 
@@ -60,11 +64,15 @@ if request is not None:
         if request["output"]
         else closed_pipe()
     )
-    for descriptor, opened in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+    errors = output
+    if request["errors"]:
+        errors = os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor, opened in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, errors)):
         os.dup2(opened, descriptor)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = ["pytest", *request["arguments"]]
+    tempfile.tempdir = None
+    sys.argv = [request["module"], *request["arguments"]]
     sys.path[0] = request["cwd"]
-    runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -1,0 +1,91 @@
+"""Every selected cell measured for a baseline, without judgement, session by session: a
+drift of the machine falls on all configs alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from k3perf.config.suite import Cell
+from k3perf.errors import MeasurementInvalid
+from k3perf.records.measurement import SessionMetrics
+from k3perf.records.samples import Arm, InvalidReason
+from k3perf.records.verdict import CellVerdict
+from k3perf.run.cell_measurement import engine_reason
+from k3perf.run.patience import FirstRounds, RecordingStopped
+from k3perf.run.run_parts import CellResult, RunParts
+from k3perf.run.time_left import sessions_to_record
+
+
+class Recording:
+    """Made for one run. ``run`` is called once."""
+
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
+        self._count = sessions_to_record(parts.cells, parts.settings)
+        self._first_rounds = FirstRounds()
+        self._sessions: dict[str, list[SessionMetrics]] = defaultdict(list)
+        self._broken: dict[str, InvalidReason] = {}
+
+    def run(self) -> dict[str, CellResult]:
+        """The result of every cell, by its id."""
+        parts = self._parts
+        for index in range(self._count):
+            parts.pool.stop_all()
+            for position, cell in enumerate(parts.cells):
+                if cell.cell_id in self._broken:
+                    continue
+                parts.progress.started(cell.cell_id)
+                coming = [
+                    other
+                    for other in parts.cells[position + 1 :]
+                    if other.cell_id not in self._broken
+                ]
+                again = parts.cells[0] if index + 1 < self._count else None
+                parts.expect_after(cell, coming, again)
+                self._record(cell)
+                outcome = "INVALID" if cell.cell_id in self._broken else "recorded"
+                parts.progress.finished(cell.cell_id, outcome, measured=True)
+        return {cell.cell_id: self._result(cell) for cell in parts.cells}
+
+    def _record(self, cell: Cell) -> None:
+        """One session of the cell. A cell that fails is not tried again."""
+        parts = self._parts
+        try:
+            with parts.machine_faults_invalidate():
+                run = parts.cell_run(cell, self._first_rounds)
+                try:
+                    run.record_session()
+                finally:
+                    self._sessions[cell.cell_id] += run.sessions
+        except MeasurementInvalid as error:
+            parts.pool.stop_all()
+            hopeless = isinstance(error, RecordingStopped) and error.whole
+            ended = [other.cell_id for other in parts.cells] if hopeless else [cell.cell_id]
+            for cell_id in ended:
+                self._broken.setdefault(cell_id, engine_reason(error))
+
+    def _result(self, cell: Cell) -> CellResult:
+        reasons = (self._broken[cell.cell_id],) if cell.cell_id in self._broken else ()
+        measurement = replace(
+            self._parts.nothing(cell, *reasons), sessions=tuple(self._sessions[cell.cell_id])
+        )
+        valid_count = sum(
+            1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons
+        )
+        if valid_count < self._count and not reasons:
+            text = f"{valid_count} of {self._count} sessions are valid"
+            reasons = (
+                InvalidReason("recording_short", text, float(valid_count), float(self._count)),
+            )
+        verdict = CellVerdict(
+            cell.target.name,
+            cell.config.name,
+            cell.workload.name,
+            measurement.mode,
+            (),
+            invalid_reasons=reasons,
+            notes=(f"{valid_count} valid sessions recorded, not judged",),
+        )
+        return self._parts.result(cell, measurement, verdict)
