@@ -13,13 +13,12 @@ from typing import Final
 
 from k3perf.config.models import Tolerance
 from k3perf.errors import UsageError
-from k3perf.gate.drift import config_differences
-from k3perf.gate.environments import joined, kept_environments, measured_environments
-from k3perf.gate.exact import ranks_text
+from k3perf.gate.losses import Scale, read_cell, read_metric, scale_for
+from k3perf.gate.metric_verdict import ranks_text
 from k3perf.gate.policy import Policy
-from k3perf.gate.readings import read_cell, read_metric
-from k3perf.gate.scale import Scale, scale_for
+from k3perf.metrics.drift import config_differences
 from k3perf.metrics.environment import without_environment
+from k3perf.metrics.recorded_environments import joined, kept_environments, measured_environments
 from k3perf.metrics.session_values import RANK_METRICS, SERVING_METRICS
 from k3perf.records.baseline import (
     Acceptance,
@@ -31,7 +30,7 @@ from k3perf.records.baseline import (
 )
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
-from k3perf.stats.location import mean, median
+from k3perf.stats.estimators import mean, median
 
 SIGNIFICANT_DIGITS: Final = 9
 
@@ -264,36 +263,31 @@ def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBase
     entries = []
     for name, tolerance in policy.for_cell(cells[0].config, cells[0].workload).tolerances.items():
         metric = METRICS[name]
-        scale = scale_for(metric, tolerance)
         exact = metric.comparison is Comparison.EXACT
+        scale = scale_for(metric, tolerance, "baseline" if exact else cells[0].mode)
         sessions = [
             session
             for cell in cells
-            for session in (
-                _exact_sessions(cell, name) if exact else _sessions(cell, metric, scale)
-            )
+            for session in (_exact_sessions(cell, name) if exact else _sessions(cell, scale))
         ]
         if sessions:
-            basis = "absolute" if exact else scale.basis(cells[0].mode)
-            entries.append(_entry(metric, basis, scale, sessions))
+            entries.append(_entry(scale, sessions))
     return entries
 
 
-def _entry(
-    metric: MetricDef, basis: str, scale: Scale, sessions: list[SessionValue]
-) -> MetricBaseline:
+def _entry(scale: Scale, sessions: list[SessionValue]) -> MetricBaseline:
+    metric = scale.metric
     exact = metric.comparison is Comparison.EXACT
     value = (
         worst_value(metric, [session.value for session in sessions])
         if exact
         else typical_value(scale, sessions)
     )
-    unit = "ratio" if basis == "ratio" else metric.unit
     return MetricBaseline.model_validate(
         {
             "metric": metric.name,
-            "unit": unit,
-            "basis": basis,
+            "unit": scale.unit,
+            "basis": scale.basis,
             "sessions": tuple(sessions),
             "anchor_value": value,
         }
@@ -343,12 +337,12 @@ def _require_equal_ranks(first: CellMeasurement, recorded: Iterable[list[MetricB
             )
 
 
-def _sessions(cell: CellMeasurement, metric: MetricDef, scale: Scale) -> list[SessionValue]:
-    series = read_metric(read_cell(cell), metric, scale)
+def _sessions(cell: CellMeasurement, scale: Scale) -> list[SessionValue]:
+    series = read_metric(read_cell(cell), scale)
     if series.defect:
         raise UsageError(
-            f"{cell.target}/{cell.config}, {metric.name}: {series.defect}; only sound values enter"
-            " a baseline."
+            f"{cell.target}/{cell.config}, {scale.metric.name}: {series.defect}; only sound values"
+            " enter a baseline."
         )
     rounds = series.round_indices
     return [

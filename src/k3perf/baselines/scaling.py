@@ -14,19 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from k3perf.baselines.noise import pool_noise
 from k3perf.config.models import TargetSpec, Tolerance
 from k3perf.config.suite import Suite
 from k3perf.config.workload_spec import AllAtOnce, ClosedLoop
-from k3perf.gate.noise import NO_NOISE, Sessions, Taken, pool_noise, recorded_losses
-from k3perf.gate.readings import read_cell, read_metric
-from k3perf.gate.reference import USUAL_SPREAD, cell_reference
-from k3perf.gate.scale import scale_for
+from k3perf.gate.losses import read_cell, read_metric, scale_for
+from k3perf.gate.reference import USUAL_SPREAD, cell_reference, recorded_losses
 from k3perf.metrics.ranks import scaling_efficiency_ratio
 from k3perf.records.baseline import Baseline, MetricBaseline, how_to_record
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS
-from k3perf.stats.location import mean
-from k3perf.stats.order_statistics import Location, locate
+from k3perf.stats.estimators import Location, locate, mean
+from k3perf.stats.noise import NO_NOISE, Sessions
 
 RATE: Final = "output_tokens_per_s"
 _AS_RATIO: Final = Tolerance(loss_ratio=0.0)
@@ -111,7 +110,7 @@ class ScalingBase:
         compared with.
         """
         readings = read_cell(replace(measurement, mode="baseline"))
-        series = read_metric(readings, METRICS[RATE], _SCALE)
+        series = read_metric(readings, _SCALE)
         missing = "" if series.sessions else "no valid session of this cell has a throughput"
         reading = self._empty(measurement.config, measurement.workload, missing)
         return self._against(
@@ -159,7 +158,7 @@ class ScalingBase:
             missing = reading.missing or missing or _no_rate(f"{self._base.name}/{reading.config}")
             return replace(
                 reading,
-                tokens_per_s=_typical(own, Taken(Location.MEDIAN, max(map(len, own), default=0))),
+                tokens_per_s=_typical(own, Location.MEDIAN, max(map(len, own), default=0)),
                 missing=missing,
             )
         plan = self._base.measurement
@@ -173,11 +172,11 @@ class ScalingBase:
         reference = cell_reference(
             recorded, noise, entry.round_count, rounds, spread_over_noise_ratio=USUAL_SPREAD
         )
-        taken = Taken(reference.taken.location, min([reference.taken.rounds, *map(len, own)]))
+        rounds_taken = min([reference.rounds, *map(len, own)])
         return replace(
             reading,
-            tokens_per_s=_typical(own, taken),
-            base_tokens_per_s=_SCALE.value(reference.at(taken.rounds).mean),
+            tokens_per_s=_typical(own, reference.location, rounds_taken),
+            base_tokens_per_s=_SCALE.value(reference.at(rounds_taken).mean),
             source=_source(baseline, len(recorded)),
             remark=self._remark(reading.workload, baseline, release) if own else "",
         )
@@ -230,15 +229,13 @@ def _rate(tokens_per_s: float) -> str:
     )
 
 
-def _typical(sessions: Sessions, taken: Taken) -> float | None:
+def _typical(sessions: Sessions, location: Location, rounds: int) -> float | None:
     """Tokens a second: each session's location of its first rounds, then the mean on
     the loss scale. None without a session.
     """
     if not sessions:
         return None
-    return _SCALE.value(
-        mean([locate(taken.location, losses[: taken.rounds]) for losses in sessions])
-    )
+    return _SCALE.value(mean([locate(location, losses[:rounds]) for losses in sessions]))
 
 
 def _entry(baseline: Baseline | None, workload: str) -> MetricBaseline | None:

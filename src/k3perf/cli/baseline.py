@@ -10,17 +10,18 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from k3perf.baselines.noise import with_noise_of
 from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
 from k3perf.baselines.testable import testable
 from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
 from k3perf.cli.suite_option import add_suite_option, suite_of
+from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.environments import recorded_environments
-from k3perf.gate.gated import statistical_metric_count
 from k3perf.gate.policy import Policy, target_policy
 from k3perf.metrics.environment import environment_text
+from k3perf.metrics.recorded_environments import recorded_environments
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement
 from k3perf.store.baselines import read_baseline, read_target_baselines, write_baseline
@@ -335,10 +336,8 @@ def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
     target: the strictest budget that may be asked for.
     """
     count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
-    policy = target_policy(
-        suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date()
-    )
-    return policy.with_noise_of(baselines)
+    policy = target_policy(suite, suite.target(target), gated_metric_count=count)
+    return with_noise_of(policy, baselines)
 
 
 def _target_baselines(

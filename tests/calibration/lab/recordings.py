@@ -17,15 +17,14 @@ import numpy as np
 
 from k3perf.baselines.testable import CATCH_MISS, smallest_tolerance
 from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
-from k3perf.gate.noise import MetricNoise
-from k3perf.gate.reference import Level, Subject, cell_reference, with_level
-from k3perf.gate.scale import scale_for
-from k3perf.gate.statistical import limits_of, round_looks
+from k3perf.gate.losses import scale_for
+from k3perf.gate.metric_verdict import analyses_of, limits_of
+from k3perf.gate.reference import Level, cell_reference
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, Direction, Scope
 from k3perf.records.samples import Arm
-from k3perf.stats.location import sample_variance
-from k3perf.stats.order_statistics import locate
+from k3perf.stats.estimators import locate, sample_variance
+from k3perf.stats.noise import MetricNoise
 from tests.calibration.lab.replay import CellSource, Session, Setting
 from tests.calibration.lab.simulation import Rounds
 
@@ -414,8 +413,8 @@ def _smallest(
 ) -> float | None:
     barely = Tolerance(loss_ratio=0.001)
     policy = Setting((), {name: barely}, plan).policy_for(suite_metrics)
-    subject = Subject(METRICS[name], barely, scale_for(METRICS[name], barely), "")
-    limits = limits_of(subject, policy)._replace(beta=CATCH_MISS)
+    scale = scale_for(METRICS[name], barely)
+    limits = limits_of(scale, policy)._replace(beta=CATCH_MISS)
     series = []
     for cell in recording.cells:
         pairs = [
@@ -439,19 +438,15 @@ def _smallest(
             rounds,
             spread_over_noise_ratio=policy.spread_over_noise_ratio,
         )
-        planned = with_level(
-            reference,
+        planned = reference.with_level(
             plan.baseline_sessions,
             partial(_as_planned, plan.baseline_sessions, len(cell_series)),
         )
-        needed.append(smallest_tolerance(subject, planned, limits, round_looks(planned, plan)[-1]))
-        values = [
-            locate(reference.taken.location, losses[: reference.taken.rounds])
-            for losses in cell_series
-        ]
         needed.append(
-            subject.scale.loss_ratio(math.sqrt(sample_variance(values)) / NOISE_SHARE, None)
+            smallest_tolerance(scale, planned, limits, analyses_of(scale, planned, plan)[-1])
         )
+        values = [locate(reference.location, losses[: reference.rounds]) for losses in cell_series]
+        needed.append(scale.loss_ratio(math.sqrt(sample_variance(values)) / NOISE_SHARE, None))
     return (
         None if None in needed else max(tolerance for tolerance in needed if tolerance is not None)
     )

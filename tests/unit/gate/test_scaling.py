@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from k3perf.baselines.noise import pool_noise
 from k3perf.baselines.scaling import RATE, ScalingBase, ScalingReading
 from k3perf.config.models import Hardware, TargetSpec, Tolerance
 from k3perf.config.suite import Suite, load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import pool_noise
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.samples import Arm, InvalidReason

@@ -15,7 +15,7 @@ from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, InvalidReason
-from k3perf.stats.order_statistics import Location
+from k3perf.stats.estimators import Location
 from k3perf.store.measurements import write_measurement_file
 from tests.calibration.lab import command
 from tests.calibration.lab.location_trial import location_table

@@ -90,7 +90,7 @@ def test_an_invalid_cell_that_another_session_may_help_goes_on_within_its_plan(
     baseline = build.baseline(policy=build.policy(plan=plan))
     count, verdict = run(partial(_judged, baseline, build.policy(plan=plan)), plan, row)
     assert (count, verdict.outcome) == (measured, outcome)
-    assert ("session s0 was set aside" in verdict.metrics[0].reason) is not row[0]
+    assert ("session s0 was excluded" in verdict.metrics[0].reason) is not row[0]
 
 
 def _judged(baseline: Any, policy: Any, measurement: CellMeasurement) -> CellVerdict:

@@ -1,0 +1,368 @@
+"""One metric of a cell to its ``MetricVerdict``, with the sentence that explains it.
+What decides is in ``gate.decision``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from k3perf.config.models import MeasurementPlan
+from k3perf.gate.decision import (
+    OUTLIER_SIGMAS,
+    Cause,
+    Decision,
+    Limits,
+    exactly_regressed,
+    judge,
+    slid_beyond_cap,
+)
+from k3perf.gate.losses import Scale, Series
+from k3perf.gate.policy import Policy
+from k3perf.gate.reference import Reference, References, base_arm_reference
+from k3perf.metrics.session_values import RANK_METRICS
+from k3perf.metrics.validity import SPREAD_LIMIT
+from k3perf.records.baseline import MetricBaseline
+from k3perf.records.measurement import SessionMetrics
+from k3perf.records.metric_definitions import MetricDef, Scope
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import MetricVerdict
+from k3perf.stats.estimators import Location, mean, median, robust_sigma
+from k3perf.stats.sequential import InterimAnalysis, schedule
+
+SAME_AS_ANCHOR: Final = 1e-9
+"""A baseline that moved less than this from its anchor (loss scale) did not move."""
+
+Needs = tuple[int | None, int | None]
+"""Sessions and rounds to measure until, None where a metric needs nothing more."""
+
+
+def plain_verdict(scale: Scale, outcome: Outcome, reason: str, **numbers: Any) -> MetricVerdict:
+    """A verdict without other numbers than those given."""
+    given: dict[str, Any] = {
+        "unit": scale.metric.unit,
+        "baseline_value": None,
+        "now_value": None,
+        "loss_ratio": None,
+        "loss_lower_bound_ratio": None,
+        "loss_upper_bound_ratio": None,
+        "relevant": None,
+        "significant": None,
+        "smallest_detectable_loss_ratio": None,
+        "session_count": 0,
+        "round_count": 0,
+        "alpha": None,
+        **numbers,
+    }
+    return MetricVerdict(
+        metric=scale.metric.name,
+        outcome=outcome,
+        reason=reason,
+        tolerance_ratio=scale.tolerance.loss_ratio,
+        tolerance_absolute=scale.tolerance.loss_absolute,
+        **given,
+    )
+
+
+def judge_exact(
+    scale: Scale, recorded: Sequence[float], measured: Sequence[float]
+) -> MetricVerdict:
+    """Worst measured against worst recorded value, one of each session and at least one
+    each. IMPROVED if every measured value beats the best recorded one by more than half
+    the tolerance.
+    """
+    if not all(map(math.isfinite, (*measured, *recorded))):
+        text = (
+            "a session, or one that it is compared with, holds a value that is not a finite number"
+        )
+        return plain_verdict(scale, Outcome.INVALID, text, session_count=len(measured))
+    sign, tolerance = scale.sign, scale.tolerance
+    worst_now = max(measured, key=lambda value: sign * value)
+    worst_was = max(recorded, key=lambda value: sign * value)
+    best_was = min(recorded, key=lambda value: sign * value)
+    loss = sign * (worst_now - worst_was)
+    allowed = (
+        (tolerance.loss_ratio or 0.0) * abs(worst_was)
+        if tolerance.loss_absolute is None
+        else tolerance.loss_absolute
+    )
+    text = f"{_number(worst_was)} -> {_number(worst_now)} {scale.metric.unit}"
+    outcome = Outcome.PASS
+    if exactly_regressed(loss, allowed):
+        outcome = Outcome.REGRESSED
+        text += f", allowed loss {_number(allowed)}"
+    elif sign * (best_was - worst_now) > allowed / 2:
+        outcome = Outcome.IMPROVED
+        text += (
+            ", better than every recorded value; run k3perf baseline propose to update the baseline"
+        )
+    else:
+        text = "equal" if loss == 0 else f"{text}, within the allowed loss of {_number(allowed)}"
+    ratio = loss / abs(worst_was) if worst_was else math.nan
+    return plain_verdict(
+        scale,
+        outcome,
+        text + ("; sessions differ" if len(set(measured)) > 1 else ""),
+        baseline_value=worst_was,
+        now_value=worst_now,
+        loss_ratio=ratio if math.isfinite(ratio) else None,
+        relevant=outcome is Outcome.REGRESSED,
+        session_count=len(measured),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value!r}"
+
+
+def rank_counts(metric: MetricDef, sessions: Iterable[SessionMetrics]) -> frozenset[int]:
+    """Of how many ranks the sessions' values of the metric are the worst. Empty for a
+    metric without ranks.
+    """
+    if metric.name not in RANK_METRICS:
+        return frozenset()
+    found = [session.values[metric.name] for session in sessions if metric.name in session.values]
+    return frozenset(value.n for value in found if value.value is not None and value.n)
+
+
+def judge_other_ranks(
+    scale: Scale, recorded: frozenset[int], measured: frozenset[int], *, committed: bool
+) -> MetricVerdict | None:
+    """The verdict where the worst of some number of ranks would be compared with the
+    worst of another. None where the numbers are equal, or one side's is not known.
+    ``committed``: what is compared with is a baseline, not this run's base arm.
+    """
+    if not recorded or not measured or (recorded == measured and len(recorded) == 1):
+        return None
+    differ = (
+        f"the worst of {ranks_text(measured)} was measured, the worst of {ranks_text(recorded)}"
+    )
+    if committed:
+        step = "have every rank read (docs/multi-host.md), or run k3perf baseline propose"
+        return plain_verdict(scale, Outcome.NO_BASELINE, f"{differ} is in the baseline; {step}")
+    text = f"{differ} in the base arm; they cannot be compared (docs/multi-host.md)"
+    return plain_verdict(scale, Outcome.INVALID, text)
+
+
+def ranks_text(counts: frozenset[int]) -> str:
+    """How many ranks, or which numbers of them where sessions differ; at least one."""
+    return f"{' or '.join(map(str, sorted(counts)))} rank{'' if counts == {1} else 's'}"
+
+
+def judge_statistical(
+    scale: Scale,
+    entry: MetricBaseline | None,
+    series: Series,
+    policy: Policy,
+    references: References,
+    *,
+    alternating: bool,
+) -> tuple[MetricVerdict, Needs, tuple[str, ...]]:
+    """The verdict, what the metric still needs, and notes on excluded sessions and on
+    rounds that stand out. ``entry`` None: ab mode, the expected difference is none.
+    ``alternating`` as in ``Readings``.
+    """
+
+    def invalid(reason: str) -> tuple[MetricVerdict, Needs, tuple[str, ...]]:
+        return plain_verdict(scale, Outcome.INVALID, reason), (None, None), ()
+
+    if series.defect:
+        return invalid(series.defect)
+    if entry is not None and entry.constant and len({x for s in series.sessions for x in s}) == 1:
+        return _as_exact(scale, entry, series), (None, None), ()
+    if any(len(losses) > 1 and len(set(losses)) == 1 for losses in series.sessions):
+        return invalid(
+            "every round of a session read the very same value, which a measured quantity does"
+            " not do"
+        )
+    reference = (
+        base_arm_reference(scale, series, policy)
+        if entry is None
+        else references.recorded(scale, entry, policy, alternating=alternating)
+    )
+    if not math.isfinite(reference.at(policy.plan.minimum_rounds).mean):
+        return invalid("the baseline holds a value without a logarithm; record it again")
+    analyses = analyses_of(scale, reference, policy.plan)
+    decision = judge(series.sessions, reference, limits_of(scale, policy), analyses)
+    excluded = _excluded(decision, scale, reference, series)
+    verdict = _verdict(scale, reference, decision, len(analyses), excluded)
+    if entry is not None:
+        verdict = _against_anchor(verdict, scale, decision, entry, policy.cumulative_loss_cap_ratio)
+    undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
+    needs = (decision.need_sessions, decision.need_rounds) if undecided else (None, None)
+    notes = [*_outliers(scale, series), *excluded]
+    return verdict, needs, tuple(f"{scale.metric.name}: {text}" for text in notes)
+
+
+def _as_exact(scale: Scale, entry: MetricBaseline, series: Series) -> MetricVerdict:
+    """Recorded and measured without any spread: a number of this cell that does not
+    vary.
+    """
+    now, was = scale.value(series.sessions[0][0]), entry.sessions[0].value
+    close = math.isclose(now, was, rel_tol=1e-12, abs_tol=1e-12)
+    verdict = judge_exact(scale, [was], [was if close else now])
+    return replace(
+        verdict,
+        unit=scale.unit,
+        session_count=len(series.sessions),
+        round_count=sum(map(len, series.sessions)),
+        reason=f"recorded and measured without any spread, so compared exactly: {verdict.reason}",
+    )
+
+
+def limits_of(scale: Scale, policy: Policy) -> Limits:
+    """Tolerance and this metric's shares of the error rates."""
+    rates = (policy.alpha, policy.half_tolerance_alpha, policy.missed_loss_budget)
+    return Limits(scale.allowed, *rates, policy.plan.maximum_rounds)
+
+
+def analyses_of(
+    scale: Scale, reference: Reference, plan: MeasurementPlan
+) -> tuple[InterimAnalysis, ...]:
+    """The metric's interim analyses under the plan and the recorded noise."""
+    sessions = range(plan.minimum_sessions, plan.maximum_sessions + 1)
+    if scale.metric.scope is Scope.SESSION:
+        return schedule(sessions, 1, 1, 1, reference.session_count)
+    least, rounds, share = plan.minimum_rounds, reference.rounds, 1.0
+    full = plan.maximum_rounds if plan.maximum_sessions == 1 else rounds
+    if full > least:
+        share = reference.noise.share(reference.location, least, full)
+    most, recorded = plan.maximum_rounds, reference.session_count
+    return schedule(sessions, least, rounds, most, recorded, share)
+
+
+def _verdict(
+    scale: Scale,
+    reference: Reference,
+    decision: Decision,
+    analysis_count: int,
+    excluded: Sequence[str],
+) -> MetricVerdict:
+    base = scale.value(decision.reference_mean)
+
+    def ratio(loss: float | None) -> float | None:
+        """None: not finite, so no bound could be given."""
+        return None if loss is None or loss - loss != 0 else scale.loss_ratio(loss, base)
+
+    estimate = decision.estimate
+    now = None if estimate is None else scale.value(decision.reference_mean + estimate)
+    return plain_verdict(
+        scale,
+        decision.outcome,
+        _reason(decision, analysis_count, reference, excluded),
+        unit=scale.unit,
+        baseline_value=base,
+        now_value=now,
+        loss_ratio=ratio(estimate),
+        loss_lower_bound_ratio=ratio(decision.lower),
+        loss_upper_bound_ratio=ratio(decision.upper),
+        relevant=decision.relevant,
+        significant=decision.significant,
+        smallest_detectable_loss_ratio=ratio(decision.detectable),
+        session_count=decision.sessions,
+        round_count=decision.rounds,
+        alpha=decision.alpha,
+        look=decision.analysis,
+    )
+
+
+_DECIDED = {
+    Outcome.REGRESSED: "the loss exceeds the tolerance and its lower bound excludes no loss",
+    Outcome.PASS: "the upper bound of the loss lies inside the tolerance",
+    Outcome.IMPROVED: "the gain is certain; run k3perf baseline propose to update the baseline",
+}
+
+
+def _reason(
+    decision: Decision, analysis_count: int, reference: Reference, excluded: Sequence[str]
+) -> str:
+    where = f"look {decision.analysis} of {analysis_count}"
+    if reference.location is not Location.MEDIAN:
+        where += f"; a session counts by the {reference.location} of its rounds' losses"
+    if decision.cause is Cause.DECIDED:
+        return "; ".join([f"{_DECIDED[decision.outcome]} ({where})", *excluded])
+    wanted = f"{decision.need_sessions} sessions of {decision.need_rounds} rounds"
+    need = f"; needs {wanted}" if decision.need_sessions else ""
+    if decision.cause is Cause.TOO_FEW:
+        return f"too little was measured to look at{need}"
+    if decision.cause is Cause.NO_NOISE:
+        step = need or "; record more baseline sessions"
+        return f"no noise between sessions is known for this metric{step}"
+    if decision.cause is Cause.OUTLIERS:
+        return f"rounds stand out in a session that seems to lose more than the tolerance{need}"
+    if excluded:
+        return f"{'; '.join(excluded)}{need or '; the plan has too few sessions to do without'}"
+    if decision.cause is Cause.SPREAD:
+        return f"a session's rounds {_spread(decision.spread, reference)}{need}"
+    spent = need or "; the measurement budget is spent"
+    return f"the evidence decides neither way ({where}){spent}"
+
+
+def _spread(spread: float | None, reference: Reference) -> str:
+    most = f"at most {reference.spread_over_noise_ratio:g} ({SPREAD_LIMIT})"
+    return f"spread {spread or 0.0:.1f} times as much as recorded, {most}"
+
+
+def _excluded(decision: Decision, scale: Scale, reference: Reference, series: Series) -> list[str]:
+    """The excluded sessions with what each would have said: a reader must see where
+    that contradicts the outcome.
+    """
+    return [
+        f"session {series.session_ids[session.place]} was excluded: its rounds"
+        f" {_spread(session.spread, reference)}, and it read {_worse(scale, session.loss)}"
+        f"{', beyond the tolerance' if session.loss > scale.allowed else ''}"
+        for session in decision.excluded
+    ]
+
+
+def _against_anchor(
+    verdict: MetricVerdict,
+    scale: Scale,
+    decision: Decision,
+    entry: MetricBaseline,
+    cap_ratio: float,
+) -> MetricVerdict:
+    """The loss since the anchor, where the baseline has moved away from it."""
+    recorded = mean([scale.loss(session.value) for session in entry.sessions])
+    moved = recorded - scale.loss(entry.anchor_value)
+    if decision.estimate is None or decision.lower is None:
+        return verdict
+    if not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
+        return verdict
+    cumulative = scale.loss_ratio(decision.estimate + moved, entry.anchor_value)
+    certain = scale.loss_ratio(decision.lower + moved, entry.anchor_value)
+    verdict = replace(verdict, cumulative_loss_ratio=cumulative)
+    if cumulative is None or not slid_beyond_cap(moved, certain, cap_ratio):
+        return verdict
+    text = (
+        f"the losses since the anchor add up to {cumulative:.1%} (certainly {certain:.1%}), the cap"
+        f" is {cap_ratio:.1%}"
+    )
+    return replace(verdict, outcome=Outcome.REGRESSED, reason=text)
+
+
+def _outliers(scale: Scale, series: Series) -> list[str]:
+    named = []
+    for losses, indices, session_id in zip(
+        series.sessions, series.round_indices, series.session_ids, strict=True
+    ):
+        if len(losses) < 3 or max(losses) - min(losses) <= scale.allowed:
+            continue
+        centre = median(losses)
+        limit = max(OUTLIER_SIGMAS * robust_sigma(losses, centre), scale.allowed)
+        named += [
+            f"round {index} of session {session_id} stands out, {_worse(scale, loss - centre)}"
+            " than its session's median"
+            for loss, index in zip(losses, indices, strict=True)
+            if abs(loss - centre) > limit
+        ]
+    return named
+
+
+def _worse(scale: Scale, loss: float) -> str:
+    word = "worse" if loss > 0 else "better"
+    if scale.logarithmic:
+        return f"{abs(scale.loss_ratio(loss, None) or 0.0):.0%} {word}"
+    return f"{abs(loss):.4g} {scale.metric.unit} {word}"
