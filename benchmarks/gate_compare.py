@@ -17,8 +17,8 @@ import numpy as np
 from tests.calibration.lab.replay import ACCEPTANCE, metric_loss
 from tests.calibration.lab.simulation import Noise, cell_of, session_of, session_rounds
 
-from k3perf.baselines.noise import pool_noise
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
 from k3perf.gate.policy import Policy

@@ -16,12 +16,11 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
-from k3perf.baselines.noise import with_noise_of
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.policy import target_policy
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.outcome import Outcome, join
 from k3perf.store.baselines import read_target_baselines

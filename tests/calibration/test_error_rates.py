@@ -19,7 +19,7 @@ from k3perf.config.load import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate import decision
 from k3perf.stats.estimators import Location
-from k3perf.stats.quantiles import clopper_pearson
+from tests.calibration.lab.proportion import clopper_pearson
 from tests.calibration.lab.replay import (
     CellSource,
     Session,
@@ -264,11 +264,11 @@ def setting_nothing_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate as if a plan never had room for another session in place of one out of
     line.
     """
-    real = decision.choose_sessions
+    real = decision.Judgement
     monkeypatch.setattr(
         decision,
-        "choose_sessions",
-        lambda analysis, sessions, *given: real(analysis, sessions, *given[:2], 0, *given[3:]),
+        "Judgement",
+        lambda sessions, reference, limits, _: real(sessions, reference, limits, 0),
     )
 
 

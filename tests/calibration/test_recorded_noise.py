@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from k3perf.records.samples import Arm
-from k3perf.stats.quantiles import clopper_pearson
 from tests.calibration.lab.command import read_recordings, recordings_folder
+from tests.calibration.lab.proportion import clopper_pearson
 from tests.calibration.lab.recordings import (
     Recording,
     recorded_metrics,

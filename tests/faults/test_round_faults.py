@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.baselines.noise import with_noise_of
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.config.models import Tolerance
 from k3perf.config.suite import load_suite
 from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
-from k3perf.gate.policy import target_policy
 from k3perf.metrics.validity import (
     ROUND_RULES,
     SESSION_RULES,

@@ -1,10 +1,10 @@
 """A pull request's changes of committed baselines to the findings that must stop it.
 Pure.
 
-Stopped: a file that is no baseline, that ``accept`` did not write (its digest does not
-fit), that lies under another name than it declares, a loss or a vanished metric without
-a new reason, and a deleted baseline of a config that is still measured. Who may write a
-good digest is not decided here: that is what the reviewers in CODEOWNERS are for.
+Stopped: a file that is not a baseline, that ``accept`` did not write (its digest does
+not fit), that lies under another name than it declares, a loss or a vanished metric
+without a new reason, and a deleted baseline of a config that is still measured. Who may
+write a good digest is not decided here: the reviewers in CODEOWNERS decide that.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _check_reason(path: str, old: Baseline, new: Baseline) -> list[Finding]:
     told = ", ".join(_told(entry) for entry in worse[:5]) + (
         f" and {len(worse) - 5} more" if len(worse) > 5 else ""
     )
-    step = "Accept it with a reason of its own: k3perf baseline accept --reason."
+    step = "Accept it with its own reason: k3perf baseline accept --reason."
     return [Finding(path, f"takes losses without a new reason ({told})", step)]
 
 

@@ -3,7 +3,7 @@ the rate of its scaling base. Pure; reported, never gated.
 
 The base's figure is the one that a candidate of the base would be compared with: the
 mean, on the loss scale, of its recorded sessions, each taken as the base target's
-recorded noise says (``gate.reference``). The cell's own sessions are taken in the same
+recorded noise says (``stats.reference``). The cell's own sessions are taken in the same
 way, because a median of six rounds and a quartile of sixteen differ by more than
 scaling does.
 """
@@ -14,20 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from k3perf.baselines.noise import pool_noise
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import TargetSpec, Tolerance
 from k3perf.config.suite import Suite
 from k3perf.config.workload_spec import AllAtOnce, ClosedLoop
-from k3perf.gate.losses import read_cell, read_metric, scale_for
-from k3perf.gate.reference import USUAL_SPREAD, cell_reference, recorded_losses
+from k3perf.gate.losses import read_cell, read_metric
+from k3perf.metrics.loss_scale import recorded_losses, scale_for
 from k3perf.metrics.ranks import scaling_efficiency_ratio
+from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
 from k3perf.records.baseline import Baseline, MetricBaseline, how_to_record
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS
 from k3perf.stats.estimators import Location, locate, mean
 from k3perf.stats.noise import NO_NOISE, Sessions
+from k3perf.stats.reference import cell_reference
 
 RATE: Final = "output_tokens_per_s"
+USUAL_SPREAD: Final = SESSION_RULES[SPREAD_LIMIT]
 _AS_RATIO: Final = Tolerance(loss_ratio=0.0)
 _SCALE: Final = scale_for(METRICS[RATE], _AS_RATIO)
 
@@ -216,9 +219,7 @@ class ScalingBase:
             remarks.append(f"another release, vLLM {release or 'unknown'}, was measured here")
         arrival = self._suite.workload(workload).arrival
         if not isinstance(arrival, AllAtOnce | ClosedLoop):
-            remarks.append(
-                "requests come at a rate of their own, which the throughput cannot exceed"
-            )
+            remarks.append("requests come at their own rate, which the throughput cannot exceed")
         return "; ".join(remarks)
 
 

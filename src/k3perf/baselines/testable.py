@@ -13,15 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from k3perf.baselines.noise import pool_own_noise
+from k3perf.baselines.target_policy import pool_own_noise
 from k3perf.config.models import Tolerance
 from k3perf.gate.decision import Limits, minimum_detectable
-from k3perf.gate.losses import Scale, scale_for
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import Reference, recorded_reference
+from k3perf.gate.reference import recorded_reference
+from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison
+from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis
 
 CATCH_FACTOR: Final = 1.5
@@ -127,8 +128,8 @@ def _judge(
     policy: Policy,
     unsplit: Baseline | None,
 ) -> Untestable | None:
-    """``unsplit``: the whole baseline where the config has no tolerance of its own for
-    the metric yet.
+    """``unsplit``: the whole baseline, where the config does not have its own tolerance
+    for the metric yet.
     """
     scale = replace(scale_for(METRICS[entry.metric], tolerance), basis=entry.basis)
     reference = recorded_reference(scale, entry, policy)
@@ -169,8 +170,8 @@ def _judge(
 def _own_tolerance(
     scale: Scale, baseline: Baseline, limits: Limits, policy: Policy
 ) -> float | None:
-    """What would do in every workload of the config if their noise were pooled with
-    nobody else's. It holds for all of them, so the one that needs most decides.
+    """What would do in every workload of the config if their noise were pooled
+    alone. It holds for all of them, so the one that needs most decides.
     """
     name = scale.metric.name
     noise = pool_own_noise((baseline,), {baseline.config: {name: scale.tolerance}}).get(

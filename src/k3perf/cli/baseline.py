@@ -10,16 +10,20 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from k3perf.baselines.noise import with_noise_of
-from k3perf.baselines.propose import Change, beyond_cap, changes, other_class, propose
-from k3perf.baselines.testable import testable
+from k3perf.baselines.accept import (
+    Change,
+    accepted,
+    changes,
+    objections,
+    strictest_policy,
+    with_proposed,
+)
+from k3perf.baselines.propose import propose
 from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
 from k3perf.cli.suite_option import add_suite_option, suite_of
-from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.policy import Policy, target_policy
 from k3perf.metrics.environment import environment_text
 from k3perf.metrics.recorded_environments import recorded_environments
 from k3perf.records.baseline import Acceptance, Baseline
@@ -148,19 +152,21 @@ def run_propose(arguments: argparse.Namespace) -> int:
     }
     for (target, config), baseline in proposed.items():
         previous = read_baseline(root, target, config)
-        policy = _policy(suite, target, _target_baselines(root, target, proposed.values()))
+        policy = strictest_policy(suite, target, _target_baselines(root, target, proposed.values()))
         rows = changes(baseline, previous, policy.known_tolerances)
-        objections = [problem.text() for problem in testable(baseline, policy)]
-        against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
-            () if arguments.new_anchor else other_class(baseline, previous)
+        against = objections(
+            baseline,
+            previous,
+            policy,
+            new_anchor=arguments.new_anchor,
+            step="a reasoned --new-anchor is needed",
         )
-        objections += [f"{text}; a reasoned --new-anchor is needed" for text in against]
         path = write_proposal(
             Path(arguments.proposals),
             Proposal(
                 schema_version=1,
                 new_anchor=arguments.new_anchor,
-                objections=tuple(objections),
+                objections=against,
                 baseline=baseline,
             ),
         )
@@ -168,7 +174,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
         sys.stdout.writelines(
             f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline))
         )
-        sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in objections)
+        sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in against)
     sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
     return 0
 
@@ -208,7 +214,13 @@ def run_accept(arguments: argparse.Namespace) -> int:
     for name in chosen:
         path, proposal = waiting[name]
         written = write_baseline(
-            root, _accepted(proposal, by=arguments.by or login_name(), reason=arguments.reason)
+            root,
+            accepted(
+                proposal.baseline,
+                by=arguments.by or login_name(),
+                reason=arguments.reason,
+                at=datetime.now(UTC),
+            ),
         )
         path.unlink()
         sys.stdout.write(f"wrote {written}\n")
@@ -240,7 +252,11 @@ def run_show(arguments: argparse.Namespace) -> int:
         sys.stdout.writelines(f"  {line}\n" for line in _environments(baseline))
         sys.stdout.write(
             _committed_table(
-                changes(baseline, baseline, _policy(suite, baseline.target, ()).known_tolerances)
+                changes(
+                    baseline,
+                    baseline,
+                    strictest_policy(suite, baseline.target, ()).known_tolerances,
+                )
             )
         )
     if not chosen:
@@ -314,7 +330,7 @@ def _propose(
     return propose(
         cells,
         versions=_agreed(sources),
-        policy=_policy(suite, target, ()),
+        policy=strictest_policy(suite, target, ()),
         previous=read_baseline(root, target, config),
         acceptance=acceptance,
         new_anchor=new_anchor,
@@ -331,61 +347,24 @@ def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
     }
 
 
-def _policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
-    """The policy of a run of all cells of the suite that share hardware with the
-    target: the strictest budget that may be asked for.
-    """
-    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
-    policy = target_policy(suite, suite.target(target), gated_metric_count=count)
-    return with_noise_of(policy, baselines)
-
-
 def _target_baselines(
     root: Path, target: str, proposed: Iterable[Baseline]
 ) -> tuple[Baseline, ...]:
-    """The target's baselines as they will be: committed ones, replaced by proposals of
-    the same config.
-    """
-    by_config = {baseline.config: baseline for baseline in read_target_baselines(root, target)}
-    for baseline in proposed:
-        if baseline.target == target:
-            by_config[baseline.config] = baseline
-    return tuple(by_config.values())
+    return with_proposed(read_target_baselines(root, target), proposed, target)
 
 
 def _objections(
     suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
-) -> list[str]:
+) -> tuple[str, ...]:
     """What stands against a proposal now, with all others accepted beside it."""
     baseline = proposal.baseline
-    policy = _policy(
-        suite,
-        baseline.target,
-        _target_baselines(root, baseline.target, [item.baseline for item in proposals]),
-    )
-    previous = read_baseline(root, baseline.target, baseline.config)
-    rows = changes(baseline, previous, policy.known_tolerances)
-    found = [problem.text() for problem in testable(baseline, policy)]
-    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio) + (
-        () if proposal.new_anchor else other_class(baseline, previous)
-    )
-    return found + [f"{text}; propose it with --new-anchor and say why" for text in against]
-
-
-def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:
-    baseline = proposal.baseline
-    stamp = {
-        "accepted_by": by,
-        "reason": reason,
-        "accepted_at_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    acceptance = baseline.acceptance.model_copy(update=stamp)
-    fresh = baseline.anchor_acceptance == baseline.acceptance
-    return baseline.model_copy(
-        update={
-            "acceptance": acceptance,
-            "anchor_acceptance": acceptance if fresh else baseline.anchor_acceptance,
-        }
+    beside = _target_baselines(root, baseline.target, [item.baseline for item in proposals])
+    return objections(
+        baseline,
+        read_baseline(root, baseline.target, baseline.config),
+        strictest_policy(suite, baseline.target, beside),
+        new_anchor=proposal.new_anchor,
+        step="propose it with --new-anchor and say why",
     )
 
 

@@ -16,29 +16,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from k3perf.gate.losses import Readings, Scale, read_cell, read_metric, scale_for, served_as_planned
+from k3perf.gate.losses import Readings, read_cell, read_metric, served_as_planned
 from k3perf.gate.metric_verdict import (
+    NOTHING_NEEDED,
+    MetricFinding,
     Needs,
     judge_exact,
     judge_other_ranks,
     judge_statistical,
     plain_verdict,
-    rank_counts,
 )
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import References
 from k3perf.metrics.drift import config_differences
+from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.metrics.recorded_environments import environment_notes
-from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS
+from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS, rank_counts
 from k3perf.records.baseline import Baseline, MetricBaseline, WorkloadBaseline
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import InvalidReason
 from k3perf.records.verdict import Buy, CellVerdict, ConfigDifference, MetricVerdict
-
-MetricFinding = tuple[MetricVerdict, Needs, tuple[str, ...]]
-"""A metric's verdict, what it still needs, and its notes."""
 
 
 def compare(
@@ -92,19 +91,7 @@ def compare(
         differences=differences,
         invalid_reasons=spoiled,
         times_only=bool(spoiled),
-        notes=(
-            *cell.hardware_notes(),
-            *(note for _, _, notes in findings for note in notes),
-            *environment_notes(
-                baseline,
-                measurement.workload,
-                [unit.session for unit in readings.units],
-                [unit.reference for unit in readings.units if unit.reference is not None],
-            ),
-            *unjudged,
-            *cell.rank_notes(),
-            *readings.notes,
-        ),
+        notes=cell.notes(findings, unjudged),
         buy=buy,
         buy_until_sessions=sessions,
         buy_until_rounds=rounds,
@@ -192,15 +179,13 @@ class _Cell:
         """Judged metrics, and a note for each gated one that this cell has neither
         recorded nor measured.
         """
-        findings, notes = [], []
+        findings: list[MetricFinding] = []
+        notes = []
         foreign = self.baseline is not None and _other_class(self.baseline, self.measurement)
-        why = (
-            "recorded on other hardware"
-            if foreign
-            else "neither recorded nor measured in this cell"
-        )
+        here = "neither recorded nor measured in this cell"
         for name, tolerance in self.policy.tolerances.items():
             scale = scale_for(METRICS[name], tolerance, self.measurement.mode)
+            found: MetricFinding | MetricVerdict | None
             if METRICS[name].comparison is Comparison.EXACT:
                 found = self._exact(scale)
             elif self.readings.units:
@@ -208,12 +193,13 @@ class _Cell:
             else:
                 found = self._without_rounds(scale)
             if found is None:
+                why = "recorded on other hardware" if foreign else here
                 notes.append(f"{name}: not judged, {why}")
             else:
-                findings.append(found)
+                findings.append(found if isinstance(found, tuple) else (found, NOTHING_NEEDED, ()))
         return findings, notes
 
-    def _exact(self, scale: Scale) -> MetricFinding | None:
+    def _exact(self, scale: Scale) -> MetricVerdict | None:
         name = scale.metric.name
         if self.workload is not None and not self._holds_here(name):
             return None
@@ -225,18 +211,16 @@ class _Cell:
         sessions = [unit.session for unit in units]
         base_arm = [unit.reference for unit in units if unit.reference is not None]
         measured, recorded = _values(sessions, name), _values(base_arm, name)
-        recorded_ranks = rank_counts(scale.metric, base_arm)
+        recorded_ranks = rank_counts(name, base_arm)
         if self.workload is not None:
             entry = self._exact_entry(name)
             recorded = [] if entry is None else [session.value for session in entry.sessions]
             recorded_ranks = frozenset() if entry is None else entry.rank_counts
         if not measured or not recorded:
             return _one_sided(scale, measured=bool(measured), recorded=bool(recorded))
-        ranks = rank_counts(scale.metric, sessions)
-        other_ranks = judge_other_ranks(
-            scale, recorded_ranks, ranks, committed=self.workload is not None
-        )
-        return other_ranks or judge_exact(scale, recorded, measured), (None, None), ()
+        ranks = rank_counts(name, sessions)
+        other = judge_other_ranks(scale, recorded_ranks, ranks, committed=self.workload is not None)
+        return other or judge_exact(scale, recorded, measured)
 
     def _holds_here(self, name: str) -> bool:
         """Device memory depends on the hardware. A CPU engine's cache has the size that
@@ -252,31 +236,41 @@ class _Cell:
         settled = () if self.baseline is None else self.baseline.exact
         return _entry((*serving, *settled), name, "absolute")
 
-    def _statistical(self, scale: Scale) -> MetricFinding | None:
+    def _statistical(self, scale: Scale) -> MetricFinding | MetricVerdict | None:
         series = read_metric(self.readings, scale)
         recorded = () if self.workload is None else self.workload.metrics
         entry = _entry(recorded, scale.metric.name, scale.basis)
         if series.empty or (entry is None and self.measurement.mode != "ab"):
             return _one_sided(scale, measured=not series.empty, recorded=entry is not None)
-        return judge_statistical(
-            scale,
-            entry,
-            series,
-            self.policy,
-            self.references,
-            alternating=self.readings.alternating,
-        )
+        reference = None
+        if entry is not None:
+            alternating = self.readings.alternating
+            reference = self.references.recorded(scale, entry, self.policy, alternating=alternating)
+        return judge_statistical(scale, entry, reference, series, self.policy)
 
-    def _without_rounds(self, scale: Scale) -> MetricFinding | None:
+    def _without_rounds(self, scale: Scale) -> MetricVerdict | None:
         """INVALID where no round is valid. None where this cell has no such metric."""
         sessions = self.measurement.sessions
         rounds = [measured for session in sessions for measured in session.rounds]
         if not _values((*sessions, *rounds), scale.metric.name):
             return None
-        reason = "no valid round to judge it by"
-        return plain_verdict(scale, Outcome.INVALID, reason), (None, None), ()
+        return plain_verdict(scale, Outcome.INVALID, "no valid round to judge it by")
 
-    def hardware_notes(self) -> list[str]:
+    def notes(self, findings: Sequence[MetricFinding], unjudged: Sequence[str]) -> tuple[str, ...]:
+        """Everything that a reader of the cell must know beside its metrics."""
+        units = self.readings.units
+        arms = [unit.reference for unit in units if unit.reference is not None]
+        own = [unit.session for unit in units]
+        return (
+            *self._hardware_notes(),
+            *(note for _, _, notes in findings for note in notes),
+            *environment_notes(self.baseline, self.measurement.workload, own, arms),
+            *unjudged,
+            *self._rank_notes(),
+            *self.readings.notes,
+        )
+
+    def _hardware_notes(self) -> list[str]:
         """That the baseline is of another hardware class, in reference mode."""
         if self.workload is None or self.baseline is None:
             return []
@@ -284,11 +278,11 @@ class _Cell:
         compared = "ratios are compared, memory that depends on the hardware is not"
         return [f"{classes}: {compared}"] if classes else []
 
-    def rank_notes(self) -> list[str]:
+    def _rank_notes(self) -> list[str]:
         """Where several ranks were read and an older baseline does not say of how many
         its values are the worst.
         """
-        if self.workload is None or self.hardware_notes():
+        if self.workload is None or self._hardware_notes():
             return []
         sessions = [unit.session for unit in self.readings.standing]
         names = [
@@ -296,7 +290,7 @@ class _Cell:
             for name in self.policy.tolerances
             if (entry := self._exact_entry(name)) is not None
             and not entry.rank_counts
-            and max(rank_counts(METRICS[name], sessions), default=0) > 1
+            and max(rank_counts(name, sessions), default=0) > 1
         ]
         text = (
             f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared"
@@ -313,14 +307,12 @@ def _values(parts: Sequence[RoundMetrics | SessionMetrics], name: str) -> list[f
     return [value for value in found if value is not None]
 
 
-def _one_sided(scale: Scale, *, measured: bool, recorded: bool) -> MetricFinding | None:
+def _one_sided(scale: Scale, *, measured: bool, recorded: bool) -> MetricVerdict | None:
     if recorded:
         text = "recorded in the baseline, but this run could not compute it"
-        return plain_verdict(scale, Outcome.INVALID, text), (None, None), ()
-    if measured:
-        text = "measured, but not in the baseline; run k3perf baseline propose to add it"
-        return plain_verdict(scale, Outcome.NO_BASELINE, text), (None, None), ()
-    return None
+        return plain_verdict(scale, Outcome.INVALID, text)
+    text = "measured, but not in the baseline; run k3perf baseline propose to add it"
+    return plain_verdict(scale, Outcome.NO_BASELINE, text) if measured else None
 
 
 def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, int]:
@@ -335,12 +327,9 @@ def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, 
 
 
 def _purchase(needs: Iterable[Needs], had: int, *, drifted: bool) -> tuple[Buy, int, int]:
-    """What to buy, until how many sessions and rounds. A cell whose metrics are all
-    decided buys nothing, nor does one that serves another configuration than the
-    approved one.
-
-    A cell with a REGRESSED metric goes on while others are undecided: which metrics
-    lost is what the reader needs to know.
+    """What to buy, until how many sessions and rounds. A cell that serves another
+    configuration than the approved one buys nothing. One with a REGRESSED metric goes
+    on while others are undecided: which metrics lost is what the reader needs to know.
     """
     sessions, rounds = next_purchase(needs)
     if not sessions or drifted:

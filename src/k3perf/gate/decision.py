@@ -5,31 +5,24 @@ nothing else does:
 * ``exactly_regressed``: a metric that does not vary does;
 * ``slid_beyond_cap``: the losses since the anchor add up to more than the cap.
 
-The unit of replication is the session. Its value is an estimate over its rounds'
-losses. The estimate of a metric is the mean over candidate sessions of value minus the
-mean of the baseline's sessions at as many rounds. Its standard error is s * sqrt(1/n +
-1/m), a prediction interval's, with s the moderated pooled standard deviation between
-sessions of as many rounds (ddof 1 in each cell). All tests are one-sided.
+The unit of replication is the session. The estimate is the mean over candidate sessions
+of their values minus that of the baseline's sessions at as many rounds. Its standard
+error is s * sqrt(1/n + 1/m), a prediction interval's, with s the moderated pooled
+standard deviation between sessions (ddof 1 in each cell). All tests are one-sided.
 
-An interim analysis takes a number of sessions and of rounds in each. The schedule
-depends on plan and recorded noise alone, and every analysis takes the same first
-sessions and rounds however often the gate is asked. Optional stopping is therefore part
-of the test. The first analysis that decides is the decision.
+``stats.sequential`` plans the interim analyses. Each takes the same first sessions and
+rounds however often the gate is asked. The first that decides is the decision.
 
-A session whose rounds spread out of line, and still do with all the rounds of the plan,
-is **excluded** for this metric: the host was busy, or the engine is no longer steady.
-Later sessions take its place as long as
+A session whose rounds spread out of line, with all the rounds of the plan, is
+**excluded**: the host was busy, or the engine is no longer steady. Their spread alone
+decides that, never what they lost. Later sessions take its place as long as
 
-* fewer than half of the measured sessions are excluded. One of three is bad luck; one
-  of two, or two of three, is as likely a build that lost its steadiness, and INVALID.
-  With a share q of sessions out of line a plan of three sessions gives up with
-  probability q (2 q - q^2): 2 % where a tenth stall by the host, 89 % where nine of ten
-  jump about, and every time where all do;
-* the plan has room: an excluded session counts towards its maximum of sessions, so a
-  plan of one or two excludes none.
+* fewer than half of the measured sessions are excluded. With a share q of sessions out
+  of line a plan of three sessions gives up with probability q (2 q - q^2): 2 % where a
+  tenth stall by the host, 89 % where nine of ten jump about, always where all do;
+* the plan has room: an excluded session counts towards its maximum of sessions.
 
-The spread of rounds alone decides, never what they lost. While a session is excluded
-and nothing is decided, the outcome is INVALID.
+While a session is excluded and nothing is decided, the outcome is INVALID.
 """
 
 from __future__ import annotations
@@ -41,7 +34,6 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from k3perf.gate.reference import Reference
 from k3perf.records.outcome import Outcome
 from k3perf.stats.estimators import locate_ordered, median
 from k3perf.stats.quantiles import (
@@ -50,6 +42,7 @@ from k3perf.stats.quantiles import (
     skewed_quantile,
     upper_quantile,
 )
+from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis
 
 CLEAR_SHARE: Final = 0.5
@@ -140,27 +133,18 @@ class Decision:
 
 
 def regressed(
-    ready: Sequence[SessionLoss],
-    estimate: float,
-    lower: float,
-    half_lower: float,
-    limits: Limits,
-    analysis: InterimAnalysis,
+    ready: Sequence[SessionLoss], estimate: float, lower: float, half_lower: float, tolerance: float
 ) -> bool:
-    """The loss is
-
-    * relevant: the estimate exceeds the tolerance;
-    * significant: the lower bound at this analysis's share of alpha is above no loss;
-    * clear: the lower bound at the share of the half-tolerance rate is above half of
-      the tolerance;
-    * carried by more than one session: two of them lose more than the tolerance, and
-      without the worst one the others still do on average. One session alone is enough
-      only where the plan has no second.
+    """The loss is relevant (the estimate exceeds the tolerance), significant (the lower
+    bound at this analysis's share of alpha is above no loss), clear (the bound at the
+    share of the half-tolerance rate is above half of the tolerance), and carried by
+    more than one session: two lose more than the tolerance, and without the worst one
+    the others still do on average. One alone is enough only where the plan has no
+    second.
     """
-    tolerance = limits.tolerance
     relevant, significant = estimate > tolerance, lower > 0
     clear = half_lower > CLEAR_SHARE * tolerance
-    if not (analysis.may_regress and relevant and significant and clear):
+    if not (relevant and significant and clear):
         return False
     if len(ready) == 1:
         return True
@@ -170,17 +154,14 @@ def regressed(
 
 
 def exactly_regressed(loss: float, allowed: float) -> bool:
-    """The worst measured value loses more against the worst recorded one than allowed,
-    in the metric's unit.
-    """
+    """Worst measured against worst recorded value, in the metric's unit."""
     return loss > allowed
 
 
 def slid_beyond_cap(moved: float, certain_ratio: float | None, cap_ratio: float) -> bool:
     """A slow slide: every step inside the tolerance, the sum certainly beyond the cap.
-
-    ``moved``: the baseline's own loss since the anchor. ``certain_ratio``: lower bound
-    of the loss since the anchor.
+    ``moved``: the baseline's own loss since the anchor. ``certain_ratio``: the lower
+    bound of the candidate's.
     """
     return moved > 0 and certain_ratio is not None and certain_ratio > cap_ratio
 
@@ -196,87 +177,166 @@ def judge(
     ``sessions``: per valid candidate session, in order of time, its valid rounds'
     losses in order of time (one value for session metrics).
     """
-    last = analyses[-1]
-    decision = Decision(
-        reference.at(analyses[0].rounds).mean, len(sessions), sum(map(len, sessions))
-    )
-    level = reference.at(last.rounds)
-    if level.df < 1 or not math.isfinite(level.variance):
-        return _without_noise(decision, reference, last)
-    decision.detectable = minimum_detectable(reference, limits, last)
-    known: dict[tuple[int, int], SessionLoss] = {}
-    for number, analysis in enumerate(analyses, start=1):
-        ready = choose_sessions(
-            analysis, sessions, reference, limits, last.sessions, decision, known
+    return Judgement(sessions, reference, limits, analyses[-1].sessions).over(analyses)
+
+
+class Judgement:
+    """One metric's sessions, judged analysis by analysis. ``decision`` is the state."""
+
+    def __init__(
+        self,
+        sessions: Sequence[Sequence[float]],
+        reference: Reference,
+        limits: Limits,
+        maximum_sessions: int,
+    ) -> None:
+        self.sessions = sessions
+        self.reference = reference
+        self.limits = limits
+        self.maximum_sessions = maximum_sessions
+        self.decision = Decision(math.nan, len(sessions), sum(map(len, sessions)))
+        self._known: dict[tuple[int, int], SessionLoss] = {}
+
+    def over(self, analyses: Sequence[InterimAnalysis]) -> Decision:
+        """Judge at each analysis until one decides or sessions are missing."""
+        decision, last = self.decision, analyses[-1]
+        decision.detectable = minimum_detectable(self.reference, self.limits, last)
+        if decision.detectable is None:
+            return self._without_noise(last)
+        decision.reference_mean = self.reference.at(analyses[0].rounds).mean
+        for number, analysis in enumerate(analyses, start=1):
+            ready = self._choose_sessions(analysis)
+            if ready is None:
+                break
+            if len(decision.excluded) >= len(ready):
+                continue  # says nothing; an analysis of more sessions may
+            self._analyse(ready, analysis)
+            decision.analysis = number
+            if decision.outcome is not Outcome.INCONCLUSIVE:
+                decision.cause = Cause.DECIDED
+                return decision
+        if decision.excluded:
+            decision.outcome, decision.cause = Outcome.INVALID, Cause.SPREAD
+        elif decision.cause is Cause.TOO_FEW and decision.analysis:
+            decision.cause = Cause.UNDECIDED
+        return decision
+
+    def _without_noise(self, last: InterimAnalysis) -> Decision:
+        """Only in ab do more sessions bring the noise that is missing."""
+        decision, had = self.decision, len(self.sessions)
+        decision.cause = Cause.NO_NOISE
+        decision.reference_mean = self.reference.at(last.rounds).mean
+        if self.reference.session_count == 0 and had < max(2, last.sessions) <= last.sessions:
+            decision.need_sessions, decision.need_rounds = max(2, had + 1), last.rounds
+        return decision
+
+    def _analyse(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> None:
+        """One interim analysis: estimate, bounds and outcome."""
+        decision, tolerance = self.decision, self.limits.tolerance
+        level = self.reference.at(analysis.rounds)
+        count, estimate = len(ready), 0.0
+        for session in ready:
+            estimate += session.loss / count
+        error = math.sqrt(self._variance(ready, analysis))
+        alpha_width, half_width, beta_width, gain_width = _widths(
+            level.df, level.skewness, self.reference.session_count, self.limits, analysis
         )
-        if ready is None:
-            break
-        if len(decision.excluded) >= len(ready):
-            continue  # says nothing; an analysis of more sessions may
-        _analyse(ready, reference, limits, analysis, decision)
-        decision.analysis = number
-        if decision.outcome is not Outcome.INCONCLUSIVE:
-            decision.cause = Cause.DECIDED
-            return decision
-    if decision.excluded:
-        decision.outcome = Outcome.INVALID
-        decision.cause = Cause.SPREAD
-    elif decision.cause is Cause.TOO_FEW and decision.analysis:
-        decision.cause = Cause.UNDECIDED
-    return decision
+        lower, upper = estimate - alpha_width * error, estimate + beta_width * error
+        half_lower = estimate - half_width * error
+        if analysis.may_regress and regressed(ready, estimate, lower, half_lower, tolerance):
+            decision.outcome = Outcome.REGRESSED
+        elif upper < tolerance:
+            gained = estimate + gain_width * error < 0
+            worth_it = -estimate > IMPROVED_SHARE * tolerance
+            decision.outcome = Outcome.IMPROVED if gained and worth_it else Outcome.PASS
+        decision.reference_mean = level.mean
+        decision.estimate, decision.lower, decision.upper = estimate, lower, upper
+        decision.relevant, decision.significant = estimate > tolerance, lower > 0
+        decision.alpha = self.limits.alpha * analysis.alpha_share
+        decision.sessions, decision.rounds = count, sum(session.rounds for session in ready)
 
+    def _variance(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> float:
+        """Of candidate mean minus baseline mean. Where some sessions have more rounds,
+        each brings its own variance.
+        """
+        at, recorded = self.reference.at, self.reference.session_count
+        level, count = at(analysis.rounds), len(ready)
+        known = level.variance / recorded if recorded else 0.0
+        if not self.reference.round_count or all(one.rounds == analysis.rounds for one in ready):
+            return level.variance / count + known
+        return sum(at(session.rounds).variance for session in ready) / count**2 + known
 
-def _without_noise(decision: Decision, reference: Reference, last: InterimAnalysis) -> Decision:
-    """Only in ab do more sessions bring the noise that is missing."""
-    decision.cause = Cause.NO_NOISE
-    decision.reference_mean = reference.at(last.rounds).mean
-    had = decision.sessions
-    if reference.session_count == 0 and had < max(2, last.sessions) <= last.sessions:
-        decision.need_sessions, decision.need_rounds = max(2, had + 1), last.rounds
-    return decision
+    def _choose_sessions(self, analysis: InterimAnalysis) -> list[SessionLoss] | None:
+        """The first sessions with enough rounds, as many as the analysis has, within
+        the plan's ``maximum_sessions``. None: they are not all there, and ``decision``
+        says what is missing. A session of fewer rounds takes its place in the plan.
+        """
+        decision, maximum_sessions = self.decision, self.maximum_sessions
+        wanted = analysis.rounds if self.reference.round_count else 1
+        ready: list[SessionLoss] = []
+        excluded: list[SessionLoss] = []
+        decision.excluded = excluded
+        short_count = 0
+        for place, losses in enumerate(self.sessions):
+            if len(losses) < wanted:
+                short_count += place + 1 < len(self.sessions)
+                continue
+            session = self._known.get((place, wanted)) or self._session(place, losses, wanted)
+            if session.lacking:
+                decision.cause, decision.spread = session.lacking, session.spread
+                decision.need_sessions = place + 1
+                decision.need_rounds = self.limits.maximum_rounds
+                return None
+            self._known[place, wanted] = session
+            if session.spread is None:
+                ready.append(session)
+                if len(ready) == analysis.sessions:
+                    return ready
+                continue
+            excluded.append(session)
+            if max(analysis.sessions, len(excluded) + 1) + len(excluded) > maximum_sessions:
+                decision.cause = Cause.SPREAD
+                return None
+        # after an excluded session the next one may be out of line too, and end it
+        need = len(ready) + len(excluded) + 1 if excluded else analysis.sessions
+        need += short_count
+        if need <= maximum_sessions:
+            decision.need_sessions, decision.need_rounds = need, analysis.rounds
+        return None
 
+    def _session(self, place: int, losses: Sequence[float], wanted: int) -> SessionLoss:
+        """One session by its first rounds. As many as wanted, or all that it has or can
+        still get where they spread out of line, or where some stand out and the session
+        seems to lose more than the tolerance, perhaps because of them. Only the last
+        session can still get rounds.
+        """
+        reference, tolerance = self.reference, self.limits.tolerance
+        used = sorted(losses[:wanted])
+        session = self._valued(place, used)
+        if used[-1] - used[0] <= min(2 * reference.spread_bound, tolerance):
+            return session  # neither out of line nor standing out
+        spread = reference.out_of_line(used)
+        centre = median(used)
+        furthest = max(used[-1] - centre, centre - used[0])
+        stands_out = furthest > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)
+        if not spread and (session.loss <= tolerance or not stands_out):
+            return session
+        reachable, last = self.limits.maximum_rounds, place + 1 == len(self.sessions)
+        if last and len(losses) < reachable:
+            lacking = Cause.SPREAD if spread else Cause.OUTLIERS
+            return session._replace(spread=reference.spread(used), lacking=lacking)
+        if wanted < min(len(losses), reachable):
+            used = sorted(losses[:reachable])
+            spread = reference.out_of_line(used)
+            session = self._valued(place, used)
+        return session._replace(spread=reference.spread(used)) if spread else session
 
-def _analyse(
-    ready: Sequence[SessionLoss],
-    reference: Reference,
-    limits: Limits,
-    analysis: InterimAnalysis,
-    decision: Decision,
-) -> None:
-    """One interim analysis: estimate, bounds and outcome."""
-    level = reference.at(analysis.rounds)
-    count, estimate = len(ready), 0.0
-    for session in ready:
-        estimate += session.loss / count
-    error = math.sqrt(_variance(ready, reference, analysis))
-    alpha_width, half_width, beta_width, gain_width = _widths(
-        level.df, level.skewness, reference.session_count, limits, analysis
-    )
-    lower, upper = estimate - alpha_width * error, estimate + beta_width * error
-    if regressed(ready, estimate, lower, estimate - half_width * error, limits, analysis):
-        decision.outcome = Outcome.REGRESSED
-    elif upper < limits.tolerance:
-        gained = estimate + gain_width * error < 0
-        worth_it = -estimate > IMPROVED_SHARE * limits.tolerance
-        decision.outcome = Outcome.IMPROVED if gained and worth_it else Outcome.PASS
-    decision.reference_mean = level.mean
-    decision.estimate, decision.lower, decision.upper = estimate, lower, upper
-    decision.relevant, decision.significant = estimate > limits.tolerance, lower > 0
-    decision.alpha = limits.alpha * analysis.alpha_share
-    decision.sessions, decision.rounds = count, sum(session.rounds for session in ready)
-
-
-def _variance(
-    ready: Sequence[SessionLoss], reference: Reference, analysis: InterimAnalysis
-) -> float:
-    """Of candidate mean minus baseline mean. Where some sessions have more rounds, each
-    brings its own variance.
-    """
-    level, count = reference.at(analysis.rounds), len(ready)
-    recorded = level.variance / reference.session_count if reference.session_count else 0.0
-    if not reference.round_count or all(one.rounds == analysis.rounds for one in ready):
-        return level.variance / count + recorded
-    return sum(reference.at(session.rounds).variance for session in ready) / count**2 + recorded
+    def _valued(self, place: int, used: list[float]) -> SessionLoss:
+        count = len(used)
+        mean = self.reference.at(count if self.reference.round_count else 1).mean
+        loss = locate_ordered(self.reference.location, used) - mean
+        few = 1 < count < FEW_ROUNDS
+        return SessionLoss(place, loss, count, min(loss, 2 * (used[0] - mean)) if few else loss)
 
 
 @lru_cache(maxsize=65536)
@@ -285,10 +345,8 @@ def _widths(
 ) -> tuple[float, float, float, float]:
     """Standard errors from the estimate to the lower bounds at the shares of alpha and
     of the half-tolerance rate, to the upper bound at the share of beta, and to the
-    bound of a gain.
-
-    The lower bounds move outwards where the recorded sessions are skewed towards
-    losses. One session alone must pass the quantile of a heavy-tailed draw.
+    bound of a gain. The lower bounds move outwards where recorded sessions are skewed
+    towards losses. One session alone must pass the quantile of a heavy-tailed draw.
     """
     quantile = single_draw_quantile if analysis.sessions == 1 else upper_quantile
     gain = alpha = quantile(limits.alpha * analysis.alpha_share, df)
@@ -303,131 +361,16 @@ def minimum_detectable(
     reference: Reference, limits: Limits, analysis: InterimAnalysis
 ) -> float | None:
     """Minimum detectable effect: the true loss that ``analysis`` calls REGRESSED with
-    probability 1 - beta, its critical value plus t_beta standard errors.
-
-    The analysis counts as the only one spending its share, which overstates the loss a
-    little. None: no noise is known.
+    probability 1 - beta, its critical value plus t_beta standard errors. It counts as
+    the only one spending its share, which overstates the loss a little. None: no noise
+    is known.
     """
-    level = reference.at(analysis.rounds)
-    if level.df < 1:
+    _, variance, df, skewness = reference.at(analysis.rounds)
+    if df < 1 or not math.isfinite(variance):
         return None
-    return _detectable(
-        level.variance, level.df, level.skewness, reference.session_count, limits, analysis
-    )
-
-
-@lru_cache(maxsize=4096)
-def _detectable(
-    variance: float,
-    df: int,
-    skewness: float,
-    recorded: int,
-    limits: Limits,
-    analysis: InterimAnalysis,
-) -> float:
+    recorded = reference.session_count
     error = math.sqrt(variance * (1 / analysis.sessions + (1 / recorded if recorded else 0.0)))
     alpha_width, half_width, *_ = _widths(df, skewness, recorded, limits, analysis)
     half = CLEAR_SHARE * limits.tolerance + half_width * error
     critical = max(limits.tolerance, alpha_width * error, half)
     return critical + upper_quantile(limits.beta, df) * error
-
-
-def choose_sessions(
-    analysis: InterimAnalysis,
-    sessions: Sequence[Sequence[float]],
-    reference: Reference,
-    limits: Limits,
-    maximum_sessions: int,
-    decision: Decision,
-    known: dict[tuple[int, int], SessionLoss],
-) -> list[SessionLoss] | None:
-    """The first sessions with enough rounds, as many as the analysis has, none of them
-    after the plan's ``maximum_sessions``. None: they are not all there, and
-    ``decision`` says what is missing.
-
-    Only the last session can still get rounds. A session of fewer rounds is passed
-    over, and takes its place in the plan. ``known``: sessions by place and rounds that
-    earlier analyses have valued.
-    """
-    wanted = analysis.rounds if reference.round_count else 1
-    ready: list[SessionLoss] = []
-    excluded: list[SessionLoss] = []
-    decision.excluded = excluded
-    short_count = 0
-    for place, losses in enumerate(sessions):
-        last = place + 1 == len(sessions)
-        if len(losses) < wanted:
-            short_count += not last
-            continue
-        reachable = limits.maximum_rounds if last else min(len(losses), limits.maximum_rounds)
-        session = known.get((place, wanted)) or _session(
-            place, losses, wanted, reachable, reference, limits
-        )
-        if session.lacking:
-            decision.cause, decision.spread = session.lacking, session.spread
-            decision.need_sessions, decision.need_rounds = place + 1, reachable
-            return None
-        known[place, wanted] = session
-        if session.spread is None:
-            ready.append(session)
-            if len(ready) == analysis.sessions:
-                return ready
-            continue
-        excluded.append(session)
-        if max(analysis.sessions, len(excluded) + 1) + len(excluded) > maximum_sessions:
-            decision.cause = Cause.SPREAD
-            return None
-    # after an excluded session the next one may be out of line too, and end it
-    need = len(ready) + len(excluded) + 1 if excluded else analysis.sessions
-    need += short_count
-    if need <= maximum_sessions:
-        decision.need_sessions, decision.need_rounds = need, analysis.rounds
-    return None
-
-
-def _session(
-    place: int,
-    losses: Sequence[float],
-    wanted: int,
-    reachable: int,
-    reference: Reference,
-    limits: Limits,
-) -> SessionLoss:
-    """One session by its first rounds. As many as wanted, or all that it has or can
-    still get (``reachable``) where they spread out of line, or where some stand out and
-    the session seems to lose more than the tolerance, which may be those rounds' doing.
-    """
-    used = sorted(losses[:wanted])
-    session = _valued(place, used, reference)
-    if used[-1] - used[0] <= min(2 * reference.spread_bound, limits.tolerance):
-        return session  # neither out of line nor standing out
-    spread = reference.out_of_line(used)
-    if not spread and (
-        session.loss <= limits.tolerance or not _stands_out(used, reference, limits.tolerance)
-    ):
-        return session
-    if wanted < reachable:
-        if len(losses) < reachable:
-            lacking = Cause.SPREAD if spread else Cause.OUTLIERS
-            return session._replace(spread=reference.spread(used), lacking=lacking)
-        used = sorted(losses[:reachable])
-        spread = reference.out_of_line(used)
-        session = _valued(place, used, reference)
-    return session._replace(spread=reference.spread(used)) if spread else session
-
-
-def _valued(place: int, used: list[float], reference: Reference) -> SessionLoss:
-    count = len(used)
-    mean = reference.at(count if reference.round_count else 1).mean
-    loss = locate_ordered(reference.location, used) - mean
-    few = 1 < count < FEW_ROUNDS
-    return SessionLoss(place, loss, count, min(loss, 2 * (used[0] - mean)) if few else loss)
-
-
-def _stands_out(ordered: Sequence[float], reference: Reference, tolerance: float) -> bool:
-    """Whether a round is further from the session's median than five recorded robust
-    sigmas, and than the tolerance.
-    """
-    centre = median(ordered)
-    furthest = max(ordered[-1] - centre, centre - ordered[0])
-    return furthest > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)

@@ -13,79 +13,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
 
-from k3perf.config.models import Tolerance
+from k3perf.metrics.loss_scale import Scale
 from k3perf.metrics.validity import VALID_ROUNDS_LIMIT, Spoils, spoiled_by
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
-from k3perf.records.metric_definitions import Direction, MetricDef, Scope
+from k3perf.records.metric_definitions import Scope
 from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.estimators import median
-
-Basis = Literal["absolute", "ratio", "difference"]
-
-_LARGEST: Final = 1e100
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """One metric's loss scale under one tolerance: logarithms for a relative tolerance,
-    the metric's own unit for an absolute one. A difference of logarithms is a relative
-    loss whatever the metric's size.
-
-    ``basis``: what is compared, the metric's values or their ratios or differences to
-    the reference arm. ``sign``: +1 where lower is better, -1 where higher is.
-    """
-
-    metric: MetricDef
-    tolerance: Tolerance
-    basis: Basis
-    sign: int
-    logarithmic: bool
-
-    @property
-    def unit(self) -> str:
-        """Of the compared values."""
-        return "ratio" if self.basis == "ratio" else self.metric.unit
-
-    @property
-    def allowed(self) -> float:
-        """The tolerance on the loss scale, not negative."""
-        if self.tolerance.loss_absolute is not None:
-            return self.tolerance.loss_absolute
-        ratio = self.tolerance.loss_ratio or 0.0
-        return math.log1p(ratio) if self.sign > 0 else -math.log1p(-ratio)
-
-    def loss(self, value: float) -> float:
-        """NaN where there is none: a logarithm of a number that is not positive and
-        finite, or a number so large that its square is not finite.
-        """
-        if self.logarithmic:
-            return self.sign * math.log(value) if 0 < value < math.inf else math.nan
-        return self.sign * value if abs(value) < _LARGEST else math.nan
-
-    def value(self, loss: float) -> float:
-        """The inverse of ``loss``."""
-        return math.exp(self.sign * loss) if self.logarithmic else self.sign * loss
-
-    def loss_ratio(self, loss_difference: float, baseline_value: float | None) -> float | None:
-        """A difference of two losses as a share of the baseline's value. None: the
-        baseline is 0 or unknown.
-        """
-        if self.logarithmic:
-            small = abs(loss_difference) < 700
-            return self.sign * math.expm1(self.sign * loss_difference) if small else None
-        return loss_difference / abs(baseline_value) if baseline_value else None
-
-
-def scale_for(metric: MetricDef, tolerance: Tolerance, mode: str = "baseline") -> Scale:
-    """The scale of a metric in a mode of measuring."""
-    logarithmic = tolerance.loss_absolute is None
-    basis: Basis = "absolute"
-    if mode != "baseline":
-        basis = "ratio" if logarithmic else "difference"
-    sign = 1 if metric.direction is Direction.LOWER_IS_BETTER else -1
-    return Scale(metric, tolerance, basis, sign, logarithmic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +95,21 @@ def read_cell(measurement: CellMeasurement) -> Readings:
         if not paired or session.pair_id in references
     )
     lost_pairs = {session.pair_id for session in alone}
-    broken = (
-        ("rounds excluded as invalid", [part for session in valid for part in session.rounds]),
-        (f"of {len(candidates)} sessions excluded as invalid", candidates),
-    )
-    notes = [
-        _excluded(sum(bool(p.invalid_reasons) for p in parts), of, parts) for of, parts in broken
-    ]
-    without = (
-        f"of {len(candidates)} sessions excluded without a valid reference session beside them"
-    )
+    rounds = [measured for session in valid for measured in session.rounds]
     others = [one for one in measurement.arm(Arm.REFERENCE) if one.pair_id in lost_pairs]
-    notes.append(_excluded(len(alone), without, others))
-    return Readings(
-        units, _standing(measurement), len(alone), tuple(note for note in notes if units and note)
+    of = f"of {len(candidates)} sessions excluded"
+    invalid_count = sum(bool(measured.invalid_reasons) for measured in rounds)
+    notes = (
+        _excluded(invalid_count, "rounds excluded as invalid", rounds),
+        _excluded(len(candidates) - len(valid), f"{of} as invalid", candidates),
+        _excluded(len(alone), f"{of} without a valid reference session beside them", others),
     )
+    kept = tuple(note for note in notes if units and note)
+    return Readings(units, _standing(measurement), len(alone), kept)
 
 
 def _excluded(count: int, of: str, broken: Iterable[RoundMetrics | SessionMetrics]) -> str:
-    """What was measured and not judged: each broken rule with how often and the reading
-    of the first.
-    """
+    """Each broken rule with how often it was, and its first reading."""
     reasons = [reason for part in broken for reason in part.invalid_reasons]
     first = {reason.rule: reason.text for reason in reversed(reasons)}
     rules = "; ".join(
@@ -220,10 +148,11 @@ def _worst(reasons: Sequence[InvalidReason]) -> int:
 
 
 def _stands(session: SessionMetrics) -> bool:
+    """Nothing is wrong with it but rounds, and none of them spoils everything."""
+    if not session.invalid_reasons:
+        return True
     few_rounds = all(reason.rule == VALID_ROUNDS_LIMIT for reason in session.invalid_reasons)
-    return not session.invalid_reasons or (
-        few_rounds and all(_worst(one.invalid_reasons) < Spoils.ALL for one in session.rounds)
-    )
+    return few_rounds and all(_worst(one.invalid_reasons) < Spoils.ALL for one in session.rounds)
 
 
 def _standing(measurement: CellMeasurement) -> tuple[Unit, ...]:
@@ -244,23 +173,21 @@ def read_metric(readings: Readings, scale: Scale) -> Series:
     """The losses of one metric over the cell's valid sessions, as differences to the
     reference where there is one.
     """
-    sessions, indices, ids = [], [], []
+    of_rounds = scale.metric.scope is Scope.ROUND
+    found = []
     for unit in readings.units:
-        losses, used = (
-            _round_losses(unit, scale)
-            if scale.metric.scope is Scope.ROUND
-            else _session_loss(unit, scale)
-        )
-        if math.isnan(sum(losses)):
+        losses = _round_losses(unit, scale) if of_rounds else _session_loss(unit, scale)
+        if math.isnan(sum(loss for loss, _ in losses)):
             finite = "not a positive finite number" if scale.logarithmic else "not a finite number"
-            return Series(
-                defect=f"session {unit.session.session_id} holds a value that is {finite}"
-            )
+            text = f"session {unit.session.session_id} holds a value that is {finite}"
+            return Series(defect=text)
         if losses:
-            sessions.append(losses)
-            indices.append(used)
-            ids.append(unit.session.session_id)
-    return Series(tuple(sessions), tuple(indices), tuple(ids))
+            found.append((unit.session.session_id, losses))
+    return Series(
+        tuple(tuple(loss for loss, _ in losses) for _, losses in found),
+        tuple(tuple(index for _, index in losses if of_rounds) for _, losses in found),
+        tuple(session_id for session_id, _ in found),
+    )
 
 
 def _loss(measured: RoundMetrics | SessionMetrics, scale: Scale) -> float | None:
@@ -269,13 +196,14 @@ def _loss(measured: RoundMetrics | SessionMetrics, scale: Scale) -> float | None
     return None if found is None or found.value is None else scale.loss(found.value)
 
 
-def _session_loss(unit: Unit, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _session_loss(unit: Unit, scale: Scale) -> list[tuple[float, int]]:
     own = _loss(unit.session, scale)
     other = 0.0 if unit.reference is None else _loss(unit.reference, scale)
-    return ((own - other,) if own is not None and other is not None else ()), ()
+    return [(own - other, 0)] if own is not None and other is not None else []
 
 
-def _round_losses(unit: Unit, scale: Scale) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _round_losses(unit: Unit, scale: Scale) -> list[tuple[float, int]]:
+    """Each round's loss with the round's index."""
     own = [_loss(measured, scale) for measured in unit.rounds]
     others: Sequence[float | None] = [0.0] * len(own)
     if unit.reference is not None:
@@ -284,9 +212,8 @@ def _round_losses(unit: Unit, scale: Scale) -> tuple[tuple[float, ...], tuple[in
             known = [loss for loss in others if loss is not None]
             centre = math.nan if any(map(math.isnan, known)) else median(known or [0.0])
             others = [centre if known else None] * len(own)
-    pairs = [
+    return [
         (loss - other, measured.round_index)
         for loss, other, measured in zip(own, others, unit.rounds, strict=False)
         if loss is not None and other is not None
     ]
-    return tuple(loss for loss, _ in pairs), tuple(index for _, index in pairs)

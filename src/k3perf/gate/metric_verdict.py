@@ -5,7 +5,7 @@ What decides is in ``gate.decision``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,17 +19,18 @@ from k3perf.gate.decision import (
     judge,
     slid_beyond_cap,
 )
-from k3perf.gate.losses import Scale, Series
+from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import Reference, References, base_arm_reference
-from k3perf.metrics.session_values import RANK_METRICS
+from k3perf.gate.reference import base_arm_reference
+from k3perf.metrics.loss_scale import Scale
+from k3perf.metrics.session_values import ranks_text
 from k3perf.metrics.validity import SPREAD_LIMIT
 from k3perf.records.baseline import MetricBaseline
-from k3perf.records.measurement import SessionMetrics
-from k3perf.records.metric_definitions import MetricDef, Scope
+from k3perf.records.metric_definitions import Scope
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
 from k3perf.stats.estimators import Location, mean, median, robust_sigma
+from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis, schedule
 
 SAME_AS_ANCHOR: Final = 1e-9
@@ -38,31 +39,32 @@ SAME_AS_ANCHOR: Final = 1e-9
 Needs = tuple[int | None, int | None]
 """Sessions and rounds to measure until, None where a metric needs nothing more."""
 
+MetricFinding = tuple[MetricVerdict, Needs, tuple[str, ...]]
+"""A metric's verdict, what it still needs, and notes on excluded sessions and on rounds
+that stand out.
+"""
+
+_UPDATE: Final = "run k3perf baseline propose to update the baseline"
+
+NOTHING_NEEDED: Final[Needs] = (None, None)
+
+_RATIOS = ("loss_ratio", "loss_lower_bound_ratio", "loss_upper_bound_ratio")
+_UNKNOWN: Final[dict[str, Any]] = {
+    **dict.fromkeys((*_RATIOS, "smallest_detectable_loss_ratio", "baseline_value", "now_value")),
+    **dict.fromkeys(("relevant", "significant", "alpha")),
+    **dict.fromkeys(("session_count", "round_count"), 0),
+}
+
 
 def plain_verdict(scale: Scale, outcome: Outcome, reason: str, **numbers: Any) -> MetricVerdict:
     """A verdict without other numbers than those given."""
-    given: dict[str, Any] = {
-        "unit": scale.metric.unit,
-        "baseline_value": None,
-        "now_value": None,
-        "loss_ratio": None,
-        "loss_lower_bound_ratio": None,
-        "loss_upper_bound_ratio": None,
-        "relevant": None,
-        "significant": None,
-        "smallest_detectable_loss_ratio": None,
-        "session_count": 0,
-        "round_count": 0,
-        "alpha": None,
-        **numbers,
-    }
     return MetricVerdict(
         metric=scale.metric.name,
         outcome=outcome,
         reason=reason,
         tolerance_ratio=scale.tolerance.loss_ratio,
         tolerance_absolute=scale.tolerance.loss_absolute,
-        **given,
+        **{"unit": scale.metric.unit, **_UNKNOWN, **numbers},
     )
 
 
@@ -74,20 +76,16 @@ def judge_exact(
     the tolerance.
     """
     if not all(map(math.isfinite, (*measured, *recorded))):
-        text = (
-            "a session, or one that it is compared with, holds a value that is not a finite number"
-        )
+        text = "a session, or one it is compared with, holds a value that is not a finite number"
         return plain_verdict(scale, Outcome.INVALID, text, session_count=len(measured))
     sign, tolerance = scale.sign, scale.tolerance
     worst_now = max(measured, key=lambda value: sign * value)
     worst_was = max(recorded, key=lambda value: sign * value)
     best_was = min(recorded, key=lambda value: sign * value)
     loss = sign * (worst_now - worst_was)
-    allowed = (
-        (tolerance.loss_ratio or 0.0) * abs(worst_was)
-        if tolerance.loss_absolute is None
-        else tolerance.loss_absolute
-    )
+    allowed = tolerance.loss_absolute
+    if allowed is None:
+        allowed = (tolerance.loss_ratio or 0.0) * abs(worst_was)
     text = f"{_number(worst_was)} -> {_number(worst_now)} {scale.metric.unit}"
     outcome = Outcome.PASS
     if exactly_regressed(loss, allowed):
@@ -95,9 +93,7 @@ def judge_exact(
         text += f", allowed loss {_number(allowed)}"
     elif sign * (best_was - worst_now) > allowed / 2:
         outcome = Outcome.IMPROVED
-        text += (
-            ", better than every recorded value; run k3perf baseline propose to update the baseline"
-        )
+        text += f", better than every recorded value; {_UPDATE}"
     else:
         text = "equal" if loss == 0 else f"{text}, within the allowed loss of {_number(allowed)}"
     ratio = loss / abs(worst_was) if worst_was else math.nan
@@ -115,16 +111,6 @@ def judge_exact(
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else f"{value!r}"
-
-
-def rank_counts(metric: MetricDef, sessions: Iterable[SessionMetrics]) -> frozenset[int]:
-    """Of how many ranks the sessions' values of the metric are the worst. Empty for a
-    metric without ranks.
-    """
-    if metric.name not in RANK_METRICS:
-        return frozenset()
-    found = [session.values[metric.name] for session in sessions if metric.name in session.values]
-    return frozenset(value.n for value in found if value.value is not None and value.n)
 
 
 def judge_other_ranks(
@@ -146,44 +132,27 @@ def judge_other_ranks(
     return plain_verdict(scale, Outcome.INVALID, text)
 
 
-def ranks_text(counts: frozenset[int]) -> str:
-    """How many ranks, or which numbers of them where sessions differ; at least one."""
-    return f"{' or '.join(map(str, sorted(counts)))} rank{'' if counts == {1} else 's'}"
-
-
 def judge_statistical(
     scale: Scale,
     entry: MetricBaseline | None,
+    recorded: Reference | None,
     series: Series,
     policy: Policy,
-    references: References,
-    *,
-    alternating: bool,
-) -> tuple[MetricVerdict, Needs, tuple[str, ...]]:
-    """The verdict, what the metric still needs, and notes on excluded sessions and on
-    rounds that stand out. ``entry`` None: ab mode, the expected difference is none.
-    ``alternating`` as in ``Readings``.
+) -> MetricFinding | MetricVerdict:
+    """One metric against its baseline ``entry`` and the reference made of it. Both None
+    in ab mode, where the expected difference is none.
     """
-
-    def invalid(reason: str) -> tuple[MetricVerdict, Needs, tuple[str, ...]]:
-        return plain_verdict(scale, Outcome.INVALID, reason), (None, None), ()
-
     if series.defect:
-        return invalid(series.defect)
+        return plain_verdict(scale, Outcome.INVALID, series.defect)
     if entry is not None and entry.constant and len({x for s in series.sessions for x in s}) == 1:
-        return _as_exact(scale, entry, series), (None, None), ()
+        return _as_exact(scale, entry, series)
     if any(len(losses) > 1 and len(set(losses)) == 1 for losses in series.sessions):
-        return invalid(
-            "every round of a session read the very same value, which a measured quantity does"
-            " not do"
-        )
-    reference = (
-        base_arm_reference(scale, series, policy)
-        if entry is None
-        else references.recorded(scale, entry, policy, alternating=alternating)
-    )
+        stuck = "every round of a session read the very same value, which a measured quantity does"
+        return plain_verdict(scale, Outcome.INVALID, f"{stuck} not do")
+    reference = base_arm_reference(scale, series, policy) if recorded is None else recorded
     if not math.isfinite(reference.at(policy.plan.minimum_rounds).mean):
-        return invalid("the baseline holds a value without a logarithm; record it again")
+        text = "the baseline holds a value without a logarithm; record it again"
+        return plain_verdict(scale, Outcome.INVALID, text)
     analyses = analyses_of(scale, reference, policy.plan)
     decision = judge(series.sessions, reference, limits_of(scale, policy), analyses)
     excluded = _excluded(decision, scale, reference, series)
@@ -191,7 +160,7 @@ def judge_statistical(
     if entry is not None:
         verdict = _against_anchor(verdict, scale, decision, entry, policy.cumulative_loss_cap_ratio)
     undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
-    needs = (decision.need_sessions, decision.need_rounds) if undecided else (None, None)
+    needs = (decision.need_sessions, decision.need_rounds) if undecided else NOTHING_NEEDED
     notes = [*_outliers(scale, series), *excluded]
     return verdict, needs, tuple(f"{scale.metric.name}: {text}" for text in notes)
 
@@ -271,7 +240,7 @@ def _verdict(
 _DECIDED = {
     Outcome.REGRESSED: "the loss exceeds the tolerance and its lower bound excludes no loss",
     Outcome.PASS: "the upper bound of the loss lies inside the tolerance",
-    Outcome.IMPROVED: "the gain is certain; run k3perf baseline propose to update the baseline",
+    Outcome.IMPROVED: f"the gain is certain; {_UPDATE}",
 }
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from k3perf.config.gated import check_metric_names
-from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
-from k3perf.config.suite import Suite
+from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT, ValidityRules
+from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
 from k3perf.records.metric_definitions import METRICS
 from k3perf.stats.noise import NO_NOISE, MetricNoise
 
@@ -103,23 +101,3 @@ class Policy:
     def noise_of(self, metric: str, basis: str) -> MetricNoise:
         """The recorded noise of a metric; ``NO_NOISE`` if there is none."""
         return self.noise.get((metric, basis), NO_NOISE)
-
-
-def target_policy(suite: Suite, target: TargetSpec, *, gated_metric_count: int) -> Policy:
-    """What the suite declares for one target's cells, without noise. Raises
-    ConfigFileError for a tolerance of an unknown metric.
-    """
-    check_metric_names(suite)
-    declared = suite.tolerances
-    limits = ValidityRules.for_target(target.validity).session_limits
-    return Policy(
-        tolerances=declared.for_target(target.name),
-        workload_tolerances=declared.workloads,
-        config_tolerances=declared.own(target.name),
-        plan=target.measurement,
-        gated_metric_count=gated_metric_count,
-        false_alarm_budget=declared.false_alarm_budget,
-        missed_loss_budget=declared.missed_loss_budget,
-        cumulative_loss_cap_ratio=declared.cumulative_loss_cap_ratio,
-        spread_over_noise_ratio=limits[SPREAD_LIMIT],
-    )

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from k3perf.baselines.noise import with_noise_of
+from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.baselines.waivers import apply_waivers, check_waivers
 from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Cell
 from k3perf.gate.compare import compare
-from k3perf.gate.policy import Policy, target_policy
+from k3perf.gate.policy import Policy
 from k3perf.gate.reference import References
 from k3perf.records.baseline import Baseline, Waiver, how_to_record
 from k3perf.records.measurement import CellMeasurement

@@ -71,7 +71,7 @@ NO_PRIOR: Final = VariancePrior(0.0, 0.0, 0, pooled=False)
 
 def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
     """Prior from groups of values; groups of fewer than two say nothing, and a single
-    group has nobody to share with.
+    group has no other to share with.
     """
     usable = [group for group in groups if len(group) >= 2]
     if len(usable) < 2:

@@ -1,6 +1,4 @@
-"""Quantiles: Student's t, its corrections for single draws and for skewed values, and
-exact binomial intervals.
-"""
+"""Quantiles of Student's t, and its corrections for single draws and skewed values."""
 
 from __future__ import annotations
 
@@ -59,17 +57,3 @@ def skewed_quantile(quantile: float, skewness: float) -> float:
     Fisher (1937), q + (q^2 - 1) skewness / 6.
     """
     return quantile + max((quantile**2 - 1) * skewness / 6, 0.0)
-
-
-def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Two-sided exact binomial interval (Clopper and Pearson, Biometrika 26, 1934); (0,
-    1) without trials.
-    """
-    if trials == 0:
-        return 0.0, 1.0
-    from scipy.special import betaincinv
-
-    tail = (1 - confidence) / 2
-    lower = 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, tail))
-    upper = 1.0 if hits == trials else float(betaincinv(hits + 1, trials - hits, 1 - tail))
-    return lower, upper

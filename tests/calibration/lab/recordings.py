@@ -17,14 +17,14 @@ import numpy as np
 
 from k3perf.baselines.testable import CATCH_MISS, smallest_tolerance
 from k3perf.config.models import MeasurementPlan, Tolerance, ToleranceFile
-from k3perf.gate.losses import scale_for
 from k3perf.gate.metric_verdict import analyses_of, limits_of
-from k3perf.gate.reference import Level, cell_reference
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, Direction, Scope
 from k3perf.records.samples import Arm
 from k3perf.stats.estimators import locate, sample_variance
 from k3perf.stats.noise import MetricNoise
+from k3perf.stats.reference import Level, cell_reference
 from tests.calibration.lab.replay import CellSource, Session, Setting
 from tests.calibration.lab.simulation import Rounds
 
@@ -439,8 +439,7 @@ def _smallest(
             spread_over_noise_ratio=policy.spread_over_noise_ratio,
         )
         planned = reference.with_level(
-            plan.baseline_sessions,
-            partial(_as_planned, plan.baseline_sessions, len(cell_series)),
+            plan.baseline_sessions, partial(_as_planned, plan.baseline_sessions, len(cell_series))
         )
         needed.append(
             smallest_tolerance(scale, planned, limits, analyses_of(scale, planned, plan)[-1])

@@ -15,21 +15,21 @@ from typing import Final
 
 import numpy as np
 
-from k3perf.baselines.noise import with_noise_of
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare, next_purchase
 from k3perf.gate.decision import Decision, Limits, judge
-from k3perf.gate.losses import scale_for
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import Reference, cell_reference
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
 from k3perf.stats.noise import MetricNoise
+from k3perf.stats.reference import Reference, cell_reference
 from k3perf.stats.sequential import InterimAnalysis
 from tests.calibration.lab.simulation import Rounds, cell_of, session_of
 
@@ -77,9 +77,7 @@ class Setting:
     def policy_for(self, gated_metric_count: int) -> Policy:
         """The same in a suite of that many metrics."""
         return Policy(
-            tolerances=self.tolerances,
-            plan=self.plan,
-            gated_metric_count=gated_metric_count,
+            tolerances=self.tolerances, plan=self.plan, gated_metric_count=gated_metric_count
         )
 
     def loss_of(self, metric: str, tolerances: float) -> float:
@@ -303,7 +301,7 @@ def _replay_series(
 @dataclass(slots=True)
 class Tally:
     """Counts over many runs. Rates come from them with
-    ``stats.quantiles.clopper_pearson``.
+    ``clopper_pearson``.
     """
 
     runs: int = 0

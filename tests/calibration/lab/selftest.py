@@ -17,7 +17,7 @@ import numpy as np
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.records.outcome import Outcome
 from k3perf.stats.estimators import Location
-from k3perf.stats.quantiles import clopper_pearson
+from tests.calibration.lab.proportion import clopper_pearson
 from tests.calibration.lab.replay import (
     CellSource,
     Replayed,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k3perf.baselines.accept import strictest_policy
 from k3perf.baselines.testable import testable
 from k3perf.cli import baseline as command
 from k3perf.config.suite import load_suite
@@ -387,7 +388,7 @@ def test_every_committed_baseline_would_be_accepted_under_todays_plans_and_toler
     problems = []
     for target in suite.targets:
         committed = read_target_baselines(root, target)
-        policy = command._policy(suite, target, committed)
+        policy = strictest_policy(suite, target, committed)
         problems += [
             f"{target}/{baseline.config}: {problem.text()}"
             for baseline in committed

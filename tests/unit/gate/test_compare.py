@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from k3perf.baselines.noise import with_noise_of
+from k3perf.baselines.target_policy import with_noise_of
 from k3perf.baselines.waivers import apply_waivers
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
+from k3perf.gate.reference import References
 from k3perf.records.measurement import MetricValue, SessionMetrics
 from k3perf.records.outcome import SEVERITY, Outcome, join
 from k3perf.records.samples import Arm, InvalidReason
@@ -214,7 +215,7 @@ def test_ab_needs_no_baseline_and_works_when_the_base_is_red(build: Build) -> No
 
 
 def test_ab_borrows_the_recorded_noise(build: Build) -> None:
-    from k3perf.baselines.noise import pool_noise
+    from k3perf.baselines.target_policy import pool_noise
 
     absolute = build.policy()
     baselines = [build.baseline(), build.baseline(build.cell(build.sessions(900.0, 6)))]
@@ -378,7 +379,7 @@ def test_whatever_was_recorded_gives_an_outcome(
     """Recorded series that are short, constant, not positive or enormous: an outcome,
     and no pass where a value has no logarithm.
     """
-    from k3perf.baselines.noise import pool_noise
+    from k3perf.baselines.target_policy import pool_noise
     from k3perf.baselines.testable import testable
     from k3perf.records.baseline import SessionValue
 
@@ -901,6 +902,16 @@ def test_session_metrics_are_judged_without_rounds(build: Build) -> None:
     assert judged(None) is Outcome.INVALID
 
 
+def test_references_that_a_run_keeps_change_no_verdict(build: Build) -> None:
+    baseline, policy, references = build.baseline(), build.policy(), References()
+    for level, count in ((1000.0, 1), (880.0, 3), (1000.0, 1)):
+        cell = build.cell(build.sessions(level, count))
+        assert compare(baseline, cell, policy, references) == compare(baseline, cell, policy)
+    quieter = build.baseline(build.cell(build.sessions(880.0, 6)))
+    cell = build.cell(build.sessions(880.0, 3))
+    assert compare(quieter, cell, policy, references).outcome is Outcome.PASS
+
+
 def test_more_rounds_than_worth_having_are_not_waited_for(build: Build) -> None:
     verdict = compare(
         build.baseline(), build.cell(build.sessions(1000.0, 1, rounds=4)), build.policy()
@@ -1029,10 +1040,10 @@ def test_a_config_overlays_a_workloads_tolerance_and_other_cells_keep_theirs(bui
 def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> None:
     import yaml
 
+    from k3perf.baselines.target_policy import target_policy
     from k3perf.config.gated import statistical_metric_count
     from k3perf.config.suite import load_suite
     from k3perf.errors import ConfigFileError
-    from k3perf.gate.policy import target_policy
 
     path = suite_copy / "tolerances.yaml"
     declared = {

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.baselines.noise import with_noise_of
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.policy import target_policy
 from k3perf.metrics.recorded_environments import recorded_environments
 from k3perf.records.baseline import Baseline, digest_of
 from k3perf.records.measurement import CellMeasurement, SessionMetrics

@@ -10,9 +10,9 @@ from datetime import date
 import pytest
 from pydantic import ValidationError
 
+from k3perf.baselines.accept import beyond_cap, changes
 from k3perf.baselines.changes import BaselineChange, check
-from k3perf.baselines.noise import pool_noise
-from k3perf.baselines.propose import beyond_cap, changes
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.baselines.testable import testable
 from k3perf.baselines.waivers import apply_waivers
 from k3perf.config.models import MeasurementPlan, Tolerance

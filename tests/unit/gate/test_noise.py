@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from k3perf.baselines.noise import pool_noise
+from k3perf.baselines.scaling import USUAL_SPREAD
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.reference import USUAL_SPREAD, cell_reference
 from k3perf.stats.estimators import Location, locate, sample_variance
 from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions
 from k3perf.stats.pooling import NO_PRIOR, pool_groups
+from k3perf.stats.reference import cell_reference
 from tests.calibration.lab.location_trial import choices
 from tests.calibration.lab.simulation import Noise, session_rounds
 from tests.unit.gate.conftest import RATE, Build

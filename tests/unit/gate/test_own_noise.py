@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.baselines.noise import pool_noise, pool_own_noise, with_noise_of
+from k3perf.baselines.target_policy import pool_noise, pool_own_noise, with_noise_of
 from k3perf.baselines.testable import testable
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.losses import scale_for
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import Level, recorded_reference
+from k3perf.gate.reference import recorded_reference
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.baseline import Baseline
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS
 from k3perf.stats.estimators import Location, median, sample_variance
 from k3perf.stats.noise import NO_NOISE
+from k3perf.stats.reference import Level
 from k3perf.store.measurements import read_measurement_file
 from tests.unit.gate.conftest import LEVELS, RATE, Build
 

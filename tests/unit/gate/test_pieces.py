@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k3perf.baselines.scaling import USUAL_SPREAD
 from k3perf.config.models import Tolerance
 from k3perf.errors import ExitStatus
 from k3perf.gate.compare import compare, next_purchase
 from k3perf.gate.decision import Cause, Limits, judge, minimum_detectable
-from k3perf.gate.losses import scale_for
-from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, cell_reference
 from k3perf.metrics.drift import config_differences
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome, exit_status
 from k3perf.records.verdict import SuiteVerdict
 from k3perf.stats.estimators import Location
 from k3perf.stats.noise import NO_NOISE
+from k3perf.stats.reference import Level, Reference, cell_reference
 from k3perf.stats.sequential import schedule
 from tests.unit.gate.conftest import RATE, Build
 

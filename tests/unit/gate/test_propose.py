@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from k3perf.baselines.noise import pool_noise
-from k3perf.baselines.propose import beyond_cap, changes
+from k3perf.baselines.accept import beyond_cap, changes
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.baselines.testable import testable
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError, UsageError

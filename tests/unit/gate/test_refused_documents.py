@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from k3perf.baselines.noise import with_noise_of
+from k3perf.baselines.target_policy import with_noise_of
 from k3perf.baselines.waivers import check_waivers
 from k3perf.config.gated import check_metric_names
 from k3perf.config.models import MeasurementPlan, Tolerance

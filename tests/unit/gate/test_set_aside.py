@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3perf.baselines.noise import with_noise_of
+from k3perf.baselines.scaling import USUAL_SPREAD
+from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
 from k3perf.gate.decision import Cause, Decision, Limits, judge
-from k3perf.gate.losses import Series, scale_for
+from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, base_arm_reference
+from k3perf.gate.reference import base_arm_reference
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
@@ -28,6 +30,7 @@ from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.records.verdict_file import CellEntry
 from k3perf.stats.estimators import Location
 from k3perf.stats.noise import MetricNoise
+from k3perf.stats.reference import Level, Reference
 from k3perf.stats.sequential import schedule
 from tests.calibration.lab.replay import Session, quick_runs, suite_run
 from tests.calibration.lab.selftest import simulated_setting

@@ -29,13 +29,13 @@ from k3perf.stats.pooling import (
     variance_difference_p,
 )
 from k3perf.stats.quantiles import (
-    clopper_pearson,
     mean_difference_skewness,
     single_draw_quantile,
     skewed_quantile,
     upper_quantile,
 )
 from k3perf.stats.sequential import shares
+from tests.calibration.lab.proportion import clopper_pearson
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
 

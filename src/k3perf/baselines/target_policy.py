@@ -1,4 +1,5 @@
-"""The noise of a target's committed baselines, pooled over its cells. Pure.
+"""What a target's cells are judged by: the suite's tolerances, and the noise of the
+target's committed baselines, pooled over its cells. Pure.
 
 Cells of one target share the machine and its noise, so their variances are pooled;
 ``k3perf.stats.pooling`` says how, and how cells that differ are moderated. A config
@@ -11,14 +12,36 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from k3perf.config.models import Tolerance
+from k3perf.config.gated import check_metric_names
+from k3perf.config.models import TargetSpec, Tolerance
+from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.gate.losses import scale_for
 from k3perf.gate.policy import NoiseKey, OwnTolerances, Policy
-from k3perf.gate.reference import recorded_losses
+from k3perf.metrics.loss_scale import recorded_losses, scale_for
+from k3perf.metrics.validity import SPREAD_LIMIT, ValidityRules
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.stats.noise import MetricNoise
+
+
+def target_policy(suite: Suite, target: TargetSpec, *, gated_metric_count: int) -> Policy:
+    """What the suite declares for one target's cells, without noise. Raises
+    ConfigFileError for a tolerance of an unknown metric.
+    """
+    check_metric_names(suite)
+    declared = suite.tolerances
+    limits = ValidityRules.for_target(target.validity).session_limits
+    return Policy(
+        tolerances=declared.for_target(target.name),
+        workload_tolerances=declared.workloads,
+        config_tolerances=declared.own(target.name),
+        plan=target.measurement,
+        gated_metric_count=gated_metric_count,
+        false_alarm_budget=declared.false_alarm_budget,
+        missed_loss_budget=declared.missed_loss_budget,
+        cumulative_loss_cap_ratio=declared.cumulative_loss_cap_ratio,
+        spread_over_noise_ratio=limits[SPREAD_LIMIT],
+    )
 
 
 def with_noise_of(policy: Policy, baselines: Sequence[Baseline]) -> Policy:
