@@ -42,7 +42,7 @@ from k3perf.stats.quantiles import (
     skewed_quantile,
     upper_quantile,
 )
-from k3perf.stats.reference import Reference
+from k3perf.stats.reference import Level, Reference
 from k3perf.stats.sequential import InterimAnalysis
 
 CLEAR_SHARE: Final = 0.5
@@ -365,12 +365,17 @@ def minimum_detectable(
     the only one spending its share, which overstates the loss a little. None: no noise
     is known.
     """
-    _, variance, df, skewness = reference.at(analysis.rounds)
-    if df < 1 or not math.isfinite(variance):
+    level = reference.at(analysis.rounds)
+    if level.df < 1 or not math.isfinite(level.variance):
         return None
-    recorded = reference.session_count
-    error = math.sqrt(variance * (1 / analysis.sessions + (1 / recorded if recorded else 0.0)))
-    alpha_width, half_width, *_ = _widths(df, skewness, recorded, limits, analysis)
+    return _detectable(level, reference.session_count, limits, analysis)
+
+
+@lru_cache(maxsize=4096)
+def _detectable(level: Level, recorded: int, limits: Limits, analysis: InterimAnalysis) -> float:
+    share = 1 / analysis.sessions + (1 / recorded if recorded else 0.0)
+    error = math.sqrt(level.variance * share)
+    alpha_width, half_width, *_ = _widths(level.df, level.skewness, recorded, limits, analysis)
     half = CLEAR_SHARE * limits.tolerance + half_width * error
     critical = max(limits.tolerance, alpha_width * error, half)
-    return critical + upper_quantile(limits.beta, df) * error
+    return critical + upper_quantile(limits.beta, level.df) * error

@@ -204,16 +204,23 @@ def _session_loss(unit: Unit, scale: Scale) -> list[tuple[float, int]]:
 
 def _round_losses(unit: Unit, scale: Scale) -> list[tuple[float, int]]:
     """Each round's loss with the round's index."""
-    own = [_loss(measured, scale) for measured in unit.rounds]
-    others: Sequence[float | None] = [0.0] * len(own)
-    if unit.reference is not None:
-        others = [_loss(measured, scale) for measured in unit.beside]
-        if not unit.alternating:
-            known = [loss for loss in others if loss is not None]
-            centre = math.nan if any(map(math.isnan, known)) else median(known or [0.0])
-            others = [centre if known else None] * len(own)
-    return [
-        (loss - other, measured.round_index)
-        for loss, other, measured in zip(own, others, unit.rounds, strict=False)
-        if loss is not None and other is not None
+    own = [
+        (loss, measured.round_index)
+        for measured in unit.rounds
+        if (loss := _loss(measured, scale)) is not None
     ]
+    if unit.reference is None:
+        return own
+    others = [_loss(measured, scale) for measured in unit.beside]
+    if unit.alternating:
+        both = zip(unit.rounds, others, strict=False)
+        return [
+            (loss - other, measured.round_index)
+            for measured, other in both
+            if other is not None and (loss := _loss(measured, scale)) is not None
+        ]
+    known = [loss for loss in others if loss is not None]
+    if not known:
+        return []
+    centre = math.nan if any(map(math.isnan, known)) else median(known)
+    return [(loss - centre, index) for loss, index in own]

@@ -29,7 +29,7 @@ from k3perf.records.baseline import MetricBaseline
 from k3perf.records.metric_definitions import Scope
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
-from k3perf.stats.estimators import Location, mean, median, robust_sigma
+from k3perf.stats.estimators import Location, median, robust_sigma
 from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis, schedule
 
@@ -146,7 +146,7 @@ def judge_statistical(
         return plain_verdict(scale, Outcome.INVALID, series.defect)
     if entry is not None and entry.constant and len({x for s in series.sessions for x in s}) == 1:
         return _as_exact(scale, entry, series)
-    if any(len(losses) > 1 and len(set(losses)) == 1 for losses in series.sessions):
+    if any(len(x) > 1 and x[0] == x[-1] and len(set(x)) == 1 for x in series.sessions):
         stuck = "every round of a session read the very same value, which a measured quantity does"
         return plain_verdict(scale, Outcome.INVALID, f"{stuck} not do")
     reference = base_arm_reference(scale, series, policy) if recorded is None else recorded
@@ -158,7 +158,8 @@ def judge_statistical(
     excluded = _excluded(decision, scale, reference, series)
     verdict = _verdict(scale, reference, decision, len(analyses), excluded)
     if entry is not None:
-        verdict = _against_anchor(verdict, scale, decision, entry, policy.cumulative_loss_cap_ratio)
+        moved, cap_ratio = reference.moved_since_anchor, policy.cumulative_loss_cap_ratio
+        verdict = _against_anchor(verdict, scale, decision, moved, entry.anchor_value, cap_ratio)
     undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
     needs = (decision.need_sessions, decision.need_rounds) if undecided else NOTHING_NEEDED
     notes = [*_outliers(scale, series), *excluded]
@@ -290,18 +291,17 @@ def _against_anchor(
     verdict: MetricVerdict,
     scale: Scale,
     decision: Decision,
-    entry: MetricBaseline,
+    moved: float,
+    anchor_value: float,
     cap_ratio: float,
 ) -> MetricVerdict:
     """The loss since the anchor, where the baseline has moved away from it."""
-    recorded = mean([scale.loss(session.value) for session in entry.sessions])
-    moved = recorded - scale.loss(entry.anchor_value)
     if decision.estimate is None or decision.lower is None:
         return verdict
     if not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
         return verdict
-    cumulative = scale.loss_ratio(decision.estimate + moved, entry.anchor_value)
-    certain = scale.loss_ratio(decision.lower + moved, entry.anchor_value)
+    cumulative = scale.loss_ratio(decision.estimate + moved, anchor_value)
+    certain = scale.loss_ratio(decision.lower + moved, anchor_value)
     verdict = replace(verdict, cumulative_loss_ratio=cumulative)
     if cumulative is None or not slid_beyond_cap(moved, certain, cap_ratio):
         return verdict

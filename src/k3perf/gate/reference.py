@@ -11,7 +11,7 @@ from k3perf.gate.policy import Policy
 from k3perf.metrics.loss_scale import Scale, recorded_losses
 from k3perf.records.baseline import MetricBaseline
 from k3perf.records.metric_definitions import Scope
-from k3perf.stats.estimators import locate, sample_variance
+from k3perf.stats.estimators import locate, mean, sample_variance
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Level, Reference, cell_reference
 
@@ -43,7 +43,7 @@ def recorded_reference(
     scale: Scale, entry: MetricBaseline, policy: Policy, *, alternating: bool = True
 ) -> Reference:
     """Mean and noise of a cell's recorded sessions. NaN where one has no loss."""
-    return cell_reference(
+    reference = cell_reference(
         recorded_losses(entry, scale),
         policy.noise_of(entry.metric, scale.basis),
         entry.round_count,
@@ -51,6 +51,9 @@ def recorded_reference(
         one_armed=scale.basis != "absolute" and not alternating,
         spread_over_noise_ratio=policy.spread_over_noise_ratio,
     )
+    committed = mean([scale.loss(session.value) for session in entry.sessions])
+    reference.moved_since_anchor = committed - scale.loss(entry.anchor_value)
+    return reference
 
 
 def base_arm_reference(scale: Scale, series: Series, policy: Policy) -> Reference:

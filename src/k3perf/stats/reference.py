@@ -35,7 +35,7 @@ class Reference:
     ``round_count``: the rounds of the recorded sessions, 0 for a metric without rounds.
     ``round_sigma``: robust, within a session, infinite where it is not known. A session
     is out of line where its rounds spread more than ``spread_over_noise_ratio`` times
-    that.
+    that. ``moved_since_anchor``: the recorded sessions' own loss since the anchor.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Reference:
         self.round_sigma = math.sqrt(round_variance) if round_variance else math.inf
         self.spread_over_noise_ratio = spread_over_noise_ratio
         self.spread_bound = spread_over_noise_ratio * self.round_sigma / MAD_TO_SIGMA
+        self.moved_since_anchor = 0.0
         self._level_at = level_at
         self._levels: dict[int, Level] = {}
 
