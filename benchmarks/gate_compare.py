@@ -12,17 +12,17 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 
 import numpy as np
 from tests.calibration.lab.replay import ACCEPTANCE, metric_loss
 from tests.calibration.lab.simulation import Noise, cell_of, session_of, session_rounds
 
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
+from k3perf.gate.reference import References
 from k3perf.records.baseline import Baseline
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS, Comparison, Scope
@@ -46,7 +46,6 @@ def build(
         tolerances=dict.fromkeys(names, Tolerance(loss_ratio=0.05)),
         plan=MeasurementPlan(mode="baseline"),
         gated_metric_count=CELLS * METRIC_COUNT,
-        today=date(2026, 1, 1),
     )
 
     def made(prefix: str, count: int, size: int, shift: float):
@@ -80,10 +79,11 @@ def passes(
     has one thread and waits for nothing.
     """
     taken = []
+    references = References()
     for _ in range(count + 1):
         start = time.process_time()
         for baseline, measurement in pairs:
-            compare(baseline, measurement, policy)
+            compare(baseline, measurement, policy, references)
         taken.append(time.process_time() - start)
     return taken
 

@@ -37,7 +37,7 @@ from k3perf.engine.render import measured_launch
 from k3perf.engine.running import Engine
 from k3perf.engine.supervisor import start_engine
 from k3perf.load.generator import run_round
-from k3perf.stats.student import upper_quantile
+from k3perf.stats.quantiles import upper_quantile
 from k3perf.telemetry.devices import DevicesLost, DeviceSource
 from k3perf.telemetry.sampler import Sampler
 from k3perf.workload.request_plan import expand

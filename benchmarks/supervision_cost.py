@@ -184,7 +184,7 @@ def differences(rounds: list[dict[str, Any]]) -> list[float]:
 
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean with its 95 % interval."""
-    from k3perf.stats.student import upper_quantile
+    from k3perf.stats.quantiles import upper_quantile
 
     half = (
         upper_quantile((1 - CONFIDENCE) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5

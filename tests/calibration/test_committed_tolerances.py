@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import date
 from functools import cache
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import target_policy, with_noise_of
+from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.gated import statistical_metric_count
-from k3perf.gate.policy import target_policy
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.outcome import Outcome, join
 from k3perf.store.baselines import read_target_baselines
@@ -80,9 +79,7 @@ def judged(
     target = SUITE.target(TARGET)
     plan = target.measurement.model_copy(update={"maximum_sessions": len(candidates)})
     count = statistical_metric_count(SUITE, SUITE.cells((TARGET,)))
-    policy = replace(
-        target_policy(SUITE, target, gated_metric_count=count, today=date(2026, 11, 30)), plan=plan
-    )
+    policy = replace(target_policy(SUITE, target, gated_metric_count=count), plan=plan)
     siblings = [
         b for b in read_target_baselines(REPOSITORY / "baselines", TARGET) if b.config != "default"
     ]
@@ -94,7 +91,7 @@ def judged(
         previous=None,
         acceptance=ACCEPTANCE,
     )
-    policy = policy.with_noise_of([own, *siblings])
+    policy = with_noise_of(policy, [own, *siblings])
     bought = [plan.minimum_rounds]
     while True:
         measured = tuple(

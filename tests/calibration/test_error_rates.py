@@ -18,8 +18,8 @@ import pytest
 from k3perf.config.load_yaml import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate import decision
-from k3perf.stats.order_statistics import Location
-from k3perf.stats.proportion import clopper_pearson
+from k3perf.stats.estimators import Location
+from tests.calibration.lab.proportion import clopper_pearson
 from tests.calibration.lab.replay import (
     CellSource,
     Session,
@@ -264,11 +264,11 @@ def setting_nothing_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate as if a plan never had room for another session in place of one out of
     line.
     """
-    real = decision.sessions_at
+    real = decision.Judgement
     monkeypatch.setattr(
         decision,
-        "sessions_at",
-        lambda look, sessions, *given: real(look, sessions, *given[:2], 0, given[3]),
+        "Judgement",
+        lambda sessions, reference, limits, _: real(sessions, reference, limits, 0),
     )
 
 

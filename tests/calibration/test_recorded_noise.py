@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 
 from k3perf.records.samples import Arm
-from k3perf.stats.proportion import clopper_pearson
 from tests.calibration.lab.command import read_recordings, recordings_folder
-from tests.calibration.lab.recordings import (
-    Recording,
-    recorded_metrics,
-    recorded_setting,
-    testable_tolerances,
-)
+from tests.calibration.lab.proportion import clopper_pearson
+from tests.calibration.lab.recorded_setting import recorded_setting, testable_tolerances
+from tests.calibration.lab.recordings import Recording, recorded_metrics
 from tests.calibration.lab.replay import tallies
 from tests.calibration.lab.selftest import GATED, LOSSES, SUITE_METRICS
 

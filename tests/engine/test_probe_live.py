@@ -23,8 +23,8 @@ from k3perf.capacity.rules import platform_rules
 from k3perf.capacity.shape import Ranks, model_shape
 from k3perf.config.suite import load_suite
 from k3perf.engine.process_tree import command_of
-from k3perf.gate.drift import config_differences
-from k3perf.gate.exact import judge_exact
+from k3perf.gate.metric_verdict import judge_exact
+from k3perf.metrics.drift import config_differences
 from k3perf.metrics.resolved import describe, difference
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome

@@ -5,18 +5,17 @@ and never turns into a pass or a regression.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
 
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.config.models import Tolerance
 from k3perf.config.suite import load_suite
 from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
-from k3perf.gate.policy import target_policy
 from k3perf.metrics.validity import (
     ROUND_RULES,
     SESSION_RULES,
@@ -395,7 +394,7 @@ def test_spread_far_above_the_recorded_noise(limits: dict[str, float], outcome: 
     declared = load_suite(Path(__file__).resolve().parents[2] / "perf_tests")
     target = declared.target("cpu-hybrid").model_copy(update={"validity": limits})
     policy = replace(
-        target_policy(declared, target, gated_metric_count=1, today=date(2026, 1, 1)),
+        target_policy(declared, target, gated_metric_count=1),
         tolerances={RATE: Tolerance(loss_ratio=0.05)},
     )
     cell = CellMeasurement(
@@ -412,7 +411,7 @@ def test_spread_far_above_the_recorded_noise(limits: dict[str, float], outcome: 
     verdict = compare(
         baseline,
         replace(cell, sessions=(rated("wide", 1000.0, 0.01),)),
-        policy.with_noise_of([baseline]),
+        with_noise_of(policy, [baseline]),
     )
     assert verdict.outcome is outcome
     if outcome is Outcome.INVALID:

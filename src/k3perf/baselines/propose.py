@@ -7,18 +7,15 @@ Only ``accept`` makes a baseline of a proposal; nothing here writes a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from k3perf.config.models import Tolerance
 from k3perf.errors import UsageError
-from k3perf.gate.drift import config_differences
-from k3perf.gate.environments import joined, kept_environments, measured_environments
-from k3perf.gate.exact import ranks_text
+from k3perf.gate.losses import read_cell, read_metric
 from k3perf.gate.policy import Policy
-from k3perf.gate.readings import read_cell, read_metric
-from k3perf.gate.scale import Scale, scale_for
+from k3perf.metrics.drift import config_differences
 from k3perf.metrics.environment import without_environment
+from k3perf.metrics.loss_scale import Scale, scale_for
+from k3perf.metrics.recorded_environments import joined, kept_environments, measured_environments
 from k3perf.metrics.session_values import RANK_METRICS, SERVING_METRICS
 from k3perf.records.baseline import (
     Acceptance,
@@ -30,28 +27,9 @@ from k3perf.records.baseline import (
 )
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
-from k3perf.stats.location import mean, median
+from k3perf.stats.estimators import mean, median
 
 SIGNIFICANT_DIGITS: Final = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row of the proposal's table: a metric's value before (None: new) and now, of
-    which sessions, and the loss (positive is worse).
-
-    ``of_sessions``: how ``new_value`` comes of its sessions. Worst values of two
-    metrics may be of different sessions, so it names theirs.
-    """
-
-    workload: str
-    metric: str
-    unit: str
-    old_value: float | None
-    new_value: float
-    of_sessions: str
-    loss_ratio: float | None
-    cumulative_loss_ratio: float | None
 
 
 def propose(
@@ -67,10 +45,10 @@ def propose(
     measurements of one workload add their sessions up.
 
     Measurements are taken in the order of their first sessions where every session
-    tells when it started, else as given; sessions of measurements made side by side are
+    says when it started, else as given; sessions of measurements made side by side are
     not mixed. Workloads that were not measured stay as they were while hardware class
     and resolved configuration stay the same. A metric's anchor stays unless it is new,
-    ``new_anchor`` is given, or the new value is better: an improvement lifts the anchor
+    ``new_anchor`` is given, or the new value is better: an improvement moves the anchor
     with it. Raises ``UsageError`` where the measurements do not belong together, hold
     too few valid sessions, or a gated metric has a value that cannot be recorded.
     """
@@ -85,14 +63,7 @@ def propose(
     workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
     for name, entries in recorded.items():
         before = previous.workload(name) if previous is not None and not new_anchor else None
-        serving = tuple(
-            _anchored(entry, before.metrics if before else ())
-            for entry in entries
-            if not _at_start(entry)
-        )
-        workloads[name] = WorkloadBaseline(
-            workload=name, plan_digest=by_workload[name][0].plan_digest, metrics=serving
-        )
+        workloads[name] = _workload(name, by_workload[name][0].plan_digest, entries, before)
     exact = _merge_exact(recorded.values())
     anchors = previous.exact if previous is not None and not new_anchor else ()
     anchor_acceptance = acceptance if previous is None or new_anchor else previous.anchor_acceptance
@@ -117,53 +88,6 @@ def propose(
         ),
     )
     return baseline.model_copy(update={"digest": digest_of(baseline)})
-
-
-def changes(
-    baseline: Baseline, previous: Baseline | None, tolerances: Mapping[str, Tolerance]
-) -> tuple[Change, ...]:
-    """The reviewer's table, every metric of the proposal."""
-    rows = [
-        _change("", entry, previous.exact if previous else (), tolerances)
-        for entry in baseline.exact
-    ]
-    for workload in baseline.workloads:
-        before = previous.workload(workload.workload) if previous else None
-        rows += [
-            _change(workload.workload, entry, before.metrics if before else (), tolerances)
-            for entry in workload.metrics
-        ]
-    return tuple(rows)
-
-
-def beyond_cap(rows: Iterable[Change], cap_ratio: float) -> tuple[str, ...]:
-    """Rows whose loss against the anchor exceeds the cumulative cap: only a reasoned
-    new anchor can accept them.
-    """
-    over = [
-        row
-        for row in rows
-        if row.cumulative_loss_ratio is not None and row.cumulative_loss_ratio > cap_ratio
-    ]
-    return tuple(
-        f"{row.metric}{f' of {row.workload}' if row.workload else ''} has lost"
-        f" {row.cumulative_loss_ratio:.1%} since its anchor, the cap is {cap_ratio:.1%}"
-        for row in over
-    )
-
-
-def other_class(baseline: Baseline, previous: Baseline | None) -> tuple[str, ...]:
-    """What stands against putting a baseline of one hardware class in the place of
-    another's, as a night on another processor would.
-    """
-    if previous is None or previous.hardware_class == baseline.hardware_class:
-        return ()
-    return (
-        (
-            f"the committed baseline is of hardware class {previous.hardware_class}, this one of"
-            f" {baseline.hardware_class}"
-        ),
-    )
 
 
 def _in_order_of_time(measurements: Sequence[CellMeasurement]) -> Sequence[CellMeasurement]:
@@ -263,36 +187,31 @@ def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBase
     entries = []
     for name, tolerance in policy.for_cell(cells[0].config, cells[0].workload).tolerances.items():
         metric = METRICS[name]
-        scale = scale_for(metric, tolerance)
         exact = metric.comparison is Comparison.EXACT
+        scale = scale_for(metric, tolerance, "baseline" if exact else cells[0].mode)
         sessions = [
             session
             for cell in cells
-            for session in (
-                _exact_sessions(cell, name) if exact else _sessions(cell, metric, scale)
-            )
+            for session in (_exact_sessions(cell, name) if exact else _sessions(cell, scale))
         ]
         if sessions:
-            basis = "absolute" if exact else scale.basis(cells[0].mode)
-            entries.append(_entry(metric, basis, scale, sessions))
+            entries.append(_entry(scale, sessions))
     return entries
 
 
-def _entry(
-    metric: MetricDef, basis: str, scale: Scale, sessions: list[SessionValue]
-) -> MetricBaseline:
+def _entry(scale: Scale, sessions: list[SessionValue]) -> MetricBaseline:
+    metric = scale.metric
     exact = metric.comparison is Comparison.EXACT
     value = (
         worst_value(metric, [session.value for session in sessions])
         if exact
         else typical_value(scale, sessions)
     )
-    unit = "ratio" if basis == "ratio" else metric.unit
     return MetricBaseline.model_validate(
         {
             "metric": metric.name,
-            "unit": unit,
-            "basis": basis,
+            "unit": scale.unit,
+            "basis": scale.basis,
             "sessions": tuple(sessions),
             "anchor_value": value,
         }
@@ -342,12 +261,12 @@ def _require_equal_ranks(first: CellMeasurement, recorded: Iterable[list[MetricB
             )
 
 
-def _sessions(cell: CellMeasurement, metric: MetricDef, scale: Scale) -> list[SessionValue]:
-    series = read_metric(read_cell(cell), metric, scale)
+def _sessions(cell: CellMeasurement, scale: Scale) -> list[SessionValue]:
+    series = read_metric(read_cell(cell), scale)
     if series.defect:
         raise UsageError(
-            f"{cell.target}/{cell.config}, {metric.name}: {series.defect}; only sound values enter"
-            " a baseline."
+            f"{cell.target}/{cell.config}, {scale.metric.name}: {series.defect}; only sound values"
+            " enter a baseline."
         )
     rounds = series.round_indices
     return [
@@ -370,6 +289,17 @@ def _at_start(entry: MetricBaseline) -> bool:
     return (
         METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_METRICS
     )
+
+
+def _workload(
+    name: str, plan_digest: str, entries: list[MetricBaseline], before: WorkloadBaseline | None
+) -> WorkloadBaseline:
+    serving = tuple(
+        _anchored(entry, before.metrics if before else ())
+        for entry in entries
+        if not _at_start(entry)
+    )
+    return WorkloadBaseline(workload=name, plan_digest=plan_digest, metrics=serving)
 
 
 def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaseline]:
@@ -402,46 +332,3 @@ def _anchored(entry: MetricBaseline, before: Iterable[MetricBaseline]) -> Metric
 
 def _better(metric: MetricDef, one: float, other: float) -> float:
     return min(one, other) if metric.direction.value == "lower_is_better" else max(one, other)
-
-
-def _change(
-    workload: str,
-    entry: MetricBaseline,
-    before: Iterable[MetricBaseline],
-    tolerances: Mapping[str, Tolerance],
-) -> Change:
-    metric = METRICS[entry.metric]
-    tolerance = tolerances.get(entry.metric) or Tolerance(loss_ratio=0.0)
-    old = next(
-        (item for item in before if item.metric == entry.metric and item.basis == entry.basis), None
-    )
-    now = _value_of(metric, tolerance, entry)
-    was = None if old is None else _value_of(metric, tolerance, old)
-    return Change(
-        workload=workload,
-        metric=entry.metric,
-        unit=entry.unit,
-        old_value=was,
-        new_value=now,
-        of_sessions=_of_sessions(metric, entry, now),
-        loss_ratio=None if was is None else metric.loss_ratio(was, now),
-        cumulative_loss_ratio=metric.loss_ratio(entry.anchor_value, now),
-    )
-
-
-def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
-    count = len(entry.sessions)
-    if metric.comparison is not Comparison.EXACT:
-        return f"mean of {count}"
-    told = f"of {ranks_text(entry.rank_counts)}" if entry.rank_counts else "ranks not recorded"
-    ranks = f"; {told}" if metric.name in RANK_METRICS else ""
-    if entry.constant:
-        return f"equal in {count}{ranks}"
-    worst = next(session.session_id for session in entry.sessions if session.value == value)
-    return f"worst of {count}, {worst}{ranks}"
-
-
-def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:
-    if metric.comparison is Comparison.EXACT:
-        return worst_value(metric, [session.value for session in entry.sessions])
-    return typical_value(scale_for(metric, tolerance), entry.sessions)

@@ -3,7 +3,7 @@ the rate of its scaling base. Pure; reported, never gated.
 
 The base's figure is the one that a candidate of the base would be compared with: the
 mean, on the loss scale, of its recorded sessions, each taken as the base target's
-recorded noise says (``gate.reference``). The cell's own sessions are taken in the same
+recorded noise says (``stats.reference``). The cell's own sessions are taken in the same
 way, because a median of six rounds and a quartile of sixteen differ by more than
 scaling does.
 """
@@ -14,21 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import TargetSpec, Tolerance
 from k3perf.config.suite import Suite
 from k3perf.config.workload_spec import AllAtOnce, ClosedLoop
-from k3perf.gate.noise import NO_NOISE, Sessions, Taken, pool_noise, recorded_losses
-from k3perf.gate.readings import read_cell, read_metric
-from k3perf.gate.reference import USUAL_SPREAD, cell_reference
-from k3perf.gate.scale import scale_for
+from k3perf.gate.losses import read_cell, read_metric
+from k3perf.metrics.loss_scale import recorded_losses, scale_for
 from k3perf.metrics.ranks import scaling_efficiency_ratio
+from k3perf.metrics.validity import SESSION_RULES, SPREAD_LIMIT
 from k3perf.records.baseline import Baseline, MetricBaseline, how_to_record
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS
-from k3perf.stats.location import mean
-from k3perf.stats.order_statistics import Location, locate
+from k3perf.stats.estimators import Location, locate, mean
+from k3perf.stats.noise import NO_NOISE, Sessions
+from k3perf.stats.reference import cell_reference
 
 RATE: Final = "output_tokens_per_s"
+USUAL_SPREAD: Final = SESSION_RULES[SPREAD_LIMIT]
 _AS_RATIO: Final = Tolerance(loss_ratio=0.0)
 _SCALE: Final = scale_for(METRICS[RATE], _AS_RATIO)
 
@@ -111,7 +113,7 @@ class ScalingBase:
         compared with.
         """
         readings = read_cell(replace(measurement, mode="baseline"))
-        series = read_metric(readings, METRICS[RATE], _SCALE)
+        series = read_metric(readings, _SCALE)
         missing = "" if series.sessions else "no valid session of this cell has a throughput"
         reading = self._empty(measurement.config, measurement.workload, missing)
         return self._against(
@@ -159,7 +161,7 @@ class ScalingBase:
             missing = reading.missing or missing or _no_rate(f"{self._base.name}/{reading.config}")
             return replace(
                 reading,
-                tokens_per_s=_typical(own, Taken(Location.MEDIAN, max(map(len, own), default=0))),
+                tokens_per_s=_typical(own, Location.MEDIAN, max(map(len, own), default=0)),
                 missing=missing,
             )
         plan = self._base.measurement
@@ -173,11 +175,11 @@ class ScalingBase:
         reference = cell_reference(
             recorded, noise, entry.round_count, rounds, spread_over_noise_ratio=USUAL_SPREAD
         )
-        taken = Taken(reference.taken.location, min([reference.taken.rounds, *map(len, own)]))
+        rounds_taken = min([reference.rounds, *map(len, own)])
         return replace(
             reading,
-            tokens_per_s=_typical(own, taken),
-            base_tokens_per_s=_SCALE.value(reference.at(taken.rounds).mean),
+            tokens_per_s=_typical(own, reference.location, rounds_taken),
+            base_tokens_per_s=_SCALE.value(reference.at(rounds_taken).mean),
             source=_source(baseline, len(recorded)),
             remark=self._remark(reading.workload, baseline, release) if own else "",
         )
@@ -217,9 +219,7 @@ class ScalingBase:
             remarks.append(f"another release, vLLM {release or 'unknown'}, was measured here")
         arrival = self._suite.workload(workload).arrival
         if not isinstance(arrival, AllAtOnce | ClosedLoop):
-            remarks.append(
-                "requests come at a rate of their own, which the throughput cannot exceed"
-            )
+            remarks.append("requests come at their own rate, which the throughput cannot exceed")
         return "; ".join(remarks)
 
 
@@ -230,15 +230,13 @@ def _rate(tokens_per_s: float) -> str:
     )
 
 
-def _typical(sessions: Sessions, taken: Taken) -> float | None:
+def _typical(sessions: Sessions, location: Location, rounds: int) -> float | None:
     """Tokens a second: each session's location of its first rounds, then the mean on
     the loss scale. None without a session.
     """
     if not sessions:
         return None
-    return _SCALE.value(
-        mean([locate(taken.location, losses[: taken.rounds]) for losses in sessions])
-    )
+    return _SCALE.value(mean([locate(location, losses[:rounds]) for losses in sessions]))
 
 
 def _entry(baseline: Baseline | None, workload: str) -> MetricBaseline | None:

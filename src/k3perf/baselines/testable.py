@@ -9,24 +9,21 @@ stay INCONCLUSIVE.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
+from k3perf.baselines.target_policy import pool_own_noise
 from k3perf.config.models import Tolerance
-from k3perf.config.suite import Suite
-from k3perf.gate.decision import smallest_detectable
-from k3perf.gate.gated import statistical_metric_count
-from k3perf.gate.looks import Look
-from k3perf.gate.noise import pool_own_noise
-from k3perf.gate.policy import Policy, target_policy
-from k3perf.gate.reference import Reference, Subject, recorded_reference, with_level
-from k3perf.gate.scale import scale_for
-from k3perf.gate.session_values import Limits
-from k3perf.gate.statistical import limits_of, looks_of
+from k3perf.gate.decision import Limits, minimum_detectable
+from k3perf.gate.metric_verdict import analyses_of, limits_of
+from k3perf.gate.policy import Policy
+from k3perf.gate.reference import recorded_reference
+from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison
+from k3perf.stats.reference import Reference
+from k3perf.stats.sequential import InterimAnalysis
 
 CATCH_FACTOR: Final = 1.5
 """A true loss of this many tolerances must be caught."""
@@ -131,19 +128,17 @@ def _judge(
     policy: Policy,
     unsplit: Baseline | None,
 ) -> Untestable | None:
-    """``unsplit``: the whole baseline where the config has no tolerance of its own for
-    the metric yet.
+    """``unsplit``: the whole baseline, where the config does not have its own tolerance
+    for the metric yet.
     """
-    metric = METRICS[entry.metric]
-    scale = scale_for(metric, tolerance)
-    subject = Subject(metric, tolerance, scale, entry.basis)
-    reference = recorded_reference(subject, entry, policy, alternating=True)
-    looks = looks_of(subject, reference, policy.plan)
-    level = reference.at(looks[-1].rounds)
+    scale = replace(scale_for(METRICS[entry.metric], tolerance), basis=entry.basis)
+    reference = recorded_reference(scale, entry, policy)
+    analyses = analyses_of(scale, reference, policy.plan)
+    level = reference.at(analyses[-1].rounds)
     if level.variance == 0:
         return None
-    limits = limits_of(subject, policy)._replace(beta=CATCH_MISS)
-    detectable = smallest_detectable(reference, limits, looks[-1])
+    limits = limits_of(scale, policy)._replace(beta=CATCH_MISS)
+    detectable = minimum_detectable(reference, limits, analyses[-1])
     if detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance:
         return None
     return Untestable(
@@ -155,34 +150,36 @@ def _judge(
         ),
         needed_ratio=scale.loss_ratio(CATCH_FACTOR * limits.tolerance, scale.value(level.mean)),
         sessions_that_do=_first(
-            lambda count: _with_sessions(subject, reference, limits, policy, count),
+            lambda count: _with_sessions(scale, reference, limits, policy, count),
             policy.plan.maximum_sessions + 1,
         ),
         baseline_sessions_that_do=_first(
-            lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, looks[-1]),
+            lambda count: _sees(
+                _recorded_more(reference, policy, entry, count), limits, analyses[-1]
+            ),
             len(entry.sessions) + 1,
         ),
-        tolerance_that_does=smallest_tolerance(subject, reference, limits, looks[-1]),
+        tolerance_that_does=smallest_tolerance(scale, reference, limits, analyses[-1]),
         own=unsplit is None,
         own_tolerance_that_does=(
-            None if unsplit is None else _own_tolerance(subject, unsplit, limits, policy)
+            None if unsplit is None else _own_tolerance(scale, unsplit, limits, policy)
         ),
     )
 
 
 def _own_tolerance(
-    subject: Subject, baseline: Baseline, limits: Limits, policy: Policy
+    scale: Scale, baseline: Baseline, limits: Limits, policy: Policy
 ) -> float | None:
-    """What would do in every workload of the config if their noise were pooled with
-    nobody else's. It holds for all of them, so the one that needs most decides.
+    """What would do in every workload of the config if their noise were pooled
+    alone. It holds for all of them, so the one that needs most decides.
     """
-    name = subject.metric.name
-    noise = pool_own_noise((baseline,), {baseline.config: {name: subject.tolerance}}).get(
+    name = scale.metric.name
+    noise = pool_own_noise((baseline,), {baseline.config: {name: scale.tolerance}}).get(
         baseline.config, {}
     )
     alone = replace(policy, noise=noise)
     needed = [
-        subject.tolerance.loss_ratio or subject.tolerance.loss_absolute or 0.0
+        scale.tolerance.loss_ratio or scale.tolerance.loss_absolute or 0.0
     ]  # no smaller one is looked for
     for entry in (
         entry
@@ -190,12 +187,12 @@ def _own_tolerance(
         for entry in workload.metrics
         if entry.metric == name
     ):
-        own = replace(subject, basis=entry.basis)
-        reference = recorded_reference(own, entry, alone, alternating=True)
-        look = looks_of(own, reference, policy.plan)[-1]
-        if reference.at(look.rounds).variance == 0:
+        own = replace(scale, basis=entry.basis)
+        reference = recorded_reference(own, entry, alone)
+        last = analyses_of(own, reference, policy.plan)[-1]
+        if reference.at(last.rounds).variance == 0:
             continue
-        tolerance = smallest_tolerance(own, reference, limits, look)
+        tolerance = smallest_tolerance(own, reference, limits, last)
         if tolerance is None:
             return None
         needed.append(tolerance)
@@ -206,16 +203,16 @@ def _first(does: Callable[[int], bool], start: int) -> int | None:
     return next((count for count in range(start, SESSIONS_CONSIDERED + 1) if does(count)), None)
 
 
-def _sees(reference: Reference, limits: Limits, look: Look) -> bool:
-    detectable = smallest_detectable(reference, limits, look)
+def _sees(reference: Reference, limits: Limits, analysis: InterimAnalysis) -> bool:
+    detectable = minimum_detectable(reference, limits, analysis)
     return detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance
 
 
 def _with_sessions(
-    subject: Subject, reference: Reference, limits: Limits, policy: Policy, count: int
+    scale: Scale, reference: Reference, limits: Limits, policy: Policy, count: int
 ) -> bool:
     plan = policy.plan.model_copy(update={"maximum_sessions": count})
-    return _sees(reference, limits, looks_of(subject, reference, plan)[-1])
+    return _sees(reference, limits, analyses_of(scale, reference, plan)[-1])
 
 
 def _recorded_more(
@@ -225,9 +222,12 @@ def _recorded_more(
     more degrees of freedom.
     """
     had = len(entry.sessions)
-    pooled = policy.noise_of(entry.metric, entry.basis).session(reference.taken).pooled
-    return with_level(
-        reference,
+    pooled = (
+        policy.noise_of(entry.metric, entry.basis)
+        .prior(reference.location, reference.rounds)
+        .pooled
+    )
+    return reference.with_level(
         count,
         lambda level: level._replace(
             df=round(level.df * (count - 1) / max(had - 1, 1)) if pooled else level.df + count - had
@@ -236,16 +236,16 @@ def _recorded_more(
 
 
 def smallest_tolerance(
-    subject: Subject, reference: Reference, limits: Limits, look: Look
+    scale: Scale, reference: Reference, limits: Limits, analysis: InterimAnalysis
 ) -> float | None:
     """The smallest tolerance that does, found by doubling and bisecting; as a ratio or
     amount like the one given. None: none does, or no ratio that could be declared.
     """
-    if reference.at(look.rounds).df < 1:
+    if reference.at(analysis.rounds).df < 1:
         return None
     low, high = limits.tolerance, max(limits.tolerance, 1e-6)
-    most = subject.scale.tolerance(LARGEST_RATIO) if subject.scale.logarithmic else math.inf
-    while not _sees(reference, limits._replace(tolerance=high), look):
+    most = replace(scale, tolerance=LARGEST_RATIO).allowed if scale.logarithmic else math.inf
+    while not _sees(reference, limits._replace(tolerance=high), analysis):
         low, high = high, min(2 * high, most)
         if low >= most:
             return None
@@ -253,20 +253,9 @@ def smallest_tolerance(
         middle = (low + high) / 2
         low, high = (
             (low, middle)
-            if _sees(reference, limits._replace(tolerance=middle), look)
+            if _sees(reference, limits._replace(tolerance=middle), analysis)
             else (middle, high)
         )
-    if not subject.scale.logarithmic:
+    if not scale.logarithmic:
         return high
-    return subject.scale.loss_ratio(high, None)
-
-
-def strictest_policy(suite: Suite, target: str, baselines: Sequence[Baseline]) -> Policy:
-    """The policy of a run of all cells of the target, which share one family-wise error
-    rate. ``baselines``: the target's, with their noise.
-    """
-    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
-    policy = target_policy(
-        suite, suite.target(target), gated_metric_count=count, today=datetime.now(UTC).date()
-    )
-    return policy.with_noise_of(baselines)
+    return scale.loss_ratio(high, None)

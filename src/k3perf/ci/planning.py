@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.ci.selection import Priority, SelectedCell
+from k3perf.config.gated import check_metric_names, statistical_metric_count
 from k3perf.config.suite import Cell, Suite
-from k3perf.gate.gated import check_metric_names, statistical_metric_count
 from k3perf.records.samples import Arm, SessionRecord
 from k3perf.units import ns_to_s
 

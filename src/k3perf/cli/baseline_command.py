@@ -10,16 +10,21 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from k3perf.baselines.propose import beyond_cap, changes, other_class, propose
-from k3perf.baselines.testable import strictest_policy, testable
+from k3perf.baselines.accept import (
+    accepted,
+    changes,
+    objections,
+    strictest_policy,
+    with_proposed,
+)
+from k3perf.baselines.propose import propose
 from k3perf.ci.commits import distinct_commits
 from k3perf.cli.output import login_name
 from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.environments import recorded_environments
-from k3perf.gate.policy import Policy
 from k3perf.metrics.environment import environment_text
+from k3perf.metrics.recorded_environments import recorded_environments
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.report.baseline_table import committed_table, proposal_table
@@ -150,19 +155,19 @@ def run_propose(arguments: argparse.Namespace) -> int:
         previous = read_baseline(root, target, config)
         policy = strictest_policy(suite, target, _target_baselines(root, target, proposed.values()))
         rows = changes(baseline, previous, policy.known_tolerances)
-        objections = _objections(
+        against = objections(
             baseline,
             previous,
             policy,
             new_anchor=arguments.new_anchor,
-            next_step="a reasoned --new-anchor is needed",
+            step="a reasoned --new-anchor is needed",
         )
         path = write_proposal(
             Path(arguments.proposals),
             Proposal(
                 schema_version=1,
                 new_anchor=arguments.new_anchor,
-                objections=tuple(objections),
+                objections=against,
                 baseline=baseline,
             ),
         )
@@ -170,7 +175,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
         sys.stdout.writelines(
             f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline))
         )
-        sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in objections)
+        sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in against)
     sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
     return 0
 
@@ -210,7 +215,13 @@ def run_accept(arguments: argparse.Namespace) -> int:
     for name in chosen:
         path, proposal = waiting[name]
         written = write_baseline(
-            root, _accepted(proposal, by=arguments.by or login_name(), reason=arguments.reason)
+            root,
+            accepted(
+                proposal.baseline,
+                by=arguments.by or login_name(),
+                reason=arguments.reason,
+                at=datetime.now(UTC),
+            ),
         )
         path.unlink()
         sys.stdout.write(f"wrote {written}\n")
@@ -330,61 +341,22 @@ def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
 def _target_baselines(
     root: Path, target: str, proposed: Iterable[Baseline]
 ) -> tuple[Baseline, ...]:
-    """The target's baselines as they will be: committed ones, replaced by proposals of
-    the same config.
-    """
-    by_config = {baseline.config: baseline for baseline in read_target_baselines(root, target)}
-    for baseline in proposed:
-        if baseline.target == target:
-            by_config[baseline.config] = baseline
-    return tuple(by_config.values())
-
-
-def _objections(
-    baseline: Baseline,
-    previous: Baseline | None,
-    policy: Policy,
-    *,
-    new_anchor: bool,
-    next_step: str,
-) -> list[str]:
-    """Why ``baseline`` must not replace ``previous``. ``next_step``: for what a new
-    anchor would allow.
-    """
-    rows = changes(baseline, previous, policy.known_tolerances)
-    against = beyond_cap(rows, policy.cumulative_loss_cap_ratio)
-    if not new_anchor:
-        against += other_class(baseline, previous)
-    return [
-        *(problem.text() for problem in testable(baseline, policy)),
-        *(f"{text}; {next_step}" for text in against),
-    ]
+    return with_proposed(read_target_baselines(root, target), proposed, target)
 
 
 def _objections_now(
     suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
-) -> list[str]:
+) -> tuple[str, ...]:
     """Objections to a proposal when all ``proposals`` are accepted."""
     baseline = proposal.baseline
     together = _target_baselines(root, baseline.target, [item.baseline for item in proposals])
-    return _objections(
+    return objections(
         baseline,
         read_baseline(root, baseline.target, baseline.config),
         strictest_policy(suite, baseline.target, together),
         new_anchor=proposal.new_anchor,
-        next_step="propose it with --new-anchor and say why",
+        step="propose it with --new-anchor and say why",
     )
-
-
-def _accepted(proposal: Proposal, *, by: str, reason: str) -> Baseline:
-    baseline = proposal.baseline
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    acceptance = baseline.acceptance.model_copy(
-        update={"accepted_by": by, "reason": reason, "accepted_at_utc": now}
-    )
-    fresh = baseline.anchor_acceptance == baseline.acceptance
-    anchor = acceptance if fresh else baseline.anchor_acceptance
-    return baseline.model_copy(update={"acceptance": acceptance, "anchor_acceptance": anchor})
 
 
 def _chosen(

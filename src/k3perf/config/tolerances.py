@@ -1,7 +1,7 @@
 """Checks of ``tolerances.yaml``: its levels, before it becomes a model, and against the
 suite's targets, configs and workloads its names and one kind of tolerance for a metric.
 
-Metric names are checked by ``k3perf.gate.gated``: this layer does not know the metrics.
+Metric names are checked by ``k3perf.config.gated``.
 """
 
 from __future__ import annotations

@@ -3,99 +3,95 @@ needs no pytest, no vLLM and no GPU.
 
 ``baseline`` compares absolute session values with committed ones of the same hardware
 class, ``reference`` the candidate's ratios to the reference arm with committed ratios,
-``ab`` the candidate's ratios to the base arm with 1. One code path: each mode only
-differs in how a series of losses is read and in what stands on the other side. Exact
-metrics are compared with committed numbers, in ``ab`` with the base arm's.
+``ab`` the candidate's ratios to the base arm with 1. One code path: the modes differ in
+how losses are read and in what they are compared with. Exact metrics are compared with
+committed numbers, in ``ab`` with the base arm's.
+
+Read on in ``gate.losses`` (what is judged), ``gate.metric_verdict`` (one metric),
+``gate.reference`` (what it is compared with) and ``gate.decision`` (the rules).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from k3perf.config.models import Tolerance
-from k3perf.gate.decision import next_purchase
-from k3perf.gate.drift import config_differences
-from k3perf.gate.environments import environment_notes
-from k3perf.gate.exact import judge_exact, judge_other_ranks, plain_verdict, rank_counts
+from k3perf.gate.losses import Readings, read_cell, read_metric, served_as_planned
+from k3perf.gate.metric_verdict import (
+    NOTHING_NEEDED,
+    MetricFinding,
+    Needs,
+    judge_exact,
+    judge_other_ranks,
+    judge_statistical,
+    plain_verdict,
+)
 from k3perf.gate.policy import Policy
-from k3perf.gate.readings import Readings, read_cell, read_metric, served_as_planned
-from k3perf.gate.reference import Subject
-from k3perf.gate.scale import scale_for
-from k3perf.gate.statistical import Judged, judge_statistical
-from k3perf.gate.waivers import apply_waivers
-from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS
+from k3perf.gate.reference import References
+from k3perf.metrics.drift import config_differences
+from k3perf.metrics.loss_scale import Scale, scale_for
+from k3perf.metrics.recorded_environments import environment_notes
+from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS, rank_counts
 from k3perf.records.baseline import Baseline, MetricBaseline, WorkloadBaseline
-from k3perf.records.measurement import CellMeasurement, SessionMetrics
-from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
+from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
+from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import InvalidReason
-from k3perf.records.verdict import Buy, CellVerdict, ConfigDifference
-
-Recorded = Mapping[tuple[str, str], MetricBaseline]
-"""A workload's entries by metric and basis."""
+from k3perf.records.verdict import Buy, CellVerdict, ConfigDifference, MetricVerdict
 
 
-def compare(baseline: Baseline | None, measurement: CellMeasurement, policy: Policy) -> CellVerdict:
-    """Judge one cell. Never raises for what was measured: whatever the numbers are, an
-    outcome comes out.
+def compare(
+    baseline: Baseline | None,
+    measurement: CellMeasurement,
+    policy: Policy,
+    references: References | None = None,
+) -> CellVerdict:
+    """Judge one cell. Never raises for what was measured.
 
     Call it after ``minimum_rounds`` rounds of ``minimum_sessions`` sessions, then again
-    after what ``buy`` asked for; calling it more often does no harm, since only planned
-    looks count. ``baseline`` may be None: NO_BASELINE, except in ``ab`` mode, which
-    needs none.
+    after what ``buy`` asked for. Calling it more often does no harm, since only planned
+    interim analyses count. ``baseline`` may be None: NO_BASELINE, except in ``ab``
+    mode, which needs none. ``references``: one for all calls of a run saves time.
     """
-    policy = policy.for_cell(measurement.config, measurement.workload)
-    verdict = partial(
-        CellVerdict, measurement.target, measurement.config, measurement.workload, measurement.mode
-    )
     readings = read_cell(measurement)
+    verdict = CellVerdict(
+        measurement.target, measurement.config, measurement.workload, measurement.mode, metrics=()
+    )
     spoiled = measurement.invalid_reasons or _nothing_valid(measurement, readings)
     if spoiled and (measurement.invalid_reasons or not readings.standing):
-        return verdict(metrics=(), invalid_reasons=spoiled)
-    missing, notes = _usable(baseline, measurement)
+        return replace(verdict, invalid_reasons=spoiled)
+    missing = "" if measurement.mode == "ab" else _mismatch(baseline, measurement)
     if missing:
-        return verdict(metrics=(), missing=missing)
+        step = "run k3perf baseline propose on this run's measurements.json and accept the proposal"
+        return replace(verdict, missing=f"{missing}; {step}")
     differences, unread = _differences(baseline, measurement, readings)
     if unread:
-        return verdict(metrics=(), invalid_reasons=unread)
-    judged, unjudged = _judge_metrics(baseline, measurement, readings, policy)
-    if not judged:
-        text = (
-            "no gated metric could be judged"
-            f" ({'; '.join(unjudged) or 'no metric has a tolerance'})"
-        )
-        return verdict(
-            metrics=(),
-            differences=differences,
-            invalid_reasons=spoiled or (InvalidReason("nothing_judged", text),),
-        )
-    cell = (measurement.target, measurement.config, measurement.workload)
-    metrics = []
-    for item in judged:
-        metric = item.verdict
-        if policy.waivers:
-            metric, waiver_notes = apply_waivers(
-                metric, cell, policy.waivers, today=policy.today, build=policy.build
-            )
-            notes += waiver_notes
-        metrics.append(metric)
-        notes += (*item.outliers, *item.set_aside)
-    buy, sessions, rounds = _purchase(judged, len(readings.units), drifted=bool(differences))
-    return verdict(
-        metrics=tuple(metrics),
+        return replace(verdict, invalid_reasons=unread)
+    cell = _Cell(
+        baseline,
+        None
+        if baseline is None or measurement.mode == "ab"
+        else baseline.workload(measurement.workload),
+        measurement,
+        readings,
+        policy.for_cell(measurement.config, measurement.workload),
+        References() if references is None else references,
+    )
+    findings, unjudged = cell.findings()
+    if not findings:
+        why = "; ".join(unjudged) or "no metric has a tolerance"
+        nothing = InvalidReason("nothing_judged", f"no gated metric could be judged ({why})")
+        return replace(verdict, differences=differences, invalid_reasons=spoiled or (nothing,))
+    buy, sessions, rounds = _purchase(
+        (needs for _, needs, _ in findings), len(readings.units), drifted=bool(differences)
+    )
+    return replace(
+        verdict,
+        metrics=tuple(metric for metric, _, _ in findings),
         differences=differences,
         invalid_reasons=spoiled,
         times_only=bool(spoiled),
-        notes=(
-            *notes,
-            *_environment(baseline, measurement, readings),
-            *unjudged,
-            *_unrecorded_ranks(baseline, measurement, readings, policy),
-            *_left_out(readings),
-        ),
+        notes=cell.notes(findings, unjudged),
         buy=buy,
         buy_until_sessions=sessions,
         buy_until_rounds=rounds,
@@ -112,37 +108,14 @@ def _nothing_valid(measurement: CellMeasurement, readings: Readings) -> tuple[In
     )
     if broken:
         return broken
-    if readings.unpaired_session_count:
+    if readings.unpaired_count:
         text = "no candidate session has a valid reference session of the same pair_id beside it"
         return (InvalidReason("unpaired_session", text),)
     return (InvalidReason("no_session", "nothing was measured: there is no candidate session"),)
 
 
-def _usable(baseline: Baseline | None, measurement: CellMeasurement) -> tuple[str, list[str]]:
-    """Why the baseline cannot be compared with (empty: it can), and what to note about
-    it.
-    """
-    if measurement.mode == "ab":
-        return "", []
-    problem = _mismatch(baseline, measurement)
-    if problem:
-        return (
-            (
-                f"{problem}; run k3perf baseline propose on this run's measurements.json and accept"
-                " the proposal"
-            ),
-            [],
-        )
-    if baseline is None or baseline.hardware_class == measurement.hardware_class:
-        return "", []
-    classes = (
-        f"recorded on hardware class {baseline.hardware_class!r}, measured on"
-        f" {measurement.hardware_class!r}"
-    )
-    return "", [f"{classes}: ratios are compared, memory that depends on the hardware is not"]
-
-
 def _mismatch(baseline: Baseline | None, measurement: CellMeasurement) -> str:
+    """Why the baseline cannot be compared with. Empty: it can."""
     cell = f"{measurement.target}/{measurement.config}"
     if baseline is None:
         return f"no baseline is committed for {cell}"
@@ -156,35 +129,29 @@ def _mismatch(baseline: Baseline | None, measurement: CellMeasurement) -> str:
             f"the plan of {measurement.workload!r} changed: {workload.plan_digest} was recorded,"
             f" {measurement.plan_digest} was measured"
         )
-    if measurement.mode == "baseline" and baseline.hardware_class != measurement.hardware_class:
-        classes = (
-            f"recorded on hardware class {baseline.hardware_class!r}, measured on"
-            f" {measurement.hardware_class!r}"
-        )
+    classes = _other_class(baseline, measurement)
+    if classes and measurement.mode == "baseline":
         return f"the baseline of {cell} was {classes}; absolute numbers do not carry over"
     return ""
+
+
+def _other_class(baseline: Baseline, measurement: CellMeasurement) -> str:
+    was, now = baseline.hardware_class, measurement.hardware_class
+    return "" if was == now else f"recorded on hardware class {was!r}, measured on {now!r}"
 
 
 def _differences(
     baseline: Baseline | None, measurement: CellMeasurement, readings: Readings
 ) -> tuple[tuple[ConfigDifference, ...], tuple[InvalidReason, ...]]:
     """Every valid candidate session against the approved configuration; without a
-    baseline (ab) against the base arm's.
+    baseline (ab) against the base arm's, whose versions may differ.
     """
-    sessions = [unit.session for unit in readings.standing]
+    arms = [unit.reference for unit in readings.standing if unit.reference is not None]
+    approved = arms[0].resolved_config if arms else {}
     if baseline is not None:
         approved = baseline.resolved_config
-    else:
-        approved = next(
-            (
-                unit.reference.resolved_config
-                for unit in readings.standing
-                if unit.reference is not None
-            ),
-            {},
-        )
     found: dict[str, ConfigDifference] = {}
-    for session in sessions:
+    for session in (unit.session for unit in readings.standing):
         if approved and not session.resolved_config:
             text = (
                 f"the resolved configuration of session {session.session_id} of"
@@ -192,251 +159,179 @@ def _differences(
             )
             return (), (InvalidReason("resolved_config", text),)
         for difference in config_differences(approved, session.resolved_config):
-            if baseline is None and difference.key.startswith("version."):
-                continue  # two engine environments are what ab compares
-            found.setdefault(difference.key, difference)
+            if baseline is not None or not difference.key.startswith("version."):
+                found.setdefault(difference.key, difference)
     return tuple(found.values()), ()
 
 
-def _environment(
-    baseline: Baseline | None, measurement: CellMeasurement, readings: Readings
-) -> list[str]:
-    sessions = [unit.session for unit in readings.units]
-    others = [unit.reference for unit in readings.units if unit.reference is not None]
-    return environment_notes(baseline, measurement.workload, sessions, others)
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What one cell's metrics are judged with. ``workload`` None: ab mode."""
 
+    baseline: Baseline | None
+    workload: WorkloadBaseline | None
+    measurement: CellMeasurement
+    readings: Readings
+    policy: Policy
+    references: References
 
-def _judge_metrics(
-    baseline: Baseline | None, measurement: CellMeasurement, readings: Readings, policy: Policy
-) -> tuple[list[Judged], list[str]]:
-    """Judged metrics, and a note for each gated metric that this cell has neither
-    recorded nor measured.
-    """
-    judged, notes = [], []
-    workload = (
-        baseline.workload(measurement.workload)
-        if baseline is not None and measurement.mode != "ab"
-        else None
-    )
-    foreign = baseline is not None and baseline.hardware_class != measurement.hardware_class
-    recorded: Recorded | None = (
-        {(entry.metric, entry.basis): entry for entry in workload.metrics} if workload else None
-    )
-    for name, tolerance in policy.tolerances.items():
-        metric = METRICS[name]
-        if metric.comparison is Comparison.EXACT:
-            elsewhere = foreign and workload and not _equal_on_both(metric, baseline, measurement)
-            item = (
-                None if elsewhere else _judge_exact(metric, tolerance, baseline, workload, readings)
-            )
-        elif not readings.units:
-            item = _without_rounds(metric, tolerance, measurement)
-        else:
-            item = _judge_statistical(
-                metric, tolerance, recorded, measurement.mode, readings, policy
-            )
-        if item is None:
-            notes.append(
-                f"{name}: not judged,"
-                f" {'recorded on other hardware' if foreign else 'neither recorded nor measured in this cell'}"  # noqa: E501
-            )
-        else:
-            judged.append(item)
-    return judged, notes
+    def findings(self) -> tuple[list[MetricFinding], list[str]]:
+        """Judged metrics, and a note for each gated one that this cell has neither
+        recorded nor measured.
+        """
+        findings: list[MetricFinding] = []
+        notes = []
+        foreign = self.baseline is not None and _other_class(self.baseline, self.measurement)
+        here = "neither recorded nor measured in this cell"
+        for name, tolerance in self.policy.tolerances.items():
+            scale = scale_for(METRICS[name], tolerance, self.measurement.mode)
+            found: MetricFinding | MetricVerdict | None
+            if METRICS[name].comparison is Comparison.EXACT:
+                found = self._exact(scale)
+            elif self.readings.units:
+                found = self._statistical(scale)
+            else:
+                found = self._without_rounds(scale)
+            if found is None:
+                why = "recorded on other hardware" if foreign else here
+                notes.append(f"{name}: not judged, {why}")
+            else:
+                findings.append(found if isinstance(found, tuple) else (found, NOTHING_NEEDED, ()))
+        return findings, notes
 
-
-def _equal_on_both(
-    metric: MetricDef, baseline: Baseline | None, measurement: CellMeasurement
-) -> bool:
-    """A CPU engine's cache has the size that its arguments give it, whatever the
-    processor. Device memory decides it elsewhere.
-    """
-    classes = (measurement.hardware_class, baseline.hardware_class if baseline else "")
-    return metric.name in KV_METRICS and all(name.startswith("cpu-") for name in classes)
-
-
-def _entry(entries: tuple[MetricBaseline, ...], name: str) -> MetricBaseline | None:
-    return next(
-        (entry for entry in entries if entry.metric == name and entry.basis == "absolute"), None
-    )
-
-
-def _judge_exact(
-    metric: MetricDef,
-    tolerance: Tolerance,
-    baseline: Baseline | None,
-    workload: WorkloadBaseline | None,
-    readings: Readings,
-) -> Judged | None:
-    units = [
-        unit
-        for unit in readings.standing
-        if metric.name not in SERVING_METRICS or served_as_planned(unit.session)
-    ]
-    sessions = [unit.session for unit in units]
-    others = [unit.reference for unit in units if unit.reference is not None]
-    committed = workload is not None and baseline is not None
-    measured = _session_values(sessions, metric.name)
-    if workload is not None and baseline is not None:
-        entry = _entry((*workload.metrics, *baseline.exact), metric.name)
-        recorded = [] if entry is None else [session.value for session in entry.sessions]
-        recorded_ranks = frozenset() if entry is None else entry.rank_counts
-    else:
-        recorded, recorded_ranks = _session_values(others, metric.name), rank_counts(metric, others)
-    if not measured or not recorded:
-        return _one_sided(metric, tolerance, measured=bool(measured), recorded=bool(recorded))
-    other_ranks = judge_other_ranks(
-        metric, tolerance, recorded_ranks, rank_counts(metric, sessions), committed=committed
-    )
-    return Judged(other_ranks or judge_exact(metric, tolerance, recorded, measured))
-
-
-def _unrecorded_ranks(
-    baseline: Baseline | None, measurement: CellMeasurement, readings: Readings, policy: Policy
-) -> list[str]:
-    """A note where several ranks were read and an older baseline does not say of how
-    many its values are the worst.
-    """
-    workload = (
-        baseline.workload(measurement.workload)
-        if baseline is not None and measurement.mode != "ab"
-        else None
-    )
-    if (
-        baseline is None
-        or workload is None
-        or baseline.hardware_class != measurement.hardware_class
-    ):
-        return []
-    sessions = [unit.session for unit in readings.standing]
-    names = []
-    for name in policy.tolerances:
-        entry = _entry((*workload.metrics, *baseline.exact), name)
-        if (
-            entry is not None
-            and not entry.rank_counts
-            and max(rank_counts(METRICS[name], sessions), default=0) > 1
-        ):
-            names.append(name)
-    step = "k3perf baseline propose records it"
-    return (
-        [
-            f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared;"
-            f" {step}"
+    def _exact(self, scale: Scale) -> MetricVerdict | None:
+        name = scale.metric.name
+        if self.workload is not None and not self._holds_here(name):
+            return None
+        units = [
+            unit
+            for unit in self.readings.standing
+            if name not in SERVING_METRICS or served_as_planned(unit.session)
         ]
-        if names
-        else []
-    )
+        sessions = [unit.session for unit in units]
+        base_arm = [unit.reference for unit in units if unit.reference is not None]
+        measured, recorded = _values(sessions, name), _values(base_arm, name)
+        recorded_ranks = rank_counts(name, base_arm)
+        if self.workload is not None:
+            entry = self._exact_entry(name)
+            recorded = [] if entry is None else [session.value for session in entry.sessions]
+            recorded_ranks = frozenset() if entry is None else entry.rank_counts
+        if not measured or not recorded:
+            return _one_sided(scale, measured=bool(measured), recorded=bool(recorded))
+        ranks = rank_counts(name, sessions)
+        other = judge_other_ranks(scale, recorded_ranks, ranks, committed=self.workload is not None)
+        return other or judge_exact(scale, recorded, measured)
 
+    def _holds_here(self, name: str) -> bool:
+        """Device memory depends on the hardware. A CPU engine's cache has the size that
+        its arguments give it, whatever the CPU.
+        """
+        if self.baseline is None or not _other_class(self.baseline, self.measurement):
+            return True
+        classes = (self.measurement.hardware_class, self.baseline.hardware_class)
+        return name in KV_METRICS and all(one.startswith("cpu-") for one in classes)
 
-def _without_rounds(
-    metric: MetricDef, tolerance: Tolerance, measurement: CellMeasurement
-) -> Judged | None:
-    """The verdict of a metric that needs valid rounds where none is; None where this
-    cell has no such metric.
-    """
-    values = [
-        value
-        for session in measurement.sessions
-        for value in (session.values, *(measured.values for measured in session.rounds))
-    ]
-    if all(value.get(metric.name) is None or value[metric.name].value is None for value in values):
-        return None
-    return Judged(
-        plain_verdict(metric, tolerance, Outcome.INVALID, "no valid round to judge it by")
-    )
+    def _exact_entry(self, name: str) -> MetricBaseline | None:
+        serving = () if self.workload is None else self.workload.metrics
+        settled = () if self.baseline is None else self.baseline.exact
+        return _entry((*serving, *settled), name, "absolute")
 
+    def _statistical(self, scale: Scale) -> MetricFinding | MetricVerdict | None:
+        series = read_metric(self.readings, scale)
+        recorded = () if self.workload is None else self.workload.metrics
+        entry = _entry(recorded, scale.metric.name, scale.basis)
+        if series.empty or (entry is None and self.measurement.mode != "ab"):
+            return _one_sided(scale, measured=not series.empty, recorded=entry is not None)
+        reference = None
+        if entry is not None:
+            alternating = self.readings.alternating
+            reference = self.references.recorded(scale, entry, self.policy, alternating=alternating)
+        return judge_statistical(scale, entry, reference, series, self.policy)
 
-def _one_sided(
-    metric: MetricDef, tolerance: Tolerance, *, measured: bool, recorded: bool
-) -> Judged | None:
-    if recorded:
-        return Judged(
-            plain_verdict(
-                metric,
-                tolerance,
-                Outcome.INVALID,
-                "recorded in the baseline, but this run could not compute it",
-            )
+    def _without_rounds(self, scale: Scale) -> MetricVerdict | None:
+        """INVALID where no round is valid. None where this cell has no such metric."""
+        sessions = self.measurement.sessions
+        rounds = [measured for session in sessions for measured in session.rounds]
+        if not _values((*sessions, *rounds), scale.metric.name):
+            return None
+        return plain_verdict(scale, Outcome.INVALID, "no valid round to judge it by")
+
+    def notes(self, findings: Sequence[MetricFinding], unjudged: Sequence[str]) -> tuple[str, ...]:
+        """Everything that a reader of the cell must know beside its metrics."""
+        units = self.readings.units
+        arms = [unit.reference for unit in units if unit.reference is not None]
+        own = [unit.session for unit in units]
+        return (
+            *self._hardware_notes(),
+            *(note for _, _, notes in findings for note in notes),
+            *environment_notes(self.baseline, self.measurement.workload, own, arms),
+            *unjudged,
+            *self._rank_notes(),
+            *self.readings.notes,
         )
-    if measured:
-        text = "measured, but not in the baseline; run k3perf baseline propose to add it"
-        return Judged(plain_verdict(metric, tolerance, Outcome.NO_BASELINE, text))
-    return None
+
+    def _hardware_notes(self) -> list[str]:
+        """That the baseline is of another hardware class, in reference mode."""
+        if self.workload is None or self.baseline is None:
+            return []
+        classes = _other_class(self.baseline, self.measurement)
+        compared = "ratios are compared, memory that depends on the hardware is not"
+        return [f"{classes}: {compared}"] if classes else []
+
+    def _rank_notes(self) -> list[str]:
+        """Where several ranks were read and an older baseline does not say of how many
+        its values are the worst.
+        """
+        if self.workload is None or self._hardware_notes():
+            return []
+        sessions = [unit.session for unit in self.readings.standing]
+        names = [
+            name
+            for name in self.policy.tolerances
+            if (entry := self._exact_entry(name)) is not None
+            and not entry.rank_counts
+            and max(rank_counts(name, sessions), default=0) > 1
+        ]
+        text = (
+            f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared"
+        )
+        return [f"{text}; k3perf baseline propose records it"] if names else []
 
 
-def _session_values(sessions: list[SessionMetrics], name: str) -> list[float]:
-    found = [session.values[name].value for session in sessions if name in session.values]
+def _entry(entries: Iterable[MetricBaseline], name: str, basis: str) -> MetricBaseline | None:
+    return next((one for one in entries if (one.metric, one.basis) == (name, basis)), None)
+
+
+def _values(parts: Sequence[RoundMetrics | SessionMetrics], name: str) -> list[float]:
+    found = [part.values[name].value for part in parts if name in part.values]
     return [value for value in found if value is not None]
 
 
-def _judge_statistical(
-    metric: MetricDef,
-    tolerance: Tolerance,
-    recorded: Recorded | None,
-    mode: str,
-    readings: Readings,
-    policy: Policy,
-) -> Judged | None:
-    scale = scale_for(metric, tolerance)
-    basis = scale.basis(mode)
-    series = read_metric(readings, metric, scale)
-    entry = None if recorded is None else recorded.get((metric.name, basis))
-    if series.empty or (entry is None and mode != "ab"):
-        return _one_sided(metric, tolerance, measured=not series.empty, recorded=entry is not None)
-    return judge_statistical(
-        Subject(metric, tolerance, scale, basis),
-        entry,
-        series,
-        policy,
-        alternating=readings.alternating,
-    )
+def _one_sided(scale: Scale, *, measured: bool, recorded: bool) -> MetricVerdict | None:
+    if recorded:
+        text = "recorded in the baseline, but this run could not compute it"
+        return plain_verdict(scale, Outcome.INVALID, text)
+    text = "measured, but not in the baseline; run k3perf baseline propose to add it"
+    return plain_verdict(scale, Outcome.NO_BASELINE, text) if measured else None
 
 
-def _left_out(readings: Readings) -> list[str]:
-    """What was measured and not judged, with the reason: a session that was bought for
-    another's sake must not pass in silence.
+def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, int]:
+    """The nearest analysis that any undecided metric of a cell needs, as (sessions,
+    rounds). (0, 0): nothing.
     """
-    if not readings.units:
-        return []  # the cell's invalid_reasons say it
-    of = f"of {readings.session_count} sessions left out"
-    alone = f"{of} for want of a valid reference session beside them"
-    counts = (
-        (
-            readings.invalid_round_count,
-            "rounds left out as invalid",
-            readings.invalid_round_reasons,
-        ),
-        (readings.invalid_session_count, f"{of} as invalid", readings.invalid_session_reasons),
-        (readings.unpaired_session_count, alone, readings.unpaired_reasons),
-    )
-    return [
-        f"{count} {text}{f': {_by_rule(reasons)}' if reasons else ''}"
-        for count, text, reasons in counts
-        if count
-    ]
+    wanted = [(one, rounds) for one, rounds in needs if one is not None and rounds is not None]
+    if not wanted:
+        return 0, 0
+    nearest = min(sessions for sessions, _ in wanted)
+    return nearest, max(rounds for sessions, rounds in wanted if sessions == nearest)
 
 
-def _by_rule(reasons: Sequence[InvalidReason]) -> str:
-    """Each rule with how many rounds or sessions broke it and the reading of the
-    first.
+def _purchase(needs: Iterable[Needs], had: int, *, drifted: bool) -> tuple[Buy, int, int]:
+    """What to buy, until how many sessions and rounds. A cell that serves another
+    configuration than the approved one buys nothing. One with a REGRESSED metric goes
+    on while others are undecided: which metrics lost is what the reader needs to know.
     """
-    counts = Counter(reason.rule for reason in reasons)
-    first = {reason.rule: reason.text for reason in reversed(reasons)}
-    return "; ".join(
-        f"{count} by {rule}, first {first[rule]}" for rule, count in counts.most_common()
-    )
-
-
-def _purchase(judged: list[Judged], had: int, *, drifted: bool) -> tuple[Buy, int, int]:
-    """What to buy, until how many sessions and rounds. A cell whose metrics are all
-    decided buys nothing, nor does one that serves another configuration than the
-    approved one.
-
-    A cell with a REGRESSED metric goes on while others are undecided: which metrics
-    lost is what the reader needs to know.
-    """
-    sessions, rounds = next_purchase((item.need_sessions, item.need_rounds) for item in judged)
+    sessions, rounds = next_purchase(needs)
     if not sessions or drifted:
         return Buy.NOTHING, 0, 0
     return (Buy.ROUNDS if sessions <= had else Buy.SESSIONS), sessions, rounds

@@ -1,57 +1,49 @@
-"""One statistical metric of one cell: session losses and recorded noise to an outcome,
-look by look. Pure arithmetic on floats.
+"""Where REGRESSED is decided. Pure arithmetic on floats. Three rules say it, and
+nothing else does:
 
-Unit of replication: the session. A session's value is the location of its rounds'
-losses that suits the recorded noise (the median, unless another differs less between
-recorded sessions). The estimate is the mean over candidate sessions of value minus the
-mean of the baseline's sessions at as many rounds; its standard error is s * sqrt(1/n +
-1/m), a prediction interval's, s being the moderated pooled standard deviation between
-sessions of as many rounds (ddof 1 in each cell). All tests are one-sided.
+* ``regressed``: a metric that varies loses more than its tolerance;
+* ``exactly_regressed``: a metric that does not vary does;
+* ``slid_beyond_cap``: the losses since the anchor add up to more than the cap.
 
-REGRESSED at a look needs all of
-* relevant: the estimate exceeds the tolerance;
-* significant: the lower bound at this look's share of alpha is above no loss;
-* clear: the lower bound at the share of the half-tolerance budget is above half of the
-  tolerance;
-* carried by more than one session: without the worst session the estimate still exceeds
-  the tolerance, at least two sessions each do, and where a session has few rounds each
-  of them loses more than half of it. One session alone is never REGRESSED, except where
-  the plan has no second; then it must pass the quantile of a heavy-tailed draw.
+The unit of replication is the session. The estimate is the mean over candidate sessions
+of their values minus that of the baseline's sessions at as many rounds. Its standard
+error is s * sqrt(1/n + 1/m), a prediction interval's, with s the moderated pooled
+standard deviation between sessions (ddof 1 in each cell). All tests are one-sided.
 
-Both lower bounds are moved outwards where the recorded sessions are skewed towards
-losses (``stats.skewness``).
+``stats.sequential`` plans the interim analyses. Each takes the same first sessions and
+rounds however often the gate is asked. The first that decides is the decision.
 
-PASS at a look needs the upper bound, at this look's share of beta, below the tolerance.
-IMPROVED is a PASS whose gain is significant at alpha. The first look that decides is
-the decision.
+A session whose rounds spread out of line, with all the rounds of the plan, is
+**excluded**: the host was busy, or the engine is no longer steady. Their spread alone
+decides that, never what they lost. Later sessions take its place as long as
 
-Which sessions a look takes, and which are set aside because their rounds spread out of
-line, is ``session_values``. While one is set aside and nothing is decided, the outcome
-is INVALID: a run that ends there has not measured enough.
+* fewer than half of the measured sessions are excluded. With a share q of sessions out
+  of line a plan of three sessions gives up with probability q (2 q - q^2): 2 % where a
+  tenth stall by the host, 89 % where nine of ten jump about, always where all do;
+* the plan has room: an excluded session counts towards its maximum of sessions.
+
+While a session is excluded and nothing is decided, the outcome is INVALID.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from k3perf.gate.looks import Look
-from k3perf.gate.reference import Level, Reference
-from k3perf.gate.session_values import (
-    Cause,
-    Limits,
-    LookSessions,
-    Missing,
-    Session,
-    SetAside,
-    sessions_at,
-)
 from k3perf.records.outcome import Outcome
-from k3perf.stats.skewness import mean_difference_skewness, skewed_quantile
-from k3perf.stats.student import single_draw_quantile, upper_quantile
+from k3perf.stats.estimators import locate_ordered, median
+from k3perf.stats.quantiles import (
+    mean_difference_skewness,
+    single_draw_quantile,
+    skewed_quantile,
+    upper_quantile,
+)
+from k3perf.stats.reference import Level, Reference
+from k3perf.stats.sequential import InterimAnalysis
 
 CLEAR_SHARE: Final = 0.5
 """The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
@@ -59,21 +51,73 @@ CLEAR_SHARE: Final = 0.5
 IMPROVED_SHARE: Final = 0.5
 """The share of the tolerance that a gain must exceed to be worth a new baseline."""
 
+FEW_ROUNDS: Final = 8
+"""Below this many rounds a median may lie among rounds that were slow on their own:
+three of four, if one in ten is, in 0.4 % of sessions.
+"""
 
-@dataclass(frozen=True, slots=True)
+OUTLIER_SIGMAS: Final = 5.0
+"""A round further than this from its session's median, in robust sigmas, and further
+than the tolerance, stands out.
+"""
+
+
+class Cause(StrEnum):
+    """Why a metric is where it is, for the sentence in the verdict."""
+
+    DECIDED = "decided"
+    TOO_FEW = "too_few"
+    UNDECIDED = "undecided"
+    NO_NOISE = "no_noise"
+    SPREAD = "spread"
+    OUTLIERS = "outliers"
+
+
+class Limits(NamedTuple):
+    """Tolerance on the loss scale and this metric's shares of the error rates, before
+    they are spent over interim analyses.
+    """
+
+    tolerance: float
+    alpha: float
+    half_alpha: float
+    beta: float
+    maximum_rounds: int
+
+
+class SessionLoss(NamedTuple):
+    """One session at one analysis: its place among the measured ones, its loss, of how
+    many rounds, and what it carries towards REGRESSED (twice its best round's loss
+    where rounds are few, so that the best of them must exceed half of the tolerance).
+
+    ``lacking``: why it needs more rounds before it can be judged. ``spread``: its
+    rounds' robust sigma over the recorded one, where it is excluded or lacks rounds.
+    """
+
+    place: int
+    loss: float
+    rounds: int
+    carried: float
+    spread: float | None = None
+    lacking: Cause | None = None
+
+
+@dataclass(slots=True)
 class Decision:
     """An outcome with the numbers it rests on (loss scale).
 
-    ``need_sessions``/``need_rounds``: what to measure before the next look, None when
-    there is none; measured sessions, those that are set aside included.
-    ``reference_mean``: what the estimate was measured from, at the look's number of
-    rounds. ``sessions`` and ``rounds`` count what the estimate was taken of;
-    ``set_aside`` names the sessions that were measured and left out of it.
+    ``reference_mean``: what the estimate was measured from. ``sessions`` and ``rounds``
+    count what the estimate was taken of, ``excluded`` the sessions that were not.
+    ``need_sessions``/``need_rounds``: what to measure before the next analysis,
+    excluded sessions counted; None when nothing helps. ``analysis`` is its number, 0
+    when none was reached.
     """
 
-    outcome: Outcome
-    cause: Cause
     reference_mean: float
+    sessions: int
+    rounds: int
+    outcome: Outcome = Outcome.INCONCLUSIVE
+    cause: Cause = Cause.TOO_FEW
     estimate: float | None = None
     lower: float | None = None
     upper: float | None = None
@@ -81,242 +125,257 @@ class Decision:
     relevant: bool | None = None
     significant: bool | None = None
     alpha: float | None = None
-    sessions: int = 0
-    rounds: int = 0
-    look: int = 0
+    analysis: int = 0
     spread: float | None = None
-    set_aside: tuple[SetAside, ...] = ()
+    excluded: Sequence[SessionLoss] = ()
     need_sessions: int | None = None
     need_rounds: int | None = None
 
 
-_NOTHING_FOUND: Final = LookSessions((), ())
-_NOTHING_MISSING: Final = Missing(Cause.DECIDED, None, None)
-
-
-class _State(NamedTuple):
-    """What a look came to; without numbers where none was reached."""
-
-    outcome: Outcome
-    estimate: float | None
-    lower: float | None
-    upper: float | None
-    sessions: int
-    rounds: int
-    look: int
-
-
-def judge(
-    sessions: Sequence[Sequence[float]], reference: Reference, limits: Limits, looks: Sequence[Look]
-) -> Decision:
-    """The first look that decides, else the state at the last look that was reached.
-
-    ``sessions``: per valid candidate session, in order of time, its valid rounds'
-    losses in order of time (one value for session metrics).
+def regressed(
+    ready: Sequence[SessionLoss], estimate: float, lower: float, half_lower: float, tolerance: float
+) -> bool:
+    """The loss is relevant (the estimate exceeds the tolerance), significant (the lower
+    bound at this analysis's share of alpha is above no loss), clear (the bound at the
+    share of the half-tolerance rate is above half of the tolerance), and carried by
+    more than one session: two lose more than the tolerance, and without the worst one
+    the others still do on average. One alone is enough only where the plan has no
+    second.
     """
-    last = reference.at(looks[-1].rounds)
-    if last.df < 1 or not math.isfinite(last.variance):
-        return _without_noise(sessions, reference, looks)
-    state: _State | None = None
-    found = _NOTHING_FOUND
-    kept: dict[tuple[int, int], Session | SetAside] = {}
-    for index, look in enumerate(looks):
-        found = sessions_at(look, sessions, reference, limits, looks[-1].sessions, kept)
-        if found.missing is not None:
-            break
-        if found.outvoted:
-            continue
-        state = _at_look(found.ready, reference, limits, look, index)
-        if state.outcome is not Outcome.INCONCLUSIVE:
-            break
-    return _decision(sessions, state, found, reference, limits, looks)
-
-
-def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, int]:
-    """The nearest look that any undecided metric of a cell needs, as (sessions,
-    rounds); (0, 0): nothing.
-    """
-    wanted = [
-        (sessions, rounds)
-        for sessions, rounds in needs
-        if sessions is not None and rounds is not None
-    ]
-    if not wanted:
-        return 0, 0
-    nearest = min(sessions for sessions, _ in wanted)
-    return nearest, max(rounds for sessions, rounds in wanted if sessions == nearest)
-
-
-def smallest_detectable(reference: Reference, limits: Limits, look: Look) -> float | None:
-    """The true loss that ``look`` calls REGRESSED with probability 1 - beta: its
-    critical value plus t_beta standard errors.
-
-    The look counts as the only one spending its share, which overstates the loss a
-    little. None: no noise is known.
-    """
-    level = reference.at(look.rounds)
-    if level.df < 1:
-        return None
-    return _detectable(
-        level.variance, level.df, level.skewness, reference.session_count, limits, look
-    )
-
-
-@lru_cache(maxsize=4096)
-def _detectable(
-    variance: float, df: int, skewness: float, recorded: int, limits: Limits, look: Look
-) -> float:
-    error = math.sqrt(variance * (1 / look.sessions + (1 / recorded if recorded else 0.0)))
-    alpha_width, half_width, _ = _widths(df, skewness, recorded, limits, look)
-    critical = max(
-        limits.tolerance, alpha_width * error, CLEAR_SHARE * limits.tolerance + half_width * error
-    )
-    return critical + upper_quantile(limits.beta, df) * error
-
-
-def _without_noise(
-    sessions: Sequence[Sequence[float]], reference: Reference, looks: Sequence[Look]
-) -> Decision:
-    """Only in ab do more sessions bring the noise that is missing."""
-    last = looks[-1]
-    more = reference.session_count == 0 and len(sessions) < max(2, last.sessions) <= last.sessions
-    return Decision(
-        Outcome.INCONCLUSIVE,
-        Cause.NO_NOISE,
-        reference.at(last.rounds).mean,
-        sessions=len(sessions),
-        rounds=sum(map(len, sessions)),
-        need_sessions=max(2, len(sessions) + 1) if more else None,
-        need_rounds=last.rounds if more else None,
-    )
-
-
-def _at_look(
-    ready: Sequence[Session], reference: Reference, limits: Limits, look: Look, index: int
-) -> _State:
-    count, tolerance = len(ready), limits.tolerance
-    level = reference.at(look.rounds)
-    estimate, rounds = 0.0, 0
-    for loss, used, _ in ready:
-        estimate += loss / count
-        rounds += used
-    error = math.sqrt(_variance(ready, rounds, level, look, reference))
-    alpha_width, half_width, beta_width = _widths(
-        level.df, level.skewness, reference.session_count, limits, look
-    )
-    lower, upper = estimate - alpha_width * error, estimate + beta_width * error
-    outcome = Outcome.INCONCLUSIVE
-    if (
-        look.may_regress
-        and estimate > tolerance
-        and lower > 0
-        and estimate - half_width * error > CLEAR_SHARE * tolerance
-        and _carried(ready, tolerance)
-    ):
-        outcome = Outcome.REGRESSED
-    elif upper < tolerance:
-        gain = (
-            estimate + _gain_width(level.df, limits, look) * error < 0
-            and -estimate > IMPROVED_SHARE * tolerance
-        )
-        outcome = Outcome.IMPROVED if gain else Outcome.PASS
-    return _State(outcome, estimate, lower, upper, count, rounds, index)
-
-
-def _variance(
-    ready: Sequence[Session], rounds: int, level: Level, look: Look, reference: Reference
-) -> float:
-    """Of candidate mean minus baseline mean. ``rounds``: of all sessions together;
-    where some have more, each brings its own variance.
-    """
-    count = len(ready)
-    recorded = level.variance / reference.session_count if reference.session_count else 0.0
-    if rounds == count * look.rounds or not reference.round_count:
-        return level.variance / count + recorded
-    return sum(reference.at(session.rounds).variance for session in ready) / count**2 + recorded
-
-
-def _carried(ready: Sequence[Session], tolerance: float) -> bool:
-    """Two sessions each lose more than the tolerance, and without the worst one the
-    others still do on average.
-    """
+    relevant, significant = estimate > tolerance, lower > 0
+    clear = half_lower > CLEAR_SHARE * tolerance
+    if not (relevant and significant and clear):
+        return False
     if len(ready) == 1:
         return True
     losses = [session.loss for session in ready]
     others = (sum(losses) - max(losses)) / (len(losses) - 1)
-    return others > tolerance and sum([session.carried > tolerance for session in ready]) > 1
+    return others > tolerance and sum(session.carried > tolerance for session in ready) > 1
+
+
+def exactly_regressed(loss: float, allowed: float) -> bool:
+    """Worst measured against worst recorded value, in the metric's unit."""
+    return loss > allowed
+
+
+def slid_beyond_cap(moved: float, certain_ratio: float | None, cap_ratio: float) -> bool:
+    """A slow slide: every step inside the tolerance, the sum certainly beyond the cap.
+    ``moved``: the baseline's own loss since the anchor. ``certain_ratio``: the lower
+    bound of the candidate's.
+    """
+    return moved > 0 and certain_ratio is not None and certain_ratio > cap_ratio
+
+
+def judge(
+    sessions: Sequence[Sequence[float]],
+    reference: Reference,
+    limits: Limits,
+    analyses: Sequence[InterimAnalysis],
+) -> Decision:
+    """The first analysis that decides, else the state at the last that was reached.
+
+    ``sessions``: per valid candidate session, in order of time, its valid rounds'
+    losses in order of time (one value for session metrics).
+    """
+    return Judgement(sessions, reference, limits, analyses[-1].sessions).over(analyses)
+
+
+class Judgement:
+    """One metric's sessions, judged analysis by analysis. ``decision`` is the state."""
+
+    def __init__(
+        self,
+        sessions: Sequence[Sequence[float]],
+        reference: Reference,
+        limits: Limits,
+        maximum_sessions: int,
+    ) -> None:
+        self.sessions = sessions
+        self.reference = reference
+        self.limits = limits
+        self.maximum_sessions = maximum_sessions
+        self.decision = Decision(math.nan, len(sessions), sum(map(len, sessions)))
+        self._known: dict[tuple[int, int], SessionLoss] = {}
+
+    def over(self, analyses: Sequence[InterimAnalysis]) -> Decision:
+        """Judge at each analysis until one decides or sessions are missing."""
+        decision, last = self.decision, analyses[-1]
+        decision.detectable = minimum_detectable(self.reference, self.limits, last)
+        if decision.detectable is None:
+            return self._without_noise(last)
+        decision.reference_mean = self.reference.at(analyses[0].rounds).mean
+        for number, analysis in enumerate(analyses, start=1):
+            ready = self._choose_sessions(analysis)
+            if ready is None:
+                break
+            if len(decision.excluded) >= len(ready):
+                continue  # says nothing; an analysis of more sessions may
+            self._analyse(ready, analysis)
+            decision.analysis = number
+            if decision.outcome is not Outcome.INCONCLUSIVE:
+                decision.cause = Cause.DECIDED
+                return decision
+        if decision.excluded:
+            decision.outcome, decision.cause = Outcome.INVALID, Cause.SPREAD
+        elif decision.cause is Cause.TOO_FEW and decision.analysis:
+            decision.cause = Cause.UNDECIDED
+        return decision
+
+    def _without_noise(self, last: InterimAnalysis) -> Decision:
+        """Only in ab do more sessions bring the noise that is missing."""
+        decision, had = self.decision, len(self.sessions)
+        decision.cause = Cause.NO_NOISE
+        decision.reference_mean = self.reference.at(last.rounds).mean
+        if self.reference.session_count == 0 and had < max(2, last.sessions) <= last.sessions:
+            decision.need_sessions, decision.need_rounds = max(2, had + 1), last.rounds
+        return decision
+
+    def _analyse(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> None:
+        """One interim analysis: estimate, bounds and outcome."""
+        decision, tolerance = self.decision, self.limits.tolerance
+        level = self.reference.at(analysis.rounds)
+        count, estimate = len(ready), 0.0
+        for session in ready:
+            estimate += session.loss / count
+        error = math.sqrt(self._variance(ready, analysis))
+        alpha_width, half_width, beta_width, gain_width = _widths(
+            level.df, level.skewness, self.reference.session_count, self.limits, analysis
+        )
+        lower, upper = estimate - alpha_width * error, estimate + beta_width * error
+        half_lower = estimate - half_width * error
+        if analysis.may_regress and regressed(ready, estimate, lower, half_lower, tolerance):
+            decision.outcome = Outcome.REGRESSED
+        elif upper < tolerance:
+            gained = estimate + gain_width * error < 0
+            worth_it = -estimate > IMPROVED_SHARE * tolerance
+            decision.outcome = Outcome.IMPROVED if gained and worth_it else Outcome.PASS
+        decision.reference_mean = level.mean
+        decision.estimate, decision.lower, decision.upper = estimate, lower, upper
+        decision.relevant, decision.significant = estimate > tolerance, lower > 0
+        decision.alpha = self.limits.alpha * analysis.alpha_share
+        decision.sessions, decision.rounds = count, sum(session.rounds for session in ready)
+
+    def _variance(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> float:
+        """Of candidate mean minus baseline mean. Where some sessions have more rounds,
+        each brings its own variance.
+        """
+        at, recorded = self.reference.at, self.reference.session_count
+        level, count = at(analysis.rounds), len(ready)
+        known = level.variance / recorded if recorded else 0.0
+        if not self.reference.round_count or all(one.rounds == analysis.rounds for one in ready):
+            return level.variance / count + known
+        return sum(at(session.rounds).variance for session in ready) / count**2 + known
+
+    def _choose_sessions(self, analysis: InterimAnalysis) -> list[SessionLoss] | None:
+        """The first sessions with enough rounds, as many as the analysis has, within
+        the plan's ``maximum_sessions``. None: they are not all there, and ``decision``
+        says what is missing. A session of fewer rounds takes its place in the plan.
+        """
+        decision, maximum_sessions = self.decision, self.maximum_sessions
+        wanted = analysis.rounds if self.reference.round_count else 1
+        ready: list[SessionLoss] = []
+        excluded: list[SessionLoss] = []
+        decision.excluded = excluded
+        short_count = 0
+        for place, losses in enumerate(self.sessions):
+            if len(losses) < wanted:
+                short_count += place + 1 < len(self.sessions)
+                continue
+            session = self._known.get((place, wanted)) or self._session(place, losses, wanted)
+            if session.lacking:
+                decision.cause, decision.spread = session.lacking, session.spread
+                decision.need_sessions = place + 1
+                decision.need_rounds = self.limits.maximum_rounds
+                return None
+            self._known[place, wanted] = session
+            if session.spread is None:
+                ready.append(session)
+                if len(ready) == analysis.sessions:
+                    return ready
+                continue
+            excluded.append(session)
+            if max(analysis.sessions, len(excluded) + 1) + len(excluded) > maximum_sessions:
+                decision.cause = Cause.SPREAD
+                return None
+        # after an excluded session the next one may be out of line too, and end it
+        need = len(ready) + len(excluded) + 1 if excluded else analysis.sessions
+        need += short_count
+        if need <= maximum_sessions:
+            decision.need_sessions, decision.need_rounds = need, analysis.rounds
+        return None
+
+    def _session(self, place: int, losses: Sequence[float], wanted: int) -> SessionLoss:
+        """One session by its first rounds. As many as wanted, or all that it has or can
+        still get where they spread out of line, or where some stand out and the session
+        seems to lose more than the tolerance, perhaps because of them. Only the last
+        session can still get rounds.
+        """
+        reference, tolerance = self.reference, self.limits.tolerance
+        used = sorted(losses[:wanted])
+        session = self._valued(place, used)
+        if used[-1] - used[0] <= min(2 * reference.spread_bound, tolerance):
+            return session  # neither out of line nor standing out
+        spread = reference.out_of_line(used)
+        centre = median(used)
+        furthest = max(used[-1] - centre, centre - used[0])
+        stands_out = furthest > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)
+        if not spread and (session.loss <= tolerance or not stands_out):
+            return session
+        reachable, last = self.limits.maximum_rounds, place + 1 == len(self.sessions)
+        if last and len(losses) < reachable:
+            lacking = Cause.SPREAD if spread else Cause.OUTLIERS
+            return session._replace(spread=reference.spread(used), lacking=lacking)
+        if wanted < min(len(losses), reachable):
+            used = sorted(losses[:reachable])
+            spread = reference.out_of_line(used)
+            session = self._valued(place, used)
+        return session._replace(spread=reference.spread(used)) if spread else session
+
+    def _valued(self, place: int, used: list[float]) -> SessionLoss:
+        count = len(used)
+        mean = self.reference.at(count if self.reference.round_count else 1).mean
+        loss = locate_ordered(self.reference.location, used) - mean
+        few = 1 < count < FEW_ROUNDS
+        return SessionLoss(place, loss, count, min(loss, 2 * (used[0] - mean)) if few else loss)
 
 
 @lru_cache(maxsize=65536)
 def _widths(
-    df: int, skewness: float, recorded: int, limits: Limits, look: Look
-) -> tuple[float, float, float]:
+    df: int, skewness: float, recorded: int, limits: Limits, analysis: InterimAnalysis
+) -> tuple[float, float, float, float]:
     """Standard errors from the estimate to the lower bounds at the shares of alpha and
-    of the half-tolerance budget, and to the upper bound at the share of beta.
+    of the half-tolerance rate, to the upper bound at the share of beta, and to the
+    bound of a gain. The lower bounds move outwards where recorded sessions are skewed
+    towards losses. One session alone must pass the quantile of a heavy-tailed draw.
     """
-    quantile = single_draw_quantile if look.sessions == 1 else upper_quantile
-    alpha, half = (
-        quantile(limits.alpha * look.alpha_share, df),
-        quantile(limits.half_alpha * look.alpha_share, df),
-    )
-    if skewness > 0 and look.sessions > 1:
-        of_mean = mean_difference_skewness(skewness, look.sessions, recorded)
+    quantile = single_draw_quantile if analysis.sessions == 1 else upper_quantile
+    gain = alpha = quantile(limits.alpha * analysis.alpha_share, df)
+    half = quantile(limits.half_alpha * analysis.alpha_share, df)
+    if skewness > 0 and analysis.sessions > 1:
+        of_mean = mean_difference_skewness(skewness, analysis.sessions, recorded)
         alpha, half = skewed_quantile(alpha, of_mean), skewed_quantile(half, of_mean)
-    return alpha, half, upper_quantile(limits.beta * look.beta_share, df)
+    return alpha, half, upper_quantile(limits.beta * analysis.beta_share, df), gain
 
 
-def _gain_width(df: int, limits: Limits, look: Look) -> float:
-    return (single_draw_quantile if look.sessions == 1 else upper_quantile)(
-        limits.alpha * look.alpha_share, df
-    )
+def minimum_detectable(
+    reference: Reference, limits: Limits, analysis: InterimAnalysis
+) -> float | None:
+    """Minimum detectable effect: the true loss that ``analysis`` calls REGRESSED with
+    probability 1 - beta, its critical value plus t_beta standard errors. It counts as
+    the only one spending its share, which overstates the loss a little. None: no noise
+    is known.
+    """
+    level = reference.at(analysis.rounds)
+    if level.df < 1 or not math.isfinite(level.variance):
+        return None
+    return _detectable(level, reference.session_count, limits, analysis)
 
 
-def _decision(
-    sessions: Sequence[Sequence[float]],
-    state: _State | None,
-    found: LookSessions,
-    reference: Reference,
-    limits: Limits,
-    looks: Sequence[Look],
-) -> Decision:
-    """The last look's numbers, with what the next one is missing."""
-    gap = found.missing or _NOTHING_MISSING
-    if state is None:
-        look, numbers = (
-            looks[0],
-            _State(
-                Outcome.INCONCLUSIVE, None, None, None, len(sessions), sum(map(len, sessions)), -1
-            ),
-        )
-    else:
-        look, numbers = looks[state.look], state
-    outcome = numbers.outcome
-    if outcome is Outcome.INCONCLUSIVE and found.aside:
-        outcome = Outcome.INVALID
-    spread = gap.cause is Cause.SPREAD or outcome is Outcome.INVALID
-    undecided = (
-        gap.cause
-        if gap.cause is Cause.OUTLIERS
-        else Cause.TOO_FEW
-        if state is None
-        else Cause.UNDECIDED
-    )
-    return Decision(
-        outcome,
-        Cause.SPREAD if spread else undecided if outcome is Outcome.INCONCLUSIVE else Cause.DECIDED,
-        reference.at(look.rounds).mean,
-        estimate=numbers.estimate,
-        lower=numbers.lower,
-        upper=numbers.upper,
-        detectable=smallest_detectable(reference, limits, looks[-1]),
-        relevant=None if numbers.estimate is None else numbers.estimate > limits.tolerance,
-        significant=None if numbers.lower is None else numbers.lower > 0,
-        alpha=None if state is None else limits.alpha * look.alpha_share,
-        sessions=numbers.sessions,
-        rounds=numbers.rounds,
-        look=numbers.look + 1,
-        spread=gap.spread,
-        set_aside=found.aside,
-        need_sessions=gap.need_sessions,
-        need_rounds=gap.need_rounds,
-    )
+@lru_cache(maxsize=4096)
+def _detectable(level: Level, recorded: int, limits: Limits, analysis: InterimAnalysis) -> float:
+    share = 1 / analysis.sessions + (1 / recorded if recorded else 0.0)
+    error = math.sqrt(level.variance * share)
+    alpha_width, half_width, *_ = _widths(level.df, level.skewness, recorded, limits, analysis)
+    half = CLEAR_SHARE * limits.tolerance + half_width * error
+    critical = max(limits.tolerance, alpha_width * error, half)
+    return critical + upper_quantile(limits.beta, level.df) * error

@@ -7,10 +7,10 @@ worst.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from k3perf.records.measurement import MetricValue
+from k3perf.records.measurement import MetricValue, SessionMetrics
 from k3perf.records.samples import RankMemory, SessionRecord
 
 _RANK_PARTS: dict[str, Callable[[RankMemory], int | None]] = {
@@ -93,3 +93,18 @@ def _start_up(record: SessionRecord) -> dict[str, MetricValue]:
     if record.stages and not record.imported_ahead:
         values[name] = MetricValue(sum(stage.duration_s for stage in record.stages), 1)
     return values
+
+
+def rank_counts(name: str, sessions: Iterable[SessionMetrics]) -> frozenset[int]:
+    """Of how many ranks the sessions' values of the metric are the worst. Empty for a
+    metric without ranks.
+    """
+    if name not in RANK_METRICS:
+        return frozenset()
+    found = [session.values[name] for session in sessions if name in session.values]
+    return frozenset(value.n for value in found if value.value is not None and value.n)
+
+
+def ranks_text(counts: frozenset[int]) -> str:
+    """How many ranks, or which numbers of them where sessions differ; at least one."""
+    return f"{' or '.join(map(str, sorted(counts)))} rank{'' if counts == {1} else 's'}"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 
+from k3perf.config.gated import check_metric_names
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
-from k3perf.gate.gated import check_metric_names
 from k3perf.pytest_plugin.benchmark_output import check_options
 from k3perf.pytest_plugin.endings import Endings
 from k3perf.pytest_plugin.run_settings import option_values, run_settings

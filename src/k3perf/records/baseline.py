@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from datetime import date
 from difflib import get_close_matches
 from functools import cached_property
@@ -123,13 +123,6 @@ class MetricBaseline(_Document):
             value for session in self.sessions for value in (session.value, *session.round_values)
         }
         return len(values) == 1
-
-    @cached_property
-    def memo(self) -> dict[Hashable, Any]:
-        """What was computed from these frozen numbers and is asked for again at every
-        look; holds nothing that they do not determine.
-        """
-        return {}
 
 
 class WorkloadBaseline(_Document):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from k3perf.baselines.propose import Change
+from k3perf.baselines.accept import Change
 
 
 def proposal_table(rows: Sequence[Change]) -> str:

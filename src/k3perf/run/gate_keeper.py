@@ -5,15 +5,16 @@ call into the gate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
+from k3perf.baselines.target_policy import target_policy, with_noise_of
+from k3perf.baselines.waivers import apply_waivers, check_waivers
+from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Cell
 from k3perf.gate.compare import compare
-from k3perf.gate.gated import statistical_metric_count
-from k3perf.gate.policy import Policy, target_policy
-from k3perf.gate.waivers import check_waivers
-from k3perf.records.baseline import Baseline, how_to_record
+from k3perf.gate.policy import Policy
+from k3perf.gate.reference import References
+from k3perf.records.baseline import Baseline, Waiver, how_to_record
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.settings import RunSettings
@@ -29,6 +30,8 @@ class GateKeeper:
         self._settings = settings
         self._cells = tuple(cells)
         self._policies: dict[str, Policy] = {}
+        self._references = References()
+        self._known_waivers: tuple[Waiver, ...] | None = None
         self._baselines: dict[tuple[str, str], Baseline | None] = {}
 
     @property
@@ -64,10 +67,12 @@ class GateKeeper:
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""
         baseline = None if measurement.mode == "ab" else self._baseline(cell)
-        return compare(
-            baseline,
-            measurement,
-            replace(self.policy(cell), build=measurement.vllm_release or self._settings.build),
+        verdict = compare(baseline, measurement, self.policy(cell), self._references)
+        return apply_waivers(
+            verdict,
+            self._waivers(),
+            today=datetime.now(UTC).date(),
+            build=measurement.vllm_release or self._settings.build,
         )
 
     def policy(self, cell: Cell) -> Policy:
@@ -76,21 +81,23 @@ class GateKeeper:
         """
         name = cell.target.name
         if name not in self._policies:
-            path = self._settings.baselines_directory / "waivers.yaml"
-            waivers = read_waivers(path)
-            check_waivers(waivers, self._settings.suite, path)
+            self._waivers()
             policy = target_policy(
                 self._settings.suite,
                 cell.target,
                 gated_metric_count=self.gated_metric_count,
-                today=datetime.now(UTC).date(),
-                build=self._settings.build,
-                waivers=waivers,
             )
-            self._policies[name] = policy.with_noise_of(
-                read_target_baselines(self._settings.baselines_directory, name)
+            self._policies[name] = with_noise_of(
+                policy, read_target_baselines(self._settings.baselines_directory, name)
             )
         return self._policies[name]
+
+    def _waivers(self) -> tuple[Waiver, ...]:
+        if self._known_waivers is None:
+            path = self._settings.baselines_directory / "waivers.yaml"
+            self._known_waivers = read_waivers(path)
+            check_waivers(self._known_waivers, self._settings.suite, path)
+        return self._known_waivers
 
     def _baseline(self, cell: Cell) -> Baseline | None:
         key = (cell.target.name, cell.config.name)

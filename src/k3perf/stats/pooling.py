@@ -20,7 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from k3perf.stats.location import mean, median, sample_variance
+import numpy as np
+from numpy.typing import NDArray
+
+from k3perf.stats.estimators import mean, median, sample_variance
 
 SMALLEST_VARIANCE: Final = 1e-12
 """Variances of exactly equal values are raised to this before the logarithm (a relative
@@ -68,7 +71,7 @@ NO_PRIOR: Final = VariancePrior(0.0, 0.0, 0, pooled=False)
 
 def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
     """Prior from groups of values; groups of fewer than two say nothing, and a single
-    group has nobody to share with.
+    group has no other to share with.
     """
     usable = [group for group in groups if len(group) >= 2]
     if len(usable) < 2:
@@ -150,3 +153,23 @@ def _inverse_trigamma(value: float) -> float:
         trigamma = float(polygamma(1, x))
         x += trigamma * (1 - trigamma / value) / float(polygamma(2, x))
     return x
+
+
+def pooled_skewness(values: NDArray[np.float64], starts: Sequence[int]) -> float:
+    """Skewness of values around the means of their groups (``starts``: where each group
+    begins), less its standard error; never below 0.
+
+    The third moment about a group's own mean is (n - 1)(n - 2) / n times the true one
+    (Fisher's k statistics). The standard error is that for normal values, so that a
+    normal's chance skewness mostly counts as none. Groups of fewer than three say
+    nothing.
+    """
+    sizes = np.diff([*starts, len(values)])
+    residuals = values - np.repeat(np.add.reduceat(values, starts) / sizes, sizes)
+    freedom = float((sizes - 1).sum())
+    weight = float((np.maximum(sizes - 1, 0) * np.maximum(sizes - 2, 0) / sizes).sum())
+    variance = float((residuals**2).sum()) / freedom if freedom else 0.0
+    if weight <= 0 or variance <= 0:
+        return 0.0
+    found = float((residuals**3).sum()) / weight / math.pow(variance, 1.5)
+    return max(found - math.sqrt(6 / weight), 0.0)

@@ -19,14 +19,12 @@ from k3perf.records.measurement import CellMeasurement
 from k3perf.store.atomic import replace_file
 from k3perf.store.measurements import read_measurement_file
 from tests.calibration.lab.location_trial import location_table
-from tests.calibration.lab.recordings import (
+from tests.calibration.lab.recorded_setting import (
     LARGEST_TRIED,
-    Recording,
-    recorded_metrics,
     recorded_setting,
-    recordings_of_files,
     testable_tolerances,
 )
+from tests.calibration.lab.recordings import Recording, recorded_metrics, recordings_of_files
 from tests.calibration.lab.replay import metric_loss
 from tests.calibration.lab.selftest import (
     GATED,

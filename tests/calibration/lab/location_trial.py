@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.noise import MetricNoise
-from k3perf.stats.order_statistics import Location
+from k3perf.stats.estimators import Location
+from k3perf.stats.noise import MetricNoise
 from tests.calibration.lab.simulation import DRAWS, Noise, realised_sigma, session_rounds
 
 SUITE_CELLS: Final = 20
@@ -33,8 +33,8 @@ def choices(
         recorded = MetricNoise(
             tuple(tuple(map(tuple, cell)) for cell in cells), plan.maximum_rounds
         )
-        taken = recorded.taken(plan.minimum_rounds, plan.maximum_rounds)
-        found[str(taken.location), taken.rounds] += 1
+        location, rounds = recorded.choice(plan.minimum_rounds, plan.maximum_rounds)
+        found[str(location), rounds] += 1
     return found
 
 

@@ -7,28 +7,15 @@ recording must hold enough of both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
-import numpy as np
-
-from k3perf.baselines.testable import CATCH_MISS, smallest_tolerance
-from k3perf.config.models import MeasurementPlan, Tolerance
+from k3perf.config.models import MeasurementPlan
 from k3perf.config.tolerances import ToleranceFile
-from k3perf.gate.noise import MetricNoise
-from k3perf.gate.reference import Level, Subject, cell_reference, with_level
-from k3perf.gate.scale import scale_for
-from k3perf.gate.statistical import limits_of, round_looks
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
-from k3perf.records.metric_definitions import METRICS, Comparison, Direction, Scope
+from k3perf.records.metric_definitions import METRICS, Comparison, Scope
 from k3perf.records.samples import Arm
-from k3perf.stats.location import sample_variance
-from k3perf.stats.order_statistics import locate
-from tests.calibration.lab.replay import CellSource, Session, Setting
-from tests.calibration.lab.simulation import Rounds
 
 BASELINE_SESSIONS: Final = 6
 CANDIDATE_SESSIONS: Final = 3
@@ -40,19 +27,6 @@ more sessions of each than a suite does.
 NEEDED_SESSIONS: Final = BASELINE_SESSIONS + CANDIDATE_SESSIONS
 MOST_CANDIDATE_SESSIONS: Final = 4
 MINIMUM_ROUNDS: Final = 4
-NOISE_SHARE: Final = 0.25
-"""The noise between sessions, as a share of the tolerance, up to which the promises
-hold.
-"""
-
-UNLUCKY_SHARE: Final = 0.1
-"""``accept`` would refuse the tolerance on at most this share of the splits."""
-
-LARGEST_TRIED: Final = 0.66
-"""The largest tolerance that a replay tries: a loss of one and a half of it is
-injected, and nothing can lose more than everything.
-"""
-
 SHORT_SHARE: Final = 2 / 3
 """A session with less than this share of the cell's usual rounds was cut short by
 invalid ones; it is left out.
@@ -81,7 +55,7 @@ class Recording:
     def rounds(self) -> int:
         """The fewest usable rounds of a session."""
         return min(
-            len(_paired_rounds(*pair)) for cell in self.cells for pair in usable_sessions(cell)
+            len(paired_rounds(*pair)) for cell in self.cells for pair in usable_sessions(cell)
         )
 
     def plan(self) -> MeasurementPlan:
@@ -172,7 +146,7 @@ def _joined_sessions(
         for session in cell.arm(Arm.CANDIDATE)
         if not session.invalid_reasons
     }
-    counts = {key: len(_paired_rounds(session, None)) for key, (_, session) in found.items()}
+    counts = {key: len(paired_rounds(session, None)) for key, (_, session) in found.items()}
     usual = sorted(counts.values())[len(counts) // 2] if counts else 0
     whole = [found[key] for key, count in counts.items() if count >= usual]
     if len(whole) >= NEEDED_SESSIONS:
@@ -247,7 +221,7 @@ def _objection(cell: CellMeasurement) -> str:
     usable = usable_sessions(cell)
     if len(usable) < NEEDED_SESSIONS:
         return f"{len(usable)} usable sessions, a replay needs {NEEDED_SESSIONS}"
-    rounds = min(len(_paired_rounds(*pair)) for pair in usable)
+    rounds = min(len(paired_rounds(*pair)) for pair in usable)
     if rounds < MINIMUM_ROUNDS:
         return f"a session of {rounds} usable rounds, a replay needs {MINIMUM_ROUNDS}"
     if not recorded_metrics([cell]):
@@ -275,12 +249,12 @@ def usable_sessions(cell: CellMeasurement) -> list[tuple[SessionMetrics, Session
             continue
         if cell.mode == "baseline" or beside is not None:
             found.append((session, beside))
-    counts = [len(_paired_rounds(*pair)) for pair in found]
+    counts = [len(paired_rounds(*pair)) for pair in found]
     usual = sorted(counts)[len(counts) // 2] if counts else 0
     return [pair for pair, count in zip(found, counts, strict=True) if count >= SHORT_SHARE * usual]
 
 
-def _paired_rounds(
+def paired_rounds(
     session: SessionMetrics, beside: SessionMetrics | None
 ) -> list[tuple[RoundMetrics, RoundMetrics | None]]:
     """Valid rounds only; with a reference beside, only rounds whose neighbour is valid
@@ -325,145 +299,3 @@ def recorded_metrics(
     ]
     found = tuple(name for name in statistical if complete(name))
     return tuple(name for name in preferred if name in found) or found
-
-
-def recorded_sessions(cell: CellMeasurement, metrics: Sequence[str]) -> list[Session]:
-    """The usable sessions as losses by round."""
-    made: list[Session] = []
-    for session, beside in usable_sessions(cell):
-        pairs = _paired_rounds(session, beside)
-        own = _losses([measured for measured, _ in pairs], metrics)
-        made.append(
-            (
-                own,
-                (
-                    None
-                    if beside is None
-                    else _losses([other for _, other in pairs if other is not None], metrics)
-                ),
-            )
-        )
-    return made
-
-
-def recorded_source(
-    cell: CellMeasurement, metrics: Sequence[str], *, in_order: bool = False
-) -> CellSource:
-    """Sessions drawn from recorded ones without replacement, or in the order of
-    recording; pairs stay together.
-    """
-    sessions = recorded_sessions(cell, metrics)
-
-    def draw(rng: np.random.Generator, count: int) -> list[Session]:
-        order = range(len(sessions)) if in_order else rng.permutation(len(sessions)).tolist()
-        return [sessions[index] for index in order[:count]]
-
-    return draw
-
-
-def _losses(rounds: Sequence[RoundMetrics], metrics: Sequence[str]) -> Mapping[str, Rounds]:
-    return {
-        name: tuple(_loss(name, measured.values[name].value) for measured in rounds)
-        for name in metrics
-    }
-
-
-def _loss(name: str, value: float | None) -> float:
-    sign = 1 if METRICS[name].direction is Direction.LOWER_IS_BETTER else -1
-    return sign * math.log((value or math.nan) / 100.0)
-
-
-def recorded_setting(
-    recording: Recording,
-    tolerances: Mapping[str, Tolerance],
-    *,
-    suite_metrics: int,
-    in_order: bool = False,
-) -> Setting:
-    """The recorded cells, drawn often enough for a suite of that many metrics."""
-    sources = tuple(
-        recorded_source(cell, tuple(tolerances), in_order=in_order) for cell in recording.cells
-    )
-    repeats = max(1, round(suite_metrics / len(tolerances) / len(sources)))
-    return Setting(sources, tolerances, recording.plan(), repeats=repeats)
-
-
-def testable_tolerances(
-    recording: Recording, metrics: Sequence[str], *, suite_metrics: int
-) -> dict[str, Tolerance]:
-    """Per metric the smallest whole percentage that the promises speak of, up to
-    ``LARGEST_TRIED``.
-
-    ``baseline accept`` would take it in nine of ten splits of this recording, in a
-    suite of that many metrics, and it is at least four times the standard deviation
-    between sessions of the noisiest cell. A metric for which none does is left out.
-    """
-    plan = recording.plan()
-    found = {}
-    for name in metrics:
-        tolerance = _smallest(recording, name, plan, suite_metrics)
-        if tolerance is not None and math.ceil(100 * tolerance) <= 100 * LARGEST_TRIED:
-            found[name] = Tolerance(loss_ratio=math.ceil(100 * tolerance) / 100)
-    return found
-
-
-testable_tolerances.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
-
-
-def _smallest(
-    recording: Recording, name: str, plan: MeasurementPlan, suite_metrics: int
-) -> float | None:
-    barely = Tolerance(loss_ratio=0.001)
-    policy = Setting((), {name: barely}, plan).policy_for(suite_metrics)
-    subject = Subject(METRICS[name], barely, scale_for(METRICS[name], barely), "")
-    limits = limits_of(subject, policy)._replace(beta=CATCH_MISS)
-    series = []
-    for cell in recording.cells:
-        pairs = [
-            (own[name], None if beside is None else beside[name])
-            for own, beside in recorded_sessions(cell, (name,))
-        ]
-        series.append(
-            tuple(
-                own if other is None else tuple(a - b for a, b in zip(own, other, strict=True))
-                for own, other in pairs
-            )
-        )
-    noise = MetricNoise(tuple(series), recording.rounds)
-    needed = []
-    for cell_series in series:
-        rounds = (plan.minimum_rounds, plan.maximum_rounds)
-        reference = cell_reference(
-            cell_series,
-            noise,
-            recording.rounds,
-            rounds,
-            spread_over_noise_ratio=policy.spread_over_noise_ratio,
-        )
-        planned = with_level(
-            reference,
-            plan.baseline_sessions,
-            partial(_as_planned, plan.baseline_sessions, len(cell_series)),
-        )
-        needed.append(smallest_tolerance(subject, planned, limits, round_looks(planned, plan)[-1]))
-        values = [
-            locate(reference.taken.location, losses[: reference.taken.rounds])
-            for losses in cell_series
-        ]
-        needed.append(
-            subject.scale.loss_ratio(math.sqrt(sample_variance(values)) / NOISE_SHARE, None)
-        )
-    return (
-        None if None in needed else max(tolerance for tolerance in needed if tolerance is not None)
-    )
-
-
-def _as_planned(planned: int, recorded: int, level: Level) -> Level:
-    """A replay's baseline has fewer sessions than the recording and fewer degrees of
-    freedom, and its variance is larger by chance: by as much as in one of ten splits
-    (chi-square).
-    """
-    from scipy.special import chdtri
-
-    df = level.df * (planned - 1) // (recorded - 1)
-    return level._replace(df=df, variance=level.variance * float(chdtri(df, UNLUCKY_SHARE)) / df)

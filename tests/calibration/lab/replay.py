@@ -11,27 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Final
 
 import numpy as np
 
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
-from k3perf.gate.compare import compare
-from k3perf.gate.decision import Decision, judge, next_purchase
-from k3perf.gate.looks import Look
-from k3perf.gate.noise import MetricNoise
+from k3perf.gate.compare import compare, next_purchase
+from k3perf.gate.decision import Decision, Limits, judge
+from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import Reference, Subject, cell_reference
-from k3perf.gate.scale import scale_for
-from k3perf.gate.session_values import Limits
-from k3perf.gate.statistical import limits_of, round_looks
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
+from k3perf.stats.noise import MetricNoise
+from k3perf.stats.reference import Reference, cell_reference
+from k3perf.stats.sequential import InterimAnalysis
 from tests.calibration.lab.simulation import Rounds, cell_of, session_of
 
 Session = tuple[Mapping[str, Rounds], Mapping[str, Rounds] | None]
@@ -78,10 +77,7 @@ class Setting:
     def policy_for(self, gated_metric_count: int) -> Policy:
         """The same in a suite of that many metrics."""
         return Policy(
-            tolerances=self.tolerances,
-            plan=self.plan,
-            gated_metric_count=gated_metric_count,
-            today=date(2026, 1, 1),
+            tolerances=self.tolerances, plan=self.plan, gated_metric_count=gated_metric_count
         )
 
     def loss_of(self, metric: str, tolerances: float) -> float:
@@ -94,7 +90,7 @@ class Setting:
 def metric_loss(metric: str, loss_ratio: float) -> float:
     """A relative loss of a metric on its loss scale."""
     tolerance = Tolerance(loss_ratio=loss_ratio)
-    return scale_for(METRICS[metric], tolerance).tolerance(tolerance)
+    return scale_for(METRICS[metric], tolerance).allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ def _documents_run(
         baselines.append(
             propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
         )
-    policy = policy.with_noise_of(baselines)
+    policy = with_noise_of(policy, baselines)
     for baseline, sessions in zip(baselines, drawn, strict=True):
         candidates = tuple(
             _with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :]
@@ -234,7 +230,7 @@ def quick_runs(
     return [tuple(run) for run in runs]
 
 
-Judge = tuple[str, Reference, Limits, tuple[Look, ...]]
+Judge = tuple[str, Reference, Limits, tuple[InterimAnalysis, ...]]
 """A metric of a cell, ready to judge."""
 
 
@@ -250,14 +246,14 @@ def _quick_cells(
         ]
         counts = [min(map(len, cell)) for cell in series]
         noise = MetricNoise(tuple(series), min(counts))
-        subject = Subject(METRICS[metric], tolerance, scale_for(METRICS[metric], tolerance), "")
-        limits = limits_of(subject, policy)
+        scale = scale_for(METRICS[metric], tolerance)
+        limits = limits_of(scale, policy)
         for judges, cell, count in zip(cells, series, counts, strict=True):
             rounds = (plan.minimum_rounds, plan.maximum_rounds)
             reference = cell_reference(
                 cell, noise, count, rounds, spread_over_noise_ratio=policy.spread_over_noise_ratio
             )
-            judges.append((metric, reference, limits, round_looks(reference, plan)))
+            judges.append((metric, reference, limits, analyses_of(scale, reference, plan)))
     return cells
 
 
@@ -305,7 +301,7 @@ def _replay_series(
 @dataclass(slots=True)
 class Tally:
     """Counts over many runs. Rates come from them with
-    ``stats.proportion.clopper_pearson``.
+    ``clopper_pearson``.
     """
 
     runs: int = 0

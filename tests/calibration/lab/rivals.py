@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from k3perf.stats.location import mean, sample_variance
+from k3perf.stats.estimators import mean, sample_variance
 from tests.calibration.lab.simulation import Rounds, value_of
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.records.outcome import Outcome
-from k3perf.stats.order_statistics import Location
-from k3perf.stats.proportion import clopper_pearson
+from k3perf.stats.estimators import Location
+from tests.calibration.lab.proportion import clopper_pearson
 from tests.calibration.lab.replay import (
     CellSource,
     Replayed,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Direction
 from k3perf.records.samples import Arm
-from k3perf.stats.order_statistics import Location, locate_rows
+from k3perf.stats.estimators import Location, locate_rows
 
 Rounds = tuple[float, ...]
 """One session's rounds, on the loss scale around 0."""

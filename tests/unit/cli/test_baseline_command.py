@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k3perf.baselines.testable import strictest_policy, testable
+from k3perf.baselines.accept import strictest_policy
+from k3perf.baselines.testable import testable
 from k3perf.cli import baseline_command as command
 from k3perf.config.suite import load_suite
 from k3perf.errors import K3PerfError, UnknownNameError, UsageError

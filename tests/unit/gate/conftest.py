@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 import pytest
@@ -103,8 +102,6 @@ class Build:
             "tolerances": {RATE: Tolerance(loss_ratio=0.05)},
             "plan": MeasurementPlan(mode="baseline"),
             "gated_metric_count": 10,
-            "today": date(2026, 6, 1),
-            "build": "0.32.0",
         }
         return Policy(**{**given, **changes})
 

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from k3perf.baselines.target_policy import with_noise_of
+from k3perf.baselines.waivers import apply_waivers
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
+from k3perf.gate.reference import References
 from k3perf.records.measurement import MetricValue, SessionMetrics
 from k3perf.records.outcome import SEVERITY, Outcome, join
 from k3perf.records.samples import Arm, InvalidReason
-from k3perf.records.verdict import Buy
+from k3perf.records.verdict import Buy, CellVerdict
 from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
 outcomes = st.sampled_from(Outcome)
@@ -212,7 +215,7 @@ def test_ab_needs_no_baseline_and_works_when_the_base_is_red(build: Build) -> No
 
 
 def test_ab_borrows_the_recorded_noise(build: Build) -> None:
-    from k3perf.gate.noise import pool_noise
+    from k3perf.baselines.target_policy import pool_noise
 
     absolute = build.policy()
     baselines = [build.baseline(), build.baseline(build.cell(build.sessions(900.0, 6)))]
@@ -376,8 +379,8 @@ def test_whatever_was_recorded_gives_an_outcome(
     """Recorded series that are short, constant, not positive or enormous: an outcome,
     and no pass where a value has no logarithm.
     """
+    from k3perf.baselines.target_policy import pool_noise
     from k3perf.baselines.testable import testable
-    from k3perf.gate.noise import pool_noise
     from k3perf.records.baseline import SessionValue
 
     build = Build()
@@ -770,7 +773,7 @@ def test_rounds_left_out_are_told_by_rule_the_commonest_first(build: Build, mode
         build.policy(),
     )
     assert (
-        "4 rounds left out as invalid: 3 by lag, first 1 ms; 2 by clock, first 900 MHz"
+        "4 rounds excluded as invalid: 3 by lag, first 1 ms; 2 by clock, first 900 MHz"
         in verdict.notes
     )
 
@@ -785,17 +788,17 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     verdict = compare(baseline, build.cell([broken]), policy)
     assert verdict.outcome is Outcome.PASS
     assert (
-        f"3 rounds left out as invalid: 3 by {build.reason.rule}, first {build.reason.text}"
+        f"3 rounds excluded as invalid: 3 by {build.reason.rule}, first {build.reason.text}"
         in verdict.notes
     )
     lost = replace(broken, session_id="x", invalid_reasons=(build.reason,))
     notes = compare(baseline, build.cell([lost, good]), policy).notes
     assert (
-        f"1 of 2 sessions left out as invalid: 1 by {build.reason.rule}, first {build.reason.text}"
+        f"1 of 2 sessions excluded as invalid: 1 by {build.reason.rule}, first {build.reason.text}"
         in notes
     )
     # they went with their session
-    assert not any("rounds left out" in note for note in notes)
+    assert not any("rounds excluded" in note for note in notes)
     said = replace(build.reason, text=f"candidate session: {build.reason.text}")
     assert compare(baseline, build.cell([lost]), policy).invalid_reasons == (said,), (
         "whose session it was is told"
@@ -807,7 +810,7 @@ def test_invalid_rounds_sessions_and_cells_are_never_judged(build: Build) -> Non
     half = build.pairs(1200.0, 1000.0, 2)
     policy = build.policy(plan=MeasurementPlan(mode="reference"))
     ratios = build.baseline(build.cell(build.pairs(1200.0, 1000.0, 6), "reference"), policy)
-    left = "1 of 2 sessions left out for want of a valid reference session beside them"
+    left = "1 of 2 sessions excluded without a valid reference session beside them"
     assert left in compare(ratios, build.cell(half[:3], "reference"), policy).notes
     spoiled = [*half[:3], replace(half[3], invalid_reasons=(InvalidReason("lag", "9 ms"),))]
     assert (
@@ -867,15 +870,17 @@ def test_a_waiver_has_owner_build_and_end(
 ) -> None:
     from k3perf.records.baseline import Waiver
 
-    policy = build.policy(
-        waivers=(Waiver.model_validate(waiver(**changes)),), today=date(2026, 6, 1)
-    )
-    verdict = compare(build.baseline(), build.cell(build.sessions(880.0, 3)), policy)
+    waivers = (Waiver.model_validate(waiver(**changes)),)
+
+    def judged(level: float) -> CellVerdict:
+        found = compare(build.baseline(), build.cell(build.sessions(level, 3)), build.policy())
+        return apply_waivers(found, waivers, today=date(2026, 6, 1), build="0.32.0")
+
+    verdict = judged(880.0)
     assert verdict.outcome is outcome
     assert any(said in note for note in verdict.notes) if said else not verdict.notes
     assert only(verdict).waived_by == ("ann" if outcome is Outcome.PASS else "")
-    fine = compare(build.baseline(), build.cell(build.sessions(1000.0, 3)), policy)
-    assert not fine.notes
+    assert not judged(1000.0).notes
 
 
 def test_session_metrics_are_judged_without_rounds(build: Build) -> None:
@@ -895,6 +900,16 @@ def test_session_metrics_are_judged_without_rounds(build: Build) -> None:
     assert judged(45.0, 45.3) is Outcome.REGRESSED
     assert judged(None, 30.0) is Outcome.PASS
     assert judged(None) is Outcome.INVALID
+
+
+def test_references_that_a_run_keeps_change_no_verdict(build: Build) -> None:
+    baseline, policy, references = build.baseline(), build.policy(), References()
+    for level, count in ((1000.0, 1), (880.0, 3), (1000.0, 1)):
+        cell = build.cell(build.sessions(level, count))
+        assert compare(baseline, cell, policy, references) == compare(baseline, cell, policy)
+    quieter = build.baseline(build.cell(build.sessions(880.0, 6)))
+    cell = build.cell(build.sessions(880.0, 3))
+    assert compare(quieter, cell, policy, references).outcome is Outcome.PASS
 
 
 def test_more_rounds_than_worth_having_are_not_waited_for(build: Build) -> None:
@@ -983,7 +998,7 @@ def test_a_configs_own_tolerance_is_the_one_its_verdict_is_given_by(build: Build
         return compare(
             baseline,
             build.cell(build.sessions(900.0, 4), config=config),
-            policy.with_noise_of([baseline]),
+            with_noise_of(policy, [baseline]),
         )
 
     strict, wide = judged("default"), judged("loud")
@@ -1025,10 +1040,10 @@ def test_a_config_overlays_a_workloads_tolerance_and_other_cells_keep_theirs(bui
 def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> None:
     import yaml
 
+    from k3perf.baselines.target_policy import target_policy
+    from k3perf.config.gated import statistical_metric_count
     from k3perf.config.suite import load_suite
     from k3perf.errors import ConfigFileError
-    from k3perf.gate.gated import statistical_metric_count
-    from k3perf.gate.policy import target_policy
 
     path = suite_copy / "tolerances.yaml"
     declared = {
@@ -1042,7 +1057,7 @@ def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> No
     )
     suite = load_suite(suite_copy)
     target = suite.target("h200-k3")
-    policy = target_policy(suite, target, gated_metric_count=1, today=date(2026, 1, 1))
+    policy = target_policy(suite, target, gated_metric_count=1)
     assert (
         policy.for_cell("batched_tokens_down", "serve_1k")
         .tolerances["output_tokens_per_s"]
@@ -1065,7 +1080,7 @@ def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> No
         )
     )
     with pytest.raises(ConfigFileError) as caught:
-        target_policy(load_suite(suite_copy), target, gated_metric_count=1, today=date(2026, 1, 1))
+        target_policy(load_suite(suite_copy), target, gated_metric_count=1)
     assert (caught.value.path, caught.value.key) == (
         path,
         "configs.h200-k3.batched_tokens_down.tpot_mean",

@@ -5,16 +5,15 @@ upgrade changes stays CONFIG_DRIFT.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
 
 from k3perf.baselines.propose import propose
+from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.environments import recorded_environments
-from k3perf.gate.policy import target_policy
+from k3perf.metrics.recorded_environments import recorded_environments
 from k3perf.records.baseline import Baseline, digest_of
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.outcome import Outcome
@@ -95,9 +94,10 @@ def test_the_committed_baseline_is_judged_on_another_machine_without_recording_i
     suite = load_suite(REPOSITORY / "perf_tests")
     committed = read_target_baselines(REPOSITORY / "baselines", "h200-k3")
     baseline = next(known for known in committed if known.config == "default")
-    policy = target_policy(
-        suite, suite.target("h200-k3"), gated_metric_count=1, today=date(2026, 12, 1)
-    ).with_noise_of(committed)
+    policy = with_noise_of(
+        target_policy(suite, suite.target("h200-k3"), gated_metric_count=1),
+        committed,
+    )
     recordings = [
         read_measurement_file(path)
         for path in sorted((REPOSITORY / "perf_tests" / "recordings").glob("h200-k3-?-*.json"))

@@ -10,13 +10,14 @@ from datetime import date
 import pytest
 from pydantic import ValidationError
 
+from k3perf.baselines.accept import beyond_cap, changes
 from k3perf.baselines.changes import BaselineChange, check
-from k3perf.baselines.propose import beyond_cap, changes
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.baselines.testable import testable
+from k3perf.baselines.waivers import apply_waivers
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UsageError
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import pool_noise
 from k3perf.gate.policy import Policy
 from k3perf.records.baseline import Baseline, Waiver
 from k3perf.records.measurement import CellMeasurement
@@ -244,7 +245,6 @@ def test_sixty_cells_share_one_budget() -> None:
         tolerances={RATE: Tolerance(loss_ratio=0.05)},
         plan=MeasurementPlan(mode="baseline"),
         gated_metric_count=60,
-        today=date(2026, 1, 1),
     )
     assert 1 - (1 - policy.alpha) ** 60 <= policy.false_alarm_budget
     assert 60 * policy.half_tolerance_alpha == pytest.approx(policy.half_tolerance_budget)
@@ -285,18 +285,15 @@ def test_a_known_loss_does_not_stay_silenced(build: Build) -> None:
         "reason": "known loss",
     }
     waiver = Waiver.model_validate({**given, "expires_on": "2026-06-02"})
-    assert (
-        outcome(build.baseline(), lost, build.policy(waivers=(waiver,), today=date(2026, 6, 1)))
-        is Outcome.PASS
-    )
-    assert (
-        outcome(build.baseline(), lost, build.policy(waivers=(waiver,), today=date(2026, 6, 2)))
-        is Outcome.REGRESSED
-    )
-    assert (
-        outcome(build.baseline(), lost, build.policy(waivers=(waiver,), build="0.33.0"))
-        is Outcome.REGRESSED
-    )
+    verdict = compare(build.baseline(), lost, build.policy())
+
+    def waived(day: int, version: str) -> Outcome:
+        today = date(2026, 6, day)
+        return apply_waivers(verdict, (waiver,), today=today, build=version).outcome
+
+    assert waived(1, "0.32.0") is Outcome.PASS
+    assert waived(2, "0.32.0") is Outcome.REGRESSED
+    assert waived(1, "0.33.0") is Outcome.REGRESSED
 
 
 def test_too_few_sessions_make_no_baseline(build: Build) -> None:

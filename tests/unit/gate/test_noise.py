@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from k3perf.baselines.scaling import USUAL_SPREAD
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import MeasurementPlan
-from k3perf.gate.noise import NO_NOISE, MetricNoise, Sessions, Taken, pool_noise
-from k3perf.gate.reference import USUAL_SPREAD, cell_reference, with_level
-from k3perf.stats.location import sample_variance
-from k3perf.stats.order_statistics import Location, locate
+from k3perf.stats.estimators import Location, locate, sample_variance
+from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions
 from k3perf.stats.pooling import NO_PRIOR, pool_groups
+from k3perf.stats.reference import cell_reference
 from tests.calibration.lab.location_trial import choices
 from tests.calibration.lab.simulation import Noise, session_rounds
 from tests.unit.gate.conftest import RATE, Build
@@ -54,23 +55,22 @@ def test_noisy_rounds_are_worth_more_of_them() -> None:
     made = [
         session_rounds(Noise("normal", SIGMA, 4 * SIGMA), 6, 12, rng).tolist() for _ in range(20)
     ]
-    taken = MetricNoise(tuple(tuple(map(tuple, cell)) for cell in made), 12).taken(4, 12)
-    assert taken.rounds > 7
+    taken = MetricNoise(tuple(tuple(map(tuple, cell)) for cell in made), 12).choice(4, 12)
+    assert taken[1] > 7
 
 
 def test_few_recorded_sessions_cannot_choose_and_keep_the_median() -> None:
     assert (
-        MetricNoise(cells("outlier_contaminated", count=1), 12).taken(4, 12).location
-        is Location.MEDIAN
+        MetricNoise(cells("outlier_contaminated", count=1), 12).choice(4, 12)[0] is Location.MEDIAN
     )
-    assert NO_NOISE.taken(4, 12) == Taken(Location.MEDIAN, 4)
-    assert MetricNoise((((1.0, 2.0, 1.5),),), 3).taken(4, 12) == Taken(Location.MEDIAN, 4)
+    assert NO_NOISE.choice(4, 12) == (Location.MEDIAN, 4)
+    assert MetricNoise((((1.0, 2.0, 1.5),),), 3).choice(4, 12) == (Location.MEDIAN, 4)
 
 
 def test_no_fewer_rounds_than_the_plan_has_and_no_more_than_were_recorded() -> None:
     noise = MetricNoise(cells("drifting", rounds=6), 6)
-    assert noise.taken(8, 12).rounds == 8
-    assert noise.taken(4, 12).rounds <= 6
+    assert noise.choice(8, 12)[1] == 8
+    assert noise.choice(4, 12)[1] <= 6
 
 
 def test_the_pooled_variance_is_that_of_sessions_of_so_many_rounds() -> None:
@@ -79,9 +79,9 @@ def test_the_pooled_variance_is_that_of_sessions_of_so_many_rounds() -> None:
     for location in Location:
         for rounds in (4, 12):
             groups = [[locate(location, session[:rounds]) for session in cell] for cell in recorded]
-            assert noise.session(Taken(location, rounds)) == pool_groups(groups)
+            assert noise.prior(location, rounds) == pool_groups(groups)
             expected = sum(map(sample_variance, groups)) / len(groups)
-            assert noise.session(Taken(location, rounds)).variance == pytest.approx(expected)
+            assert noise.prior(location, rounds).variance == pytest.approx(expected)
     assert noise.share(Location.MEDIAN, 4, 12) == pytest.approx(0.32, abs=0.15)
     assert noise.share(Location.MEDIAN, 12, 4) == 1.0
     assert NO_NOISE.share(Location.MEDIAN, 4, 12) == 1.0
@@ -95,29 +95,27 @@ def test_sessions_of_unequal_length_are_taken_as_far_as_they_go() -> None:
     )
     noise = MetricNoise(ragged, 2)
     expected = pool_groups([[2.0, 1.5, 6.0], [2.0, 3.25, 2.0]])
-    found = noise.session(Taken(Location.MEDIAN, 3))
+    found = noise.prior(Location.MEDIAN, 3)
     assert (found.variance, found.total_df) == (pytest.approx(expected.variance), expected.total_df)
 
 
 def test_the_noise_of_a_pair_is_twice_that_of_single_sessions() -> None:
     noise = MetricNoise(cells("normal"), 12)
-    taken = Taken(Location.MEDIAN, 4)
-    assert noise.doubled().session(taken).variance == pytest.approx(
-        2 * noise.session(taken).variance
-    )
+    taken = (Location.MEDIAN, 4)
+    assert noise.doubled().prior(*taken).variance == pytest.approx(2 * noise.prior(*taken).variance)
     assert noise.doubled().round_variance == pytest.approx(2 * (noise.round_variance or 0))
     assert noise.known
     assert not NO_NOISE.known
-    assert NO_NOISE.session(taken) is not None
-    assert NO_NOISE.session(taken) == NO_PRIOR
-    assert (NO_NOISE.skewness(taken), NO_NOISE.round_variance) == (0.0, None)
+    assert NO_NOISE.prior(*taken) is not None
+    assert NO_NOISE.prior(*taken) == NO_PRIOR
+    assert (NO_NOISE.skewness(*taken), NO_NOISE.round_variance) == (0.0, None)
     assert MetricNoise((((1.0,), (2.0,)),), 1).round_variance is None
 
 
 def test_skewness_shows_where_it_is() -> None:
-    taken = Taken(Location.MEDIAN, 4)
-    assert MetricNoise(cells("strongly_skewed"), 12).skewness(taken) > 0.5
-    assert MetricNoise(cells("normal"), 12).skewness(taken) < 0.3
+    taken = (Location.MEDIAN, 4)
+    assert MetricNoise(cells("strongly_skewed"), 12).skewness(*taken) > 0.5
+    assert MetricNoise(cells("normal"), 12).skewness(*taken) < 0.3
 
 
 def test_rounds_compared_with_one_value_of_the_reference_bring_twice_the_noise_they_show() -> None:
@@ -131,7 +129,7 @@ def test_rounds_compared_with_one_value_of_the_reference_bring_twice_the_noise_t
     extra = both.at(4).variance - both.at(12).variance
     assert extra > 0
     assert hidden.at(4).variance == pytest.approx(both.at(4).variance + extra)
-    moved = with_level(both, 3, lambda level: level._replace(mean=1.0))
+    moved = both.with_level(3, lambda level: level._replace(mean=1.0))
     assert (moved.session_count, moved.at(4).mean, moved.at(4).variance) == (
         3,
         1.0,

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from k3perf.baselines.target_policy import pool_noise, pool_own_noise, with_noise_of
 from k3perf.baselines.testable import testable
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.suite import load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import NO_NOISE, Taken, pool_noise, pool_own_noise
 from k3perf.gate.policy import Policy
-from k3perf.gate.reference import Level, Subject, recorded_reference
-from k3perf.gate.scale import scale_for
+from k3perf.gate.reference import recorded_reference
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.baseline import Baseline
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS
-from k3perf.stats.location import median, sample_variance
-from k3perf.stats.order_statistics import Location
+from k3perf.stats.estimators import Location, median, sample_variance
+from k3perf.stats.noise import NO_NOISE
+from k3perf.stats.reference import Level
 from k3perf.store.measurements import read_measurement_file
 from tests.unit.gate.conftest import LEVELS, RATE, Build
 
@@ -69,14 +70,9 @@ def level(baseline: Baseline, metric: str, policy: Policy) -> Level:
     workload = baseline.workloads[0]
     entry = next(entry for entry in workload.metrics if entry.metric == metric)
     cell = policy.for_cell(baseline.config, workload.workload)
-    subject = Subject(
-        METRICS[metric],
-        cell.tolerances[metric],
-        scale_for(METRICS[metric], cell.tolerances[metric]),
-        entry.basis,
-    )
-    reference = recorded_reference(subject, entry.model_copy(), cell, alternating=True)
-    return reference.at(reference.taken.rounds)
+    scale = replace(scale_for(METRICS[metric], cell.tolerances[metric]), basis=entry.basis)
+    reference = recorded_reference(scale, entry, cell)
+    return reference.at(reference.rounds)
 
 
 def test_one_loud_config_would_take_its_siblings_power_and_does_not(
@@ -84,9 +80,9 @@ def test_one_loud_config_would_take_its_siblings_power_and_does_not(
 ) -> None:
     siblings = [baseline for config, baseline in recorded.items() if config != LOUD]
     everybody = [*siblings, recorded[LOUD]]
-    alone = policy_of(plan).with_noise_of(siblings)
-    together = policy_of(plan).with_noise_of(everybody)
-    apart = policy_of(plan, config_tolerances={LOUD: WIDE}).with_noise_of(everybody)
+    alone = with_noise_of(policy_of(plan), siblings)
+    together = with_noise_of(policy_of(plan), everybody)
+    apart = with_noise_of(policy_of(plan, config_tolerances={LOUD: WIDE}), everybody)
     assert len(siblings) == 5
     assert not [problem for baseline in siblings for problem in testable(baseline, alone)]
     assert sum(len(testable(baseline, together)) for baseline in siblings) >= 5
@@ -101,7 +97,7 @@ def test_quiet_siblings_do_not_make_a_loud_config_look_quieter(
     plan: MeasurementPlan, recorded: dict[str, Baseline], metric: str, sigma: float
 ) -> None:
     everybody = list(recorded.values())
-    apart = policy_of(plan, config_tolerances={LOUD: WIDE}).with_noise_of(everybody)
+    apart = with_noise_of(policy_of(plan, config_tolerances={LOUD: WIDE}), everybody)
     entry = next(entry for entry in recorded[LOUD].workloads[0].metrics if entry.metric == metric)
     scale = scale_for(METRICS[metric], WIDE[metric])
     own = sample_variance(
@@ -114,7 +110,7 @@ def test_quiet_siblings_do_not_make_a_loud_config_look_quieter(
     assert found.variance == pytest.approx(own)
     assert found.variance**0.5 == pytest.approx(sigma, abs=0.01)
     assert found.df == len(entry.sessions) - 1
-    together = level(recorded[LOUD], metric, policy_of(plan).with_noise_of(everybody))
+    together = level(recorded[LOUD], metric, with_noise_of(policy_of(plan), everybody))
     assert metric in [problem.metric for problem in testable(recorded[LOUD], apart)], (
         "three sessions alone test nothing, whatever siblings say"
     )
@@ -160,8 +156,9 @@ def test_what_a_config_has_its_own_word_on_is_never_judged_by_its_siblings_noise
     build: Build,
 ) -> None:
     own = {"loud": {RATE: Tolerance(loss_ratio=0.4)}}
-    policy = build.policy(config_tolerances=own).with_noise_of(
-        [of_config(build, "default"), of_config(build, "other")]
+    policy = with_noise_of(
+        build.policy(config_tolerances=own),
+        [of_config(build, "default"), of_config(build, "other")],
     )
     assert policy.for_cell("loud", "chat").noise_of(RATE, "absolute") is NO_NOISE
     assert len(policy.for_cell("default", "chat").noise_of(RATE, "absolute").cells) == 2
@@ -169,9 +166,8 @@ def test_what_a_config_has_its_own_word_on_is_never_judged_by_its_siblings_noise
 
 def test_all_ratios_are_on_one_scale_whatever_their_size() -> None:
     metric = METRICS[RATE]
-    assert scale_for(metric, Tolerance(loss_ratio=0.05)) == scale_for(
-        metric, Tolerance(loss_ratio=0.6)
-    )
+    narrow, wide = (scale_for(metric, Tolerance(loss_ratio=ratio)) for ratio in (0.05, 0.6))
+    assert narrow.loss(7.0) == wide.loss(7.0)
 
 
 def test_a_loss_inside_the_own_tolerance_passes_beside_a_sibling_that_fails(build: Build) -> None:
@@ -179,7 +175,7 @@ def test_a_loss_inside_the_own_tolerance_passes_beside_a_sibling_that_fails(buil
     baselines = [
         of_config(build, config, factor) for config, factor in (("default", 1.0), ("loud", 6.0))
     ]
-    policy = build.policy(config_tolerances=own).with_noise_of(baselines)
+    policy = with_noise_of(build.policy(config_tolerances=own), baselines)
     outcomes = {}
     for baseline in baselines:
         lost = build.cell(build.sessions(880.0, 4), config=baseline.config)
@@ -193,17 +189,17 @@ def test_the_noise_of_a_config_apart_is_taken_by_the_median_of_the_plans_fewest_
     build: Build,
 ) -> None:
     own = {"loud": {RATE: Tolerance(loss_ratio=0.4)}}
-    policy = build.policy(config_tolerances=own).with_noise_of(
-        [of_config(build, "loud"), of_config(build, "default")]
+    policy = with_noise_of(
+        build.policy(config_tolerances=own), [of_config(build, "loud"), of_config(build, "default")]
     )
     noise = policy.for_cell("loud", "chat").noise_of(RATE, "absolute")
-    assert noise.taken(4, 12) == Taken(Location.MEDIAN, 4)
+    assert noise.choice(4, 12) == (Location.MEDIAN, 4)
 
 
 def test_what_would_do_is_told_for_the_target_and_for_the_config_alone(build: Build) -> None:
     loud = of_config(build, "loud", 9.0)
     everybody = [loud, *(of_config(build, f"quiet{n}") for n in range(5))]
-    (shared,) = testable(loud, build.policy().with_noise_of(everybody))
+    (shared,) = testable(loud, with_noise_of(build.policy(), everybody))
     assert shared.own_tolerance_that_does is not None
     assert (
         f"one of {shared.own_tolerance_that_does:.3g} for this config alone (configs in"
@@ -212,9 +208,10 @@ def test_what_would_do_is_told_for_the_target_and_for_the_config_alone(build: Bu
     assert shared.tolerance_that_does is None or "for the target" in shared.text()
 
     def apart(loss_ratio: float) -> Policy:
-        return build.policy(
-            config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}
-        ).with_noise_of(everybody)
+        return with_noise_of(
+            build.policy(config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}),
+            everybody,
+        )
 
     assert testable(loud, apart(1.001 * shared.own_tolerance_that_does)) == ()
     (narrow,) = testable(loud, apart(0.98 * shared.own_tolerance_that_does))
@@ -232,7 +229,7 @@ def test_what_would_do_for_a_config_of_several_workloads_is_what_the_gate_asks_o
     ]
     loud = parts[0].model_copy(update={"workloads": tuple(part.workloads[0] for part in parts)})
     everybody = [loud, *(of_config(build, f"quiet{n}") for n in range(2))]
-    found = testable(loud, build.policy().with_noise_of(everybody))
+    found = testable(loud, with_noise_of(build.policy(), everybody))
     told = {problem.own_tolerance_that_does for problem in found}
     assert len(found) == 3
     assert len(told) == 1, "one tolerance holds for all workloads"
@@ -240,9 +237,10 @@ def test_what_would_do_for_a_config_of_several_workloads_is_what_the_gate_asks_o
     assert ratio is not None
 
     def apart(loss_ratio: float) -> Policy:
-        return build.policy(
-            config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}
-        ).with_noise_of(everybody)
+        return with_noise_of(
+            build.policy(config_tolerances={"loud": {RATE: Tolerance(loss_ratio=loss_ratio)}}),
+            everybody,
+        )
 
     assert testable(loud, apart(1.001 * ratio)) == ()
     assert testable(loud, apart(0.98 * ratio)) != ()
@@ -255,7 +253,7 @@ def test_a_workload_that_does_not_vary_and_one_that_tests_nothing(build: Build) 
         whole = parts[0].model_copy(
             update={"workloads": tuple(part.workloads[0] for part in parts)}
         )
-        policy = build.policy().with_noise_of([whole])
+        policy = with_noise_of(build.policy(), [whole])
         return {problem.own_tolerance_that_does for problem in testable(whole, policy)}
 
     loud = of_config(build, "loud", 9.0, "a")
@@ -267,7 +265,7 @@ def test_a_workload_that_does_not_vary_and_one_that_tests_nothing(build: Build) 
     assert told(loud, still) == told(loud)
     assert told(loud) != {None}
     siblings = [of_config(build, f"sibling{n}", 9.0) for n in range(3)]
-    problems = testable(still, build.policy().with_noise_of([still, *siblings]))
+    problems = testable(still, with_noise_of(build.policy(), [still, *siblings]))
     assert [problem.own_tolerance_that_does for problem in problems] == [0.05], (
         "beside loud siblings alone is it loud itself"
     )
@@ -280,7 +278,7 @@ def test_the_tolerance_that_does_is_one_that_can_be_declared(build: Build) -> No
     def needed(factor: float, given: float) -> float | None:
         own = {"loud": {RATE: Tolerance(loss_ratio=given)}}
         loud = of_config(build, "loud", factor)
-        return testable(loud, build.policy(config_tolerances=own).with_noise_of([loud]))[
+        return testable(loud, with_noise_of(build.policy(config_tolerances=own), [loud]))[
             0
         ].tolerance_that_does
 

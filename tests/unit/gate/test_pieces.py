@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k3perf.baselines.scaling import USUAL_SPREAD
 from k3perf.config.models import Tolerance
 from k3perf.errors import ExitStatus
-from k3perf.gate.compare import compare
-from k3perf.gate.decision import judge, next_purchase, smallest_detectable
-from k3perf.gate.drift import config_differences
-from k3perf.gate.looks import schedule
-from k3perf.gate.noise import NO_NOISE, Taken
-from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, cell_reference
-from k3perf.gate.scale import scale_for
-from k3perf.gate.session_values import Cause, Limits
+from k3perf.gate.compare import compare, next_purchase
+from k3perf.gate.decision import Cause, Limits, judge, minimum_detectable
+from k3perf.metrics.drift import config_differences
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome, exit_status
 from k3perf.records.verdict import SuiteVerdict
-from k3perf.stats.order_statistics import Location
+from k3perf.stats.estimators import Location
+from k3perf.stats.noise import NO_NOISE
+from k3perf.stats.reference import Level, Reference, cell_reference
+from k3perf.stats.sequential import schedule
 from tests.unit.gate.conftest import RATE, Build
 
 LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=12)
@@ -38,7 +38,8 @@ def recorded(
     return Reference(
         sessions,
         lambda _: level,
-        Taken(Location.MEDIAN, 1),
+        Location.MEDIAN,
+        1,
         round_count=rounds,
         round_variance=round_variance,
         spread_over_noise_ratio=USUAL_SPREAD,
@@ -83,7 +84,7 @@ def test_three_slow_rounds_of_four_in_two_sessions_make_no_regression() -> None:
 def test_without_noise_nothing_is_decided() -> None:
     looks = schedule(range(1, 4), 1, 1, 1, 0)
     unknown = recorded(0.0, sessions=0, df=0)
-    assert smallest_detectable(unknown, LIMITS, looks[-1]) is None
+    assert minimum_detectable(unknown, LIMITS, looks[-1]) is None
     first = judge([[5.0]], unknown, LIMITS, looks)
     assert (first.cause, first.need_sessions) == (Cause.NO_NOISE, 2)
     lone = judge([[5.0]], recorded(0.0, sessions=1, df=0), LIMITS, looks)
@@ -95,7 +96,7 @@ def test_a_spread_that_more_rounds_cure_is_judged_on_all_of_them() -> None:
     looks = schedule(range(1, 3), 4, 4, 12, 6)
     rounds = [0.0, 0.7, 0.7, 0.01, *[0.0, 0.005, -0.01, 0.01, 0.0, -0.005, 0.01, 0.0]]
     decided = judge([rounds], noisy, LIMITS, looks)
-    assert (decided.outcome, decided.rounds, decided.look) == (Outcome.PASS, 12, 1)
+    assert (decided.outcome, decided.rounds, decided.analysis) == (Outcome.PASS, 12, 1)
 
 
 @pytest.mark.parametrize("baseline_sessions", [0, 2, 6, 12])
@@ -141,7 +142,7 @@ def test_how_far_rounds_may_spread_is_never_left_to_a_default() -> None:
     silence.
     """
     with pytest.raises(TypeError, match="spread_over_noise_ratio"):
-        Reference(6, lambda _: Level(0.0, 0.0, 0), Taken(Location.MEDIAN, 4))  # type: ignore[call-arg]
+        Reference(6, lambda _: Level(0.0, 0.0, 0), Location.MEDIAN, 4)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="spread_over_noise_ratio"):
         cell_reference(((1.0, 2.0),), NO_NOISE, 2, (1, 2))  # type: ignore[call-arg]
 
@@ -151,11 +152,11 @@ def test_a_session_is_compared_with_as_many_recorded_rounds() -> None:
     measured.
     """
     levels = {4: Level(0.0, 0.0004, 100), 12: Level(2.0, 0.0004, 100)}
-    taken = Taken(Location.MEDIAN, 4)
     reference = Reference(
         6,
         levels.__getitem__,
-        taken,
+        Location.MEDIAN,
+        4,
         round_count=12,
         round_variance=0.0001,
         spread_over_noise_ratio=USUAL_SPREAD,
@@ -234,13 +235,13 @@ def test_what_else_was_measured_never_changes_a_decision(
             )
             assert wanted != bought
             bought = wanted
-        assert (found.outcome, found.estimate, found.look) == (
+        assert (found.outcome, found.estimate, found.analysis) == (
             at_once.outcome,
             at_once.estimate,
-            at_once.look,
+            at_once.analysis,
         )
         assert (
-            found.rounds == at_once.rounds or not found.look
+            found.rounds == at_once.rounds or not found.analysis
         )  # before any look, what was measured is told
 
 
@@ -303,8 +304,8 @@ def test_scales_turn_values_into_losses_and_back() -> None:
         assert scale.value(scale.loss(7.0)) == pytest.approx(7.0)
         worse = 7.0 * 0.9 if metric is rate else 7.0 * 1.1
         assert scale.loss_ratio(scale.loss(worse) - scale.loss(7.0), 7.0) == pytest.approx(0.1)
-    assert scale_for(rate, ratio).tolerance(ratio) == pytest.approx(-math.log(0.9))
-    assert scale_for(latency, ratio).tolerance(ratio) == pytest.approx(math.log(1.1))
+    assert scale_for(rate, ratio).allowed == pytest.approx(-math.log(0.9))
+    assert scale_for(latency, ratio).allowed == pytest.approx(math.log(1.1))
     assert scale_for(rate, absolute).loss_ratio(1.0, 0.0) is None
     assert scale_for(rate, ratio).loss_ratio(1e6, 1.0) is None
 

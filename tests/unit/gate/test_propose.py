@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from k3perf.baselines.propose import beyond_cap, changes
+from k3perf.baselines.accept import beyond_cap, changes
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.baselines.testable import testable
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError, UsageError
-from k3perf.gate.noise import pool_noise
 from k3perf.records.baseline import digest_of
 from k3perf.records.measurement import CellMeasurement, MetricValue
 from tests.unit.gate.conftest import LEVELS, RATE, Build

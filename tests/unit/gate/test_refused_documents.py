@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
+from k3perf.baselines.target_policy import with_noise_of
+from k3perf.baselines.waivers import check_waivers
+from k3perf.config.gated import check_metric_names
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.config.suite import Suite, load_suite
 from k3perf.errors import ConfigFileError, UsageError
-from k3perf.gate.gated import check_metric_names
 from k3perf.gate.policy import Policy
-from k3perf.gate.waivers import check_waivers
 from k3perf.store.baselines import parse_baseline, read_baseline_file, read_waivers
 
 COMMITTED = Path(__file__).resolve().parents[3] / "baselines" / "cpu-hybrid" / "fp8_kv.json"
@@ -133,14 +134,14 @@ def test_a_recorded_0_has_no_ratio(tmp_path: Path) -> None:
             "the baseline of cpu-hybrid/fp8_kv holds a output_tokens_per_s of 0 for workload chat"
         ),
     ):
-        policy.with_noise_of([baseline])
+        with_noise_of(policy, [baseline])
     absolute = Policy(
         {"output_tokens_per_s": Tolerance(loss_absolute=5)},
         MeasurementPlan(mode="baseline"),
         1,
         date(2026, 1, 1),
     )
-    absolute.with_noise_of([baseline])
+    with_noise_of(absolute, [baseline])
 
 
 WAIVER = {

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from k3perf.baselines.scaling import RATE, ScalingBase, ScalingReading
+from k3perf.baselines.target_policy import pool_noise
 from k3perf.config.models import Hardware, TargetSpec, Tolerance
 from k3perf.config.suite import Suite, load_suite
 from k3perf.gate.compare import compare
-from k3perf.gate.noise import pool_noise
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.measurement import CellMeasurement, MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.samples import Arm, InvalidReason
@@ -337,7 +337,7 @@ def test_requests_that_come_at_a_rate_of_their_own_are_remarked(like: str, own_r
     """
     alike = SUITE.workload("serve_1k").model_copy(update={"arrival": SUITE.workload(like).arrival})
     suite = replace(SUITE, workloads={**SUITE.workloads, "serve_1k": alike})
-    remark = "requests come at a rate of their own, which the throughput cannot exceed"
+    remark = "requests come at their own rate, which the throughput cannot exceed"
     assert against(*RECORDED, suite=suite).of_measurement(measured()).remark == (
         remark if own_rate else ""
     )

@@ -16,18 +16,20 @@ from k3perf.errors import ConfigFileError, UsageError
 from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, InvalidReason
-from k3perf.stats.order_statistics import Location
+from k3perf.stats.estimators import Location
 from k3perf.store.measurements import write_measurement_file
 from tests.calibration.lab import command
 from tests.calibration.lab.location_trial import location_table
+from tests.calibration.lab.recorded_setting import (
+    recorded_setting,
+    recorded_source,
+    testable_tolerances,
+)
 from tests.calibration.lab.recordings import (
     Recording,
     recorded_metrics,
-    recorded_setting,
-    recorded_source,
     recordings_of,
     recordings_of_files,
-    testable_tolerances,
 )
 from tests.calibration.lab.replay import Setting, metric_loss, quick_runs, suite_run, tally
 from tests.calibration.lab.rivals import RIVALS, seen

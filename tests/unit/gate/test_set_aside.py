@@ -1,4 +1,4 @@
-"""A session whose rounds spread out of line is set aside: what may be, what may not,
+"""A session whose rounds spread out of line is excluded: what may be, what may not,
 and what the verdict says of it.
 """
 
@@ -7,30 +7,31 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import date
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k3perf.baselines.scaling import USUAL_SPREAD
+from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.documents import validated
 from k3perf.gate.compare import compare
-from k3perf.gate.decision import Decision, judge
-from k3perf.gate.looks import schedule
-from k3perf.gate.noise import MetricNoise, Taken
+from k3perf.gate.decision import Cause, Decision, Limits, judge
+from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
-from k3perf.gate.readings import Series
-from k3perf.gate.reference import USUAL_SPREAD, Level, Reference, Subject, base_arm_reference
-from k3perf.gate.scale import scale_for
-from k3perf.gate.session_values import Cause, Limits
+from k3perf.gate.reference import base_arm_reference
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
 from k3perf.records.verdict import Buy, CellVerdict
-from k3perf.stats.order_statistics import Location
+from k3perf.stats.estimators import Location
+from k3perf.stats.noise import MetricNoise
+from k3perf.stats.reference import Level, Reference
+from k3perf.stats.sequential import schedule
 from tests.calibration.lab.replay import Session, quick_runs, suite_run
 from tests.calibration.lab.selftest import simulated_setting
 from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
@@ -43,11 +44,11 @@ EARLY = STEADY[:4]
 
 def reference(sessions: int = 6, variance: float = 0.0004) -> Reference:
     level = Level(0.0, variance, 100)
-    taken = Taken(Location.MEDIAN, 4)
     return Reference(
         sessions,
         lambda _: level,
-        taken,
+        Location.MEDIAN,
+        4,
         round_count=6,
         round_variance=0.0001,
         spread_over_noise_ratio=USUAL_SPREAD,
@@ -74,20 +75,20 @@ def test_the_sessions_after_one_out_of_line_decide_and_each_is_bought_on_its_own
         8,
         None,
     )
-    assert [(aside.place, aside.loss) for aside in found.set_aside] == [(0, pytest.approx(0.405))]
-    assert found.set_aside[0].spread > USUAL_SPREAD
+    assert [(one.place, one.loss) for one in found.excluded] == [(0, pytest.approx(0.405))]
+    assert found.excluded[0].spread > USUAL_SPREAD
 
 
-def test_a_session_out_of_line_gets_its_rounds_before_it_is_set_aside() -> None:
+def test_a_session_out_of_line_gets_its_rounds_before_it_is_excluded() -> None:
     early = decide([WILD[:4]], 3)
-    assert (early.outcome, early.set_aside, early.need_sessions, early.need_rounds) == (
+    assert (early.outcome, list(early.excluded), early.need_sessions, early.need_rounds) == (
         Outcome.INCONCLUSIVE,
-        (),
+        [],
         1,
         6,
     )
     second = decide([WILD, WILD[:4]], 5)
-    assert (second.outcome, len(second.set_aside), second.need_rounds) == (Outcome.INVALID, 1, 6)
+    assert (second.outcome, len(second.excluded), second.need_rounds) == (Outcome.INVALID, 1, 6)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_half_of_the_sessions_out_of_line_is_invalid_and_buys_nothing_more(
     )
     # what lies beyond the plan never counts
     beyond = decide([*measured, *[EARLY] * 9], most)
-    assert (beyond.outcome, beyond.set_aside) == (found.outcome, found.set_aside)
+    assert (beyond.outcome, beyond.excluded) == (found.outcome, found.excluded)
 
 
 def test_a_session_that_was_followed_by_another_gets_no_more_rounds_and_is_judged_by_those_it_has() -> (
@@ -122,7 +123,7 @@ def test_a_session_that_was_followed_by_another_gets_no_more_rounds_and_is_judge
     wild = (0.0, 0.8, 0.01, 0.8, 0.4)  # of six at most
     assert decide([wild], 3).need_rounds == 6
     found = decide([wild, EARLY], 3)
-    assert (found.outcome, len(found.set_aside), found.need_sessions) == (Outcome.INVALID, 1, 3)
+    assert (found.outcome, len(found.excluded), found.need_sessions) == (Outcome.INVALID, 1, 3)
     assert decide([wild, EARLY, EARLY], 3).outcome is Outcome.PASS
     standing_out = decide([(1.5, 1.5, 1.5, 9.0, 1.5), lost(1.5)], 3)
     assert (standing_out.cause, standing_out.rounds, standing_out.outcome) == (
@@ -142,11 +143,11 @@ def test_a_session_of_too_few_rounds_takes_its_place_in_the_plan() -> None:
     assert (full.outcome, full.need_sessions, full.need_rounds) == (Outcome.INVALID, None, None)
 
 
-def test_two_of_five_may_be_set_aside() -> None:
+def test_two_of_five_may_be_excluded() -> None:
     assert decide([WILD, WILD], 5).need_sessions == 3
     assert decide([WILD, WILD, EARLY, EARLY], 5).need_sessions == 5
     found = decide([WILD, WILD, EARLY, EARLY, EARLY], 5)
-    assert (found.outcome, len(found.set_aside), found.sessions) == (Outcome.PASS, 2, 3)
+    assert (found.outcome, len(found.excluded), found.sessions) == (Outcome.PASS, 2, 3)
 
 
 def test_a_loss_is_found_among_the_sessions_that_are_left() -> None:
@@ -156,7 +157,7 @@ def test_a_loss_is_found_among_the_sessions_that_are_left() -> None:
 
 
 def test_without_room_for_another_session_the_last_look_decides_or_nothing_does() -> None:
-    """Three sessions at most: with one set aside, the look at two is the last."""
+    """Three sessions at most: with one excluded, the analysis at two is the last."""
     undecided = decide([lost(0.9), WILD, lost(0.9)], 3, variance=0.04)
     assert (undecided.outcome, undecided.need_sessions, undecided.sessions) == (
         Outcome.INVALID,
@@ -174,7 +175,7 @@ sessions_of_either_kind = st.lists(
 
 
 @given(sessions_of_either_kind, st.integers(1, 5), st.booleans())
-def test_fewer_than_half_are_ever_set_aside_and_the_plan_is_never_exceeded(
+def test_fewer_than_half_are_ever_excluded_and_the_plan_is_never_exceeded(
     sessions: list[Sequence[float]], most: int, at_once: bool
 ) -> None:
     bought = len(sessions) if at_once else 1
@@ -185,9 +186,9 @@ def test_fewer_than_half_are_ever_set_aside_and_the_plan_is_never_exceeded(
         assert bought < found.need_sessions <= most
         bought = found.need_sessions
     if found.outcome not in (Outcome.INVALID, Outcome.INCONCLUSIVE):
-        assert len(found.set_aside) < found.sessions
-        assert len(found.set_aside) + found.sessions <= most
-        assert all(sessions[aside.place] is WILD for aside in found.set_aside)
+        assert len(found.excluded) < found.sessions
+        assert len(found.excluded) + found.sessions <= most
+        assert all(sessions[one.place] is WILD for one in found.excluded)
 
 
 def wild(build: Build, name: str, level: float = 1000.0, swing: float = 0.2) -> SessionMetrics:
@@ -245,7 +246,7 @@ def judged(
     return compare(
         None if mode == "ab" else baselines[0],
         replace(cell, sessions=given),
-        policy.with_noise_of(baselines),
+        with_noise_of(policy, baselines),
     )
 
 
@@ -261,17 +262,17 @@ def test_every_mode_buys_in_place_of_it_and_names_it(build: Build, mode: str) ->
     assert (verdict.outcome, verdict.buy) == (Outcome.PASS, Buy.NOTHING)
     (metric,) = verdict.metrics
     assert metric.session_count < 5
-    for text in (metric.reason, *[note for note in verdict.notes if "set aside" in note]):
-        assert "session bad was set aside: its rounds spread" in text
+    for text in (metric.reason, *[note for note in verdict.notes if "was excluded" in note]):
+        assert "session bad was excluded: its rounds spread" in text
         assert "times as much as recorded, at most 3 (spread_over_noise_ratio)" in text
-    assert any(note.startswith(f"{RATE}: session bad was set aside") for note in verdict.notes)
+    assert any(note.startswith(f"{RATE}: session bad was excluded") for note in verdict.notes)
 
 
 @pytest.mark.parametrize("mode", ["baseline", "reference", "ab"])
 def test_every_mode_still_finds_a_loss(build: Build, mode: str) -> None:
     verdict = judged(build, mode, 800.0)
     assert verdict.outcome is Outcome.REGRESSED
-    assert "session bad was set aside" in verdict.metrics[0].reason
+    assert "session bad was excluded" in verdict.metrics[0].reason
 
 
 def test_a_pass_that_the_session_would_have_contradicted_says_so(build: Build) -> None:
@@ -303,8 +304,8 @@ def test_a_merged_verdict_still_names_it(build: Build) -> None:
         verdict = judged(build, "baseline", count=count)
         read = validated(CellVerdict, json.loads(json.dumps(asdict(verdict))))
         assert read.outcome is outcome
-        assert "session bad was set aside" in read.metrics[0].reason
-        assert any("session bad was set aside" in note for note in read.notes)
+        assert "session bad was excluded" in read.metrics[0].reason
+        assert any("session bad was excluded" in note for note in read.notes)
 
 
 def test_in_ab_a_pair_out_of_line_has_no_part_in_the_noise(build: Build) -> None:
@@ -335,15 +336,14 @@ def test_in_ab_a_pair_that_more_rounds_bring_back_in_line_has_its_part_in_the_no
         tolerances={RATE: tolerance},
         plan=plan,
         gated_metric_count=1,
-        today=date(2026, 6, 1),
         noise={(RATE, "ratio"): noise},
     )
-    subject = Subject(metric, tolerance, scale_for(metric, tolerance), "ratio")
+    scale = scale_for(metric, tolerance, "reference")
     sigma = noise.round_variance**0.5
 
     def variance(*sessions: Sequence[float]) -> float:
         series = Series(tuple(map(tuple, sessions)), ((),) * len(sessions), ("s",) * len(sessions))
-        return base_arm_reference(subject, series, policy).at(4).variance
+        return base_arm_reference(scale, series, policy).at(4).variance
 
     in_line = [0.0] * 12
     settled = [0.0, 40 * sigma, 0.0, 40 * sigma, *[20 * sigma] * 8]

@@ -10,13 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from k3perf.stats.location import MAD_TO_SIGMA, mean, median, robust_sigma, sample_variance
-from k3perf.stats.order_statistics import Location, locate, locate_rows, weights
-from k3perf.stats.pooling import NO_PRIOR, pool_groups, spread_difference_p, variance_difference_p
-from k3perf.stats.proportion import clopper_pearson
-from k3perf.stats.skewness import mean_difference_skewness, pooled_skewness, skewed_quantile
-from k3perf.stats.spending import shares
-from k3perf.stats.student import single_draw_quantile, upper_quantile
+from k3perf.stats.estimators import (
+    MAD_TO_SIGMA,
+    Location,
+    locate,
+    locate_rows,
+    mean,
+    median,
+    robust_sigma,
+    sample_variance,
+    weights,
+)
+from k3perf.stats.pooling import (
+    NO_PRIOR,
+    pool_groups,
+    pooled_skewness,
+    spread_difference_p,
+    variance_difference_p,
+)
+from k3perf.stats.quantiles import (
+    mean_difference_skewness,
+    single_draw_quantile,
+    skewed_quantile,
+    upper_quantile,
+)
+from k3perf.stats.sequential import shares
+from tests.calibration.lab.proportion import clopper_pearson
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20)
 

@@ -16,7 +16,7 @@ from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Waiver
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
-from k3perf.records.verdict import MetricVerdict
+from k3perf.records.verdict import CellVerdict, MetricVerdict
 
 
 def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
@@ -85,36 +85,39 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def apply_waivers(
-    verdict: MetricVerdict,
-    cell: tuple[str, str, str],
-    waivers: Iterable[Waiver],
-    *,
-    today: date,
-    build: str,
-) -> tuple[MetricVerdict, tuple[str, ...]]:
-    """A REGRESSED metric with a waiver in force becomes a PASS that says so; every
-    waiver that fits but is not in force is noted.
+    verdict: CellVerdict, waivers: Iterable[Waiver], *, today: date, build: str
+) -> CellVerdict:
+    """Each REGRESSED metric with a waiver in force becomes a PASS that says so. Where
+    none is in force, every waiver that fits is noted with the reason.
     """
-    notes = []
-    if verdict.outcome is not Outcome.REGRESSED:
-        return verdict, ()
+    by_metric: dict[str, list[Waiver]] = {}
     for waiver in waivers:
-        if (waiver.target, waiver.config, waiver.workload, waiver.metric) != (
-            *cell,
-            verdict.metric,
-        ):
-            continue
-        refusal = _refusal(waiver, verdict, today, build)
+        cell = (waiver.target, waiver.config, waiver.workload)
+        if cell == (verdict.target, verdict.config, verdict.workload):
+            by_metric.setdefault(waiver.metric, []).append(waiver)
+    metrics, notes = [], []
+    for metric in verdict.metrics:
+        found = _waived(metric, by_metric.get(metric.metric, ()), today, build)
+        metrics.append(found[0])
+        notes += [f"{metric.metric}: {text}" for text in found[1]]
+    return replace(verdict, metrics=tuple(metrics), notes=(*notes, *verdict.notes))
+
+
+def _waived(
+    metric: MetricVerdict, waivers: Iterable[Waiver], today: date, build: str
+) -> tuple[MetricVerdict, list[str]]:
+    notes: list[str] = []
+    if metric.outcome is not Outcome.REGRESSED:
+        return metric, notes
+    for waiver in waivers:
+        refusal = _refusal(waiver, metric, today, build)
         if not refusal:
-            text = (
-                f"waived by {waiver.owner} until {waiver.expires_on} ({waiver.reason});"
-                f" {verdict.reason}"
-            )
-            return replace(verdict, outcome=Outcome.PASS, waived_by=waiver.owner, reason=text), (
-                f"{verdict.metric}: {text}",
-            )
-        notes.append(f"{verdict.metric}: the waiver of {waiver.owner} does not hold: {refusal}")
-    return verdict, tuple(notes)
+            until = f"waived by {waiver.owner} until {waiver.expires_on} ({waiver.reason})"
+            text = f"{until}; {metric.reason}"
+            found = replace(metric, outcome=Outcome.PASS, waived_by=waiver.owner, reason=text)
+            return found, [text]
+        notes.append(f"the waiver of {waiver.owner} does not hold: {refusal}")
+    return metric, notes
 
 
 def _refusal(waiver: Waiver, verdict: MetricVerdict, today: date, build: str) -> str:

@@ -1,8 +1,10 @@
-"""The location of a session's rounds as a weighted sum of their ordered values (an
-L-estimator; Huber, Robust Statistics, 1981, section 3.3).
+"""Estimators of location and scale for a handful of numbers. Plain Python: for a dozen
+values it is faster than an array library.
 
-Which of them suits depends on the noise: ``k3perf.gate.noise`` chooses by what was
-recorded. All are equivariant: shifting every value shifts the location by as much.
+The location of a session's rounds is a weighted sum of their ordered values (an
+L-estimator; Huber, Robust Statistics, 1981, section 3.3). Which one suits depends on
+the noise: ``stats.noise`` chooses by what was recorded. Shifting every value shifts the
+location by as much.
 """
 
 from __future__ import annotations
@@ -11,9 +13,29 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
+from statistics import median
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+__all__ = [
+    "MAD_TO_SIGMA",
+    "Location",
+    "locate",
+    "locate_ordered",
+    "locate_rows",
+    "mean",
+    "median",
+    "robust_sigma",
+    "sample_variance",
+    "weights",
+]
+
+MAD_TO_SIGMA: Final = 1.4826022185056018
+"""1 / Phi^-1(3/4): makes the median absolute deviation estimate sigma of a normal
+(Hampel 1974).
+"""
 
 
 class Location(StrEnum):
@@ -71,3 +93,25 @@ def locate_rows(location: Location, rows: NDArray[np.float64]) -> NDArray[np.flo
         :, first : first + len(shares)
     ] @ np.asarray(shares)
     return located
+
+
+def robust_sigma(values: Sequence[float], centre: float) -> float:
+    """Median absolute deviation from ``centre``, scaled to sigma of a normal; 0 for a
+    single value.
+    """
+    return MAD_TO_SIGMA * median([abs(value - centre) for value in values])
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean. Needs at least one value."""
+    return sum(values) / len(values)
+
+
+def sample_variance(values: Sequence[float]) -> float:
+    """Variance with ddof 1; 0 for a single value, which carries no degree of
+    freedom.
+    """
+    if len(values) < 2:
+        return 0.0
+    centre = mean(values)
+    return sum((value - centre) ** 2 for value in values) / (len(values) - 1)

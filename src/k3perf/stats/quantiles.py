@@ -1,6 +1,4 @@
-"""Upper quantiles of Student's t, cached, since a run asks for the same few thousands
-of times.
-"""
+"""Quantiles of Student's t, and its corrections for single draws and skewed values."""
 
 from __future__ import annotations
 
@@ -44,3 +42,18 @@ def single_draw_quantile(level: float, df: int) -> float:
         upper_quantile(level, df),
         upper_quantile(level, HEAVY_TAIL_DF) / math.sqrt(HEAVY_TAIL_DF / (HEAVY_TAIL_DF - 2)),
     )
+
+
+def mean_difference_skewness(skewness: float, count: int, other_count: int) -> float:
+    """Skewness of the mean of ``count`` values minus the mean of ``other_count`` (0:
+    the other mean is known), all of one distribution.
+    """
+    other = 1 / other_count if other_count else 0.0
+    return skewness * (1 / count**2 - other**2) / math.pow(1 / count + other, 1.5)
+
+
+def skewed_quantile(quantile: float, skewness: float) -> float:
+    """An upper quantile moved outwards for positive skewness: first-order Cornish and
+    Fisher (1937), q + (q^2 - 1) skewness / 6.
+    """
+    return quantile + max((quantile**2 - 1) * skewness / 6, 0.0)

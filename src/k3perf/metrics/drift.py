@@ -13,20 +13,6 @@ from k3perf.metrics.resolved import ABSENT
 from k3perf.records.verdict import ConfigDifference
 
 
-def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested mappings to dotted keys: ``{"cache": {"block_size": 16}}`` and
-    ``{"cache.block_size": 16}`` give the same. Lists are values.
-    """
-    flat: dict[str, object] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{name}."))
-        else:
-            flat[name] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
 def config_differences(
     approved: Mapping[str, object], resolved: Mapping[str, object]
 ) -> tuple[ConfigDifference, ...]:
@@ -35,13 +21,25 @@ def config_differences(
     """
     if approved is resolved:
         return ()
-    was, now = (without_environment(flatten(side)) for side in (approved, resolved))
-    keys = sorted(was.keys() | now.keys())
+    was, now = (without_environment(_flat(side)) for side in (approved, resolved))
     return tuple(
         ConfigDifference(key=key, was=was.get(key, ABSENT), now=now.get(key, ABSENT))
-        for key in keys
+        for key in sorted(was.keys() | now.keys())
         if key not in was or key not in now or not _same(was[key], now[key])
     )
+
+
+def _flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested mappings to dotted keys: ``{"cache": {"block_size": 16}}`` and
+    ``{"cache.block_size": 16}`` give the same. Lists are values.
+    """
+    flat: dict[str, object] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat
 
 
 def _same(was: object, now: object) -> bool:

@@ -1,7 +1,5 @@
 """The environments of a baseline's sessions, and the note of a run that has another
-one. Pure.
-
-Nothing is judged by an environment.
+one. Pure. Nothing is judged by an environment.
 """
 
 from __future__ import annotations

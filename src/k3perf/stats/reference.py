@@ -1,0 +1,143 @@
+"""What a candidate's sessions are compared with, from recorded sessions alone. Pure.
+
+A candidate session of n rounds is compared with the first n rounds of each recorded
+session, taken by the same estimator. What happens to every session as it goes on
+(warming up, sliding) is then not a difference between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import NamedTuple
+
+from k3perf.stats.estimators import MAD_TO_SIGMA, Location, locate, mean, median, sample_variance
+from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions
+
+
+class Level(NamedTuple):
+    """Sessions of one number of rounds, on the loss scale: their mean, the variance
+    between them with its degrees of freedom, and their skewness towards a loss.
+    """
+
+    mean: float
+    variance: float
+    df: int
+    skewness: float = 0.0
+
+
+class Reference:
+    """What a candidate is compared with, on the loss scale.
+
+    ``session_count`` 0: the expected value is known (ab), not measured. ``location``:
+    the estimator of a session's value. ``rounds``: how many are worth measuring.
+    ``round_count``: the rounds of the recorded sessions, 0 for a metric without rounds.
+    ``round_sigma``: robust, within a session, infinite where it is not known. A session
+    is out of line where its rounds spread more than ``spread_over_noise_ratio`` times
+    that. ``moved_since_anchor``: the recorded sessions' own loss since the anchor.
+    """
+
+    def __init__(
+        self,
+        session_count: int,
+        level_at: Callable[[int], Level],
+        location: Location,
+        rounds: int,
+        *,
+        noise: MetricNoise = NO_NOISE,
+        round_count: int = 0,
+        round_variance: float | None = None,
+        spread_over_noise_ratio: float,
+    ) -> None:
+        self.session_count = session_count
+        self.location = location
+        self.rounds = rounds
+        self.noise = noise
+        self.round_count = round_count
+        self.round_sigma = math.sqrt(round_variance) if round_variance else math.inf
+        self.spread_over_noise_ratio = spread_over_noise_ratio
+        self.spread_bound = spread_over_noise_ratio * self.round_sigma / MAD_TO_SIGMA
+        self.moved_since_anchor = 0.0
+        self._level_at = level_at
+        self._levels: dict[int, Level] = {}
+
+    def at(self, rounds: int) -> Level:
+        """The level of sessions of ``rounds`` rounds."""
+        if rounds not in self._levels:
+            self._levels[rounds] = self._level_at(rounds)
+        return self._levels[rounds]
+
+    def spread(self, ordered: Sequence[float]) -> float:
+        """The robust sigma of a session's rounds over the recorded one. ``ordered``:
+        their losses in ascending order, at least one.
+        """
+        return MAD_TO_SIGMA * _median_deviation(ordered) / self.round_sigma
+
+    def out_of_line(self, ordered: Sequence[float]) -> bool:
+        """Whether that is beyond the limit. The median deviation from the median is at
+        most half of the range.
+        """
+        return (
+            ordered[-1] - ordered[0] > 2 * self.spread_bound
+            and _median_deviation(ordered) > self.spread_bound
+        )
+
+    def with_level(self, session_count: int, change: Callable[[Level], Level]) -> Reference:
+        """The same as if that many sessions had been recorded, every level changed."""
+        changed = copy(self)
+        changed.session_count = session_count
+        changed._level_at = lambda rounds: change(self.at(rounds))
+        changed._levels = {}
+        return changed
+
+
+def _median_deviation(ordered: Sequence[float]) -> float:
+    centre = median(ordered)
+    return median([abs(value - centre) for value in ordered])
+
+
+def cell_reference(
+    cell: Sessions,
+    noise: MetricNoise,
+    round_count: int,
+    rounds: tuple[int, int],
+    *,
+    one_armed: bool = False,
+    spread_over_noise_ratio: float,
+) -> Reference:
+    """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared
+    with one value of the reference session, so that fewer rounds show half of the noise
+    they bring.
+    """
+    finite = all(math.isfinite(loss) for losses in cell for loss in losses)
+    if not noise.cells and finite:
+        noise = MetricNoise((cell,), round_count)
+    location, worth = noise.choice(*rounds)
+
+    def plain(count: int) -> Level:
+        if not finite:
+            return Level(math.nan, math.nan, 0)
+        values = [locate(location, losses[:count]) for losses in cell]
+        prior = noise.prior(location, count)
+        own = 0.0 if prior.pooled else sample_variance(values)
+        variance, df = prior.moderate(own, len(values) - 1)
+        return Level(mean(values), variance, df, noise.skewness(location, count))
+
+    def level_at(count: int) -> Level:
+        level = plain(count)
+        if one_armed and count < round_count:
+            hidden = level.variance - plain(round_count).variance
+            level = level._replace(variance=level.variance + max(hidden, 0.0))
+        return level
+
+    return Reference(
+        len(cell),
+        level_at,
+        location,
+        worth,
+        noise=noise,
+        round_variance=noise.round_variance,
+        round_count=round_count,
+        spread_over_noise_ratio=spread_over_noise_ratio,
+    )
