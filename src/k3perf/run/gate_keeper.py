@@ -31,6 +31,7 @@ class GateKeeper:
         self._cells = tuple(cells)
         self._policies: dict[str, Policy] = {}
         self._references = References()
+        self._today = datetime.now(UTC).date()
         self._known_waivers: tuple[Waiver, ...] | None = None
         self._baselines: dict[tuple[str, str], Baseline | None] = {}
 
@@ -71,7 +72,7 @@ class GateKeeper:
         return apply_waivers(
             verdict,
             self._waivers(),
-            today=datetime.now(UTC).date(),
+            today=self._today,
             build=measurement.vllm_release or self._settings.build,
         )
 
@@ -83,9 +84,7 @@ class GateKeeper:
         if name not in self._policies:
             self._waivers()
             policy = target_policy(
-                self._settings.suite,
-                cell.target,
-                gated_metric_count=self.gated_metric_count,
+                self._settings.suite, cell.target, gated_metric_count=self.gated_metric_count
             )
             self._policies[name] = with_noise_of(
                 policy, read_target_baselines(self._settings.baselines_directory, name)
