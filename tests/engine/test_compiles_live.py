@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from k3perf.engine.jit_monitor import JitMonitor, can_be_verbose, monitor_of
-from k3perf.metrics.validity import NOT_OFFERED
+from k3perf.metrics.round_readings import NOT_OFFERED
 from k3perf.run.compile_watch import CompileWatch, Seen, compile_reading
 from tests.engine.live_engine import Live, StartLive
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from k3perf.metrics.validity import NOT_OFFERED
+from k3perf.metrics.round_readings import NOT_OFFERED
 from k3perf.records.samples import RankMemory, RoundKind, RoundRecord
 from k3perf.units import format_bytes
 

@@ -9,47 +9,36 @@ them (``validity`` in ``perf_tests/targets/*.yaml``, keyed by rule name).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from statistics import fmean
 from typing import Final
 
 from k3perf.errors import UnknownNameError
+from k3perf.metrics.round_readings import (
+    ENGINE_DEATHS_READING,
+    ENGINE_RESTARTS_READING,
+    FAILED_REQUESTS,
+    JIT_COMPILES_READING,
+    PREEMPTED_COUNTER,
+    UNCOUNTED_READING,
+    WRONG_LENGTH,
+    Reading,
+    Requests,
+    Telemetry,
+    Unseen,
+    client_lag_ms,
+    harmful_throttle,
+    missing_samples,
+    server_counter,
+    token_disagreement,
+    ttft_disagreement,
+)
 from k3perf.records.samples import (
     InvalidReason,
-    RequestStatus,
     RoundKind,
     RoundRecord,
     SessionRecord,
-    TelemetryReading,
-)
-from k3perf.units import MS_PER_S, ns_to_ms
-
-# names of readings from the engine's log and supervisor (the others are telemetry's)
-JIT_COMPILES_READING: Final = "jit_compiles_count"
-UNCOUNTED_READING: Final = "server_counters_missing_count"
-ENGINE_RESTARTS_READING: Final = "engine_restarts_count"
-ENGINE_DEATHS_READING: Final = "engine_deaths_count"
-
-GENERATED_COUNTER: Final = "vllm:generation_tokens_total"
-PREEMPTED_COUNTER: Final = "vllm:num_preemptions_total"
-NEEDED_COUNTERS: Final = (GENERATED_COUNTER, PREEMPTED_COUNTER)
-"""They reveal another client's traffic in the round, and preempted requests."""
-
-# NVML clocks-event reasons that mean lost performance: hardware slowdown 0x8, software
-# thermal 0x20, hardware thermal 0x40, power brake 0x80. A healthy device may report
-# idle 0x1, application clocks 0x2, the software power cap 0x4 and sync boost 0x10.
-HARMFUL_THROTTLE_BITS: Final = 0x8 | 0x20 | 0x40 | 0x80
-
-# how telemetry ends the source of a reading that this device or kernel does not have; a
-# lost reading has another ending
-NOT_OFFERED: Final = "not offered here"
-
-_TTFT_FLOOR_MS: Final = (
-    # below this a difference between client and server is scheduling
-    10.0
 )
 
 
@@ -60,10 +49,6 @@ class Bound(StrEnum):
     AT_LEAST = "at least"
 
 
-class Unseen(Exception):
-    """The reading was asked for and could not be taken."""
-
-
 class Spoils(IntEnum):
     """What a broken round rule spoils. A later member includes the earlier ones."""
 
@@ -71,137 +56,6 @@ class Spoils(IntEnum):
     # the work was not the planned one: what was settled at the engine's start is valid
     SERVING = 2
     ALL = 3  # the engine or its device is in doubt: nothing is valid
-
-
-Reading = Callable[[RoundRecord], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Telemetry:
-    """The telemetry reading of a name. Of several readings (several devices) ``pick``
-    chooses the worst.
-    """
-
-    name: str
-    pick: Callable[[list[float]], float] = max
-
-    def __call__(self, record: RoundRecord) -> float | None:
-        """The reading, or None if this hardware has none. Raises Unseen if its source
-        could not be read.
-        """
-        found = self._found(record)
-        if not found:
-            return None
-        if any(entry.value is None for entry in found):
-            raise Unseen(f"{self.name} could not be read from {found[0].source}")
-        return self.pick([entry.value for entry in found if entry.value is not None])
-
-    def where(self, record: RoundRecord, value: float) -> str:
-        """Where this value was read (device, process, line of the log), in brackets.
-        Empty for the whole machine.
-        """
-        sources = dict.fromkeys(
-            entry.source
-            for entry in self._found(record)
-            if entry.value == value and entry.source != "/proc"
-        )
-        return f" ({'; '.join(sources)})" if sources else ""
-
-    def _found(self, record: RoundRecord) -> list[TelemetryReading]:
-        return [
-            entry
-            for entry in record.telemetry
-            if entry.name == self.name and not entry.source.endswith(NOT_OFFERED)
-        ]
-
-
-def _all_bits(values: list[float]) -> float:
-    joined = 0
-    for value in values:
-        joined |= int(value)
-    return float(joined)
-
-
-def _harmful_throttle(record: RoundRecord) -> float | None:
-    value = Telemetry("throttle_reasons_bits", _all_bits)(record)
-    return None if value is None else float(int(value) & HARMFUL_THROTTLE_BITS)
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """How many requests ended with one of ``statuses``."""
-
-    statuses: tuple[RequestStatus, ...]
-
-    def __call__(self, record: RoundRecord) -> float | None:
-        """Their count."""
-        return float(sum(sample.status in self.statuses for sample in record.samples))
-
-    def where(self, record: RoundRecord, value: float) -> str:  # noqa: ARG002 - the same question as Telemetry's
-        """How they ended, with the first one's message, in brackets."""
-        found = [sample for sample in record.samples if sample.status in self.statuses]
-        kinds = ", ".join(
-            f"{count} {status}"
-            for status, count in Counter(sample.status for sample in found).most_common()
-        )
-        first = next((f"; first: {sample.detail}" for sample in found if sample.detail), "")
-        return f" ({kinds}{first})" if found else ""
-
-
-def _counter(name: str) -> Reading:
-    return lambda record: record.counters.get(name)
-
-
-_WRONG_LENGTH: Final = Requests((RequestStatus.SHORT, RequestStatus.LONG))
-_FAILED: Final = Requests(
-    tuple(
-        status
-        for status in RequestStatus
-        if status not in (RequestStatus.OK, *_WRONG_LENGTH.statuses)
-    )
-)
-
-
-def _missing_samples(record: RoundRecord) -> float:
-    return 0.0 if record.samples else 1.0
-
-
-def _client_lag_ms(record: RoundRecord) -> float | None:
-    return None if record.client_lag_p99_ns is None else ns_to_ms(record.client_lag_p99_ns)
-
-
-def _server_ttft_mean_ms(record: RoundRecord) -> float | None:
-    total_s = record.counters.get("vllm:time_to_first_token_seconds_sum")
-    count = record.counters.get("vllm:time_to_first_token_seconds_count")
-    return None if total_s is None or not count else MS_PER_S * total_s / count
-
-
-def _ttft_disagreement(record: RoundRecord) -> float | None:
-    """How much longer the client's mean TTFT is than the server's histogram says, as a
-    share of the server's.
-
-    The client always measures a little more (network, event loop). Differences under 10
-    ms do not count.
-    """
-    server_ms = _server_ttft_mean_ms(record)
-    seen_ms = [
-        ns_to_ms(sample.first_token_ns - sample.sent_ns)
-        for sample in record.samples
-        if sample.first_token_ns is not None and sample.sent_ns is not None
-    ]
-    if server_ms is None or server_ms <= 0 or not seen_ms:
-        return None
-    excess_ms = abs(fmean(seen_ms) - server_ms)
-    return 0.0 if excess_ms < _TTFT_FLOOR_MS else excess_ms / server_ms
-
-
-def _token_disagreement(record: RoundRecord) -> float | None:
-    """Output tokens that the server counted against those received, as a share of the
-    received ones. Another client's traffic shows here.
-    """
-    server = record.counters.get(GENERATED_COUNTER)
-    received = sum(sample.output_token_count for sample in record.samples)
-    return None if server is None or received == 0 else abs(server - received) / received
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +103,9 @@ class Rule:
 
 
 ROUND_RULES: Final[tuple[Rule, ...]] = (
-    Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
-    Rule("failed_requests", _FAILED, "requests", 0, "requests failed"),
-    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "replies had another length than requested"),
+    Rule("no_requests", missing_samples, "", 0, "the round holds no request"),
+    Rule("failed_requests", FAILED_REQUESTS, "requests", 0, "requests failed"),
+    Rule("wrong_length", WRONG_LENGTH, "requests", 0, "replies had another length than requested"),
     Rule(
         "engine_died",
         Telemetry(ENGINE_DEATHS_READING),
@@ -289,25 +143,31 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
             " {{server_counters: {reading:g}}}` in the target to measure without them"
         ),
     ),
-    Rule("preemptions", _counter(PREEMPTED_COUNTER), "preemptions", 0, "requests were preempted"),
-    Rule("client_lag_p99_ms", _client_lag_ms, "ms", 20.0, "the load generator sent late"),
+    Rule(
+        "preemptions",
+        server_counter(PREEMPTED_COUNTER),
+        "preemptions",
+        0,
+        "requests were preempted",
+    ),
+    Rule("client_lag_p99_ms", client_lag_ms, "ms", 20.0, "the load generator sent late"),
     Rule(
         "ttft_disagreement_ratio",
-        _ttft_disagreement,
+        ttft_disagreement,
         "of the server's",
         0.25,
         "client and server disagree on the time to first token",
     ),
     Rule(
         "token_disagreement_ratio",
-        _token_disagreement,
+        token_disagreement,
         "of those received",
         0.0,
         "client and server disagree on the token count",
     ),
     Rule(
         "harmful_throttle_bits",
-        _harmful_throttle,
+        harmful_throttle,
         "(NVML bits)",
         0,
         "the device throttled",

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.engine.process_tree import ProcessRow, ProcessTree, name_of
-from k3perf.metrics.validity import JIT_COMPILES_READING, NOT_OFFERED
+from k3perf.metrics.round_readings import JIT_COMPILES_READING, NOT_OFFERED
 from k3perf.records.samples import TelemetryReading
 from k3perf.run.served_engine import ServedEngine
 

@@ -17,15 +17,14 @@ from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.errors import EngineError
 from k3perf.load.generator import run_round
 from k3perf.load.round_samples import RoundSamples
-from k3perf.metrics.validity import (
+from k3perf.metrics.round_readings import (
     ENGINE_DEATHS_READING,
     ENGINE_RESTARTS_READING,
     GENERATED_COUNTER,
     NEEDED_COUNTERS,
     UNCOUNTED_READING,
-    ValidityRules,
-    judge_round,
 )
+from k3perf.metrics.validity import ValidityRules, judge_round
 from k3perf.records.samples import (
     Arm,
     EngineIdentity,

@@ -17,7 +17,7 @@ from operator import or_
 from pathlib import Path
 from statistics import fmean
 
-from k3perf.metrics.validity import NOT_OFFERED
+from k3perf.metrics.round_readings import NOT_OFFERED
 from k3perf.records.samples import TelemetryReading
 from k3perf.telemetry.devices import DeviceSample
 from k3perf.telemetry.host import HostSample

@@ -9,14 +9,16 @@ from dataclasses import replace
 import pytest
 
 from k3perf.errors import UnknownNameError
-from k3perf.metrics.validity import (
+from k3perf.metrics.round_readings import (
     ENGINE_DEATHS_READING,
     ENGINE_RESTARTS_READING,
     JIT_COMPILES_READING,
     NOT_OFFERED,
+    UNCOUNTED_READING,
+)
+from k3perf.metrics.validity import (
     ROUND_RULES,
     SESSION_RULES,
-    UNCOUNTED_READING,
     ValidityRules,
     judge_round,
     judge_session,
