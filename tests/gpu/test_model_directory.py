@@ -92,7 +92,7 @@ def test_two_at_once_agree_and_leave_no_scratch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "needle"),
     [
-        (None, "no such file"),
+        (None, "file not found"),
         ("{", "is not valid JSON"),
         ("[1]", "must be a JSON object"),
         ('{"vocab_size": "many"}', "vocab_size"),
