@@ -106,7 +106,7 @@ def test_a_recording_waits_for_a_quiet_machine_within_its_limit(site: Site) -> N
     assert "at most 0.001 allowed [foreign_cpu_ratio]" in run.stdout
     assert (
         "the machine did not become quiet within 3 s (--k3-quiet-wait): other processes used the"
-        " processors" in run.stdout
+        " CPUs" in run.stdout
     )
     assert not (site.root / "rec" / "engines").exists()  # nothing was started
 
