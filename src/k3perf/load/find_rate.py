@@ -5,6 +5,7 @@ doubling, then bisection on the log scale.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +14,13 @@ from k3perf.errors import MeasurementInvalid
 from k3perf.load.generator import run_round
 from k3perf.metrics.compute import meets_service_level
 from k3perf.metrics.latency import latency_observations, summarise_ms
+from k3perf.metrics.validity import ROUND_RULES
 from k3perf.records.samples import RequestSample, RequestStatus
+from k3perf.units import ns_to_ms
 from k3perf.workload.request_plan import expand
 
 _MOST_TRIALS = 40
+_SLOW = frozenset({RequestStatus.OK, RequestStatus.TIMED_OUT, RequestStatus.STALLED})
 _WARM_UP_REQUESTS = 8
 _WARM_UP_ROUND = 1 << 20  # content that no trial uses
 
@@ -128,7 +132,8 @@ def live_trial(
     """A trial on a live server: the workload's lengths under Poisson arrivals for about
     ``duration_s``, with fresh prompts each time.
 
-    The first one raises MeasurementInvalid if none of its requests reaches a server.
+    A trial raises MeasurementInvalid if a request ended in another way than by being
+    slow, or if the client sent late: such a trial says nothing about a rate.
     """
 
     def run_trial(rate_per_s: float, trial_index: int) -> RateTrial:
@@ -140,6 +145,8 @@ def live_trial(
         seen = run_round(plan, base_url=base_url, model_name=model_name)
         if trial_index == 0:
             _check_reached(seen.samples, base_url)
+        _check_served(seen.samples, rate_per_s)
+        _check_client(seen.client_lag_p99_ns, rate_per_s)
         met = sum(meets_service_level(sample, search.service_level) for sample in seen.samples)
         latencies = {
             name: summarise_ms(found) for name, found in latency_observations(seen.samples).items()
@@ -168,4 +175,29 @@ def _check_reached(samples: Sequence[RequestSample], base_url: str) -> None:
         reason = samples[0].detail.removeprefix("cannot connect: ")
         raise MeasurementInvalid(
             f"no server answers at {base_url}: {reason.lower()}. Start it, or correct the address."
+        )
+
+
+def _check_served(samples: Sequence[RequestSample], rate_per_s: float) -> None:
+    failed = [sample for sample in samples if sample.status not in _SLOW]
+    if not failed:
+        return
+    counts = Counter(sample.status.value for sample in failed)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    detail = next((sample.detail for sample in failed if sample.detail), "no detail")
+    raise MeasurementInvalid(
+        f"the trial at {rate_per_s:g} requests/s is not valid: {len(failed)} of {len(samples)}"
+        f" requests failed ({kinds}); the first said: {detail}. Look into the server's log, and"
+        " check --model-name and --base-url (the server's root, without /v1)."
+    )
+
+
+def _check_client(lag_p99_ns: int, rate_per_s: float) -> None:
+    limit_ms = next(rule.limit for rule in ROUND_RULES if rule.name == "client_lag_p99_ms")
+    lag_ms = ns_to_ms(lag_p99_ns)
+    if limit_ms is not None and lag_ms > limit_ms:
+        raise MeasurementInvalid(
+            f"the trial at {rate_per_s:g} requests/s is not valid: the client sent {lag_ms:.0f} ms"
+            f" late (99th percentile), at most {limit_ms:g} ms are allowed. Run it on a machine"
+            " with a free core, or lower --highest-rate."
         )

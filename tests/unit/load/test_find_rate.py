@@ -378,4 +378,59 @@ def test_a_server_that_is_gone_at_the_first_trial_is_told(arguments, closed_port
     )
     with pytest.raises(MeasurementInvalid, match=f"no server answers at {url}"):
         run_trial(50.0, 0)
-    assert run_trial(50.0, 1).met_count == 0  # lost under load: a trial that failed
+    with pytest.raises(MeasurementInvalid, match="5 of 5 requests failed"):
+        run_trial(50.0, 1)  # lost in the search: not a rate that is too high
+
+
+def trial_of(monkeypatch, arguments, tmp_path, *samples, lag_p99_ns=0):
+    del arguments  # it writes the workload
+    seen = SimpleNamespace(samples=samples, client_lag_p99_ns=lag_p99_ns)
+    monkeypatch.setattr(find_rate_module, "run_round", lambda *_, **__: seen)
+    run_trial = live_trial(
+        load_document(WorkloadSpec, tmp_path / "small.yaml"),
+        RateSearch(LEVEL),
+        base_url="http://x",
+        model_name="mock",
+        vocabulary_size=64,
+        duration_s=1,
+        least_requests=len(samples),
+    )
+    return run_trial(80.0, 3)
+
+
+@pytest.mark.parametrize(
+    "status", [status for status in RequestStatus if status not in find_rate_module._SLOW]
+)
+def test_a_failed_request_is_not_a_slow_one(arguments, tmp_path, monkeypatch, status):
+    """A server that was killed in the search gave the last rate before it as found."""
+    broken = replace(SERVED, status=status, detail="500 Internal Server Error")
+    with pytest.raises(MeasurementInvalid) as caught:
+        trial_of(monkeypatch, arguments, tmp_path, SERVED, broken, broken, SERVED)
+    assert f"at 80 requests/s is not valid: 2 of 4 requests failed (2 {status})" in str(
+        caught.value
+    )
+    assert "the first said: 500 Internal Server Error" in str(caught.value)
+
+
+def test_a_client_that_sent_late_finds_no_rate(arguments, tmp_path, monkeypatch):
+    with pytest.raises(MeasurementInvalid, match="the client sent 21 ms late"):
+        trial_of(monkeypatch, arguments, tmp_path, SERVED, lag_p99_ns=21_000_000)
+
+
+@pytest.mark.parametrize("status", [RequestStatus.TIMED_OUT, RequestStatus.STALLED])
+def test_a_slow_request_misses_the_level(arguments, tmp_path, monkeypatch, status):
+    slow = replace(SERVED, status=status)
+    trial = trial_of(monkeypatch, arguments, tmp_path, slow, slow)
+    assert (trial.met_count, trial.passed) == (0, False)
+
+
+def test_the_command_names_a_wrong_path_of_the_server(arguments, mock_server, tmp_path, capsys):
+    position = arguments.index("--base-url") + 1
+    wrong = [*arguments[:position], f"{arguments[position]}/v1", *arguments[position + 1 :]]
+    output = tmp_path / "found.json"
+    limits = ["--ttft-ms", "2000", "--tpot-ms", "2000", "--output", str(output)]
+    assert main([*wrong, *limits]) == ExitStatus.INVALID
+    shown = capsys.readouterr()
+    assert "requests failed" in shown.err
+    assert "without /v1" in shown.err
+    assert (shown.out, output.exists()) == ("", False)
