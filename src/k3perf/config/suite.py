@@ -372,7 +372,7 @@ def _load_folder(
             problems.append(ConfigFileError(path, "name", spec.name, text, "Give it another name."))
         found.setdefault(spec.name, (spec, path))
     if not paths:
-        raise ConfigFileError(folder, "", None, "holds no YAML file", "Add at least one.")
+        raise ConfigFileError(folder, "", None, "contains no YAML file", "Add at least one.")
     return found
 
 

@@ -249,9 +249,9 @@ class Rule:
 
 
 ROUND_RULES: Final[tuple[Rule, ...]] = (
-    Rule("no_requests", _missing_samples, "", 0, "the round holds no request"),
+    Rule("no_requests", _missing_samples, "", 0, "the round has no request"),
     Rule("failed_requests", _FAILED, "requests", 0, "requests failed"),
-    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "replies had another length than requested"),
+    Rule("wrong_length", _WRONG_LENGTH, "requests", 0, "replies did not have the requested length"),
     Rule(
         "engine_died",
         Telemetry(ENGINE_DEATHS_READING),

@@ -368,7 +368,7 @@ RATIO = {"loss_ratio": 0.1}
             "configs",
             {"h200-k3": {"tpot_mean_ms": RATIO}},
             ".h200-k3.tpot_mean_ms",
-            "a level is missing: a tolerance stands where metric names",
+            "a level is missing: found a tolerance where metric names",
         ),
         (
             "configs",
@@ -381,9 +381,9 @@ RATIO = {"loss_ratio": 0.1}
             "configs",
             {"tpot_mean_ms": RATIO},
             ".tpot_mean_ms",
-            "a level is missing: a tolerance stands where config names",
+            "a level is missing: found a tolerance where config names",
         ),
-        ("configs", RATIO, "", "a level is missing: a tolerance stands where target names"),
+        ("configs", RATIO, "", "a level is missing: found a tolerance where target names"),
         (
             "configs",
             {"h200-k3": {"tpot_mean_ms": None}},
@@ -400,21 +400,21 @@ RATIO = {"loss_ratio": 0.1}
             "configs",
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"chat": RATIO}}}},
             ".h200-k3.seqs_down.tpot_mean_ms",
-            "a level too many",
+            "one level too many",
         ),
         (
             "targets",
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": RATIO}}},
             ".h200-k3.seqs_down",
-            "a level too many",
+            "one level too many",
         ),
         (
             "workloads",
             {"tpot_mean_ms": RATIO},
             ".tpot_mean_ms",
-            "a level is missing: a tolerance stands where metric names",
+            "a level is missing: found a tolerance where metric names",
         ),
-        ("defaults", RATIO, "", "a level is missing: a tolerance stands where metric names"),
+        ("defaults", RATIO, "", "a level is missing: found a tolerance where metric names"),
     ],
 )
 def test_a_forgotten_level_of_tolerances_is_told_as_one(suite_copy, place, value, key, problem):
