@@ -43,8 +43,8 @@ _CONFIGS_HEADING: Final = f"""\
 
 {GENERATED}
 
-Every file is strict: an unknown key, a key written twice or a value of the wrong kind is an error that names file, key, value and
-next step (exit status 4). Engine arguments are vLLM's own names with underscores.
+Every file is strict. An unknown key, a key written twice or a value of the wrong kind is an error (exit status 4). The message
+names file, key, value and next step. Engine arguments are vLLM's own names with underscores.
 
 An editor with the YAML language server completes and explains each key: a file's first line names its schema in
 [schemas](schemas). A new file needs that line too.

@@ -182,7 +182,7 @@ def text_of(content: bytes) -> str:
     """UTF-8 text, with or without a byte-order mark. Raises DocumentProblem."""
     if len(content) > LARGEST_DOCUMENT_BYTES:
         raise DocumentProblem(
-            f"is larger than {LARGEST_DOCUMENT_BYTES >> 20} MiB, which no document is"
+            f"is larger than {LARGEST_DOCUMENT_BYTES >> 20} MiB, the limit for a document"
         )
     if content.startswith(_UTF16_MARKS):
         raise DocumentProblem("is UTF-16 text; save it as UTF-8")
@@ -335,7 +335,7 @@ def _bounded(data: Any, *, finite: bool = True) -> Any:
         for container in level:
             count += len(container)
             if count > MOST_VALUES:
-                raise DocumentProblem(f"stands for more than {MOST_VALUES} values")
+                raise DocumentProblem(f"expands to more than {MOST_VALUES} values")
             for value in container.values() if isinstance(container, dict) else container:
                 if isinstance(value, dict | list):
                     deeper.append(value)

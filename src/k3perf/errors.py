@@ -61,7 +61,7 @@ STATUS_MEANINGS: Final = {
         " `scripts/`: the set-up failed"
     ),
     ExitStatus.NO_BASELINE: "a cell has no baseline",
-    ExitStatus.CONFIG_DRIFT: "the engine resolved another configuration than the approved one",
+    ExitStatus.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
     ExitStatus.INCONCLUSIVE: (
         "the measurement plan ended before the evidence decided, under `--k3-strict`"
     ),
@@ -266,15 +266,15 @@ def _os_advice(error: OSError) -> tuple[str, ExitStatus]:
     """
     if isinstance(error, ConnectionError | TimeoutError | gaierror):
         return (
-            "Check that the server runs, and listens at the host and port that were named.",
+            "Check that the server runs and listens on the given host and port.",
             ExitStatus.INVALID,
         )
     if error.filename is not None and error.errno not in MACHINE_ERRNOS:
-        return "Name a file or folder that can be used.", ExitStatus.USAGE
+        return "Name a usable file or directory.", ExitStatus.USAGE
     return (
         (
-            "The system refused this: check free disk space, memory and open files, and run the"
-            " command again."
+            "The system refused the operation: check free disk space, memory and open files, and"
+            " run the command again."
         ),
         ExitStatus.INVALID,
     )

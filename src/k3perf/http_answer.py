@@ -1,7 +1,7 @@
 """One HTTP answer, whole and within one time limit: connection, request, status line,
 headers and body together.
 
-A socket's own time-out starts anew with every byte, so a server that drips would never
+A socket's own time-out restarts with every byte, so a server that drips would never
 run into it; and ``http.client`` reads a body that ends before its Content-Length
 without a word. Both are errors here. Knows no route and no meaning of an answer;
 nothing else of the suite is imported.

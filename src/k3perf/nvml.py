@@ -64,8 +64,8 @@ class Unread:
         """What to look at."""
         if self.cause is Cause.REFUSED:
             return (
-                "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Else run with"
-                " the rights to read the device."
+                "Is MIG on (`nvidia-smi -L`)? A MIG slice cannot be measured here. Otherwise run"
+                " with permission to read the device."
             )
         return "See `nvidia-smi` and the kernel's log (`dmesg`) for Xid errors."
 

@@ -108,7 +108,7 @@ def problems(folder: Path) -> list[str]:
     ]
     strays = {path.name for path in folder.glob("site.tar.xz.*")} - set(manifest["parts"])
     found += [
-        f"{name} is no part of this bundle; remove it, or copy the bundle into an empty folder"
+        f"{name} is not part of this bundle; remove it, or copy the bundle into an empty directory"
         for name in sorted(strays)
     ]
     return found + _unfit(manifest)
@@ -130,7 +130,7 @@ def _unfit(manifest: dict[str, Any]) -> list[str]:
         found.append(f"the bundle is for Python {manifest['python_version']}, this is {here}")
     machine = manifest.get("machine", platform.machine())
     if machine != platform.machine():
-        found.append(f"the bundle is for {machine} processors, these are {platform.machine()}")
+        found.append(f"the bundle is for {machine} CPUs, this machine has {platform.machine()}")
     for name, wanted in manifest["host_must_have"].items():
         try:
             version = importlib.metadata.version(name)

@@ -53,7 +53,7 @@ def leave_answer(answer: dict[str, Any], directory: str) -> dict[str, Any]:
         unfinished.replace(path)
     except OSError as problem:
         sys.stderr.write(
-            f"k3perf: rank {answer['rank']} could not leave its answer in {directory}:"
+            f"k3perf: rank {answer['rank']} could not write its answer to {directory}:"
             f" {problem.strerror}\n"
         )
         sys.stderr.flush()

@@ -25,7 +25,7 @@ _DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
 
 def read_identity() -> dict[str, Any]:
     """Versions (None: not installed), devices, and what the machine brings: driver,
-    distribution, kernel, processor, host.
+    distribution, kernel, CPU, host.
 
     Never raises for a missing part.
     """

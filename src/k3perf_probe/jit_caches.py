@@ -142,7 +142,7 @@ def _newer(folder: str, since_ns: int, end_s: float) -> Iterator[str]:
     waiting = [folder]
     while waiting:
         if time.monotonic() > end_s:
-            raise OSError(f"not read to its end in {DEADLINE_S:g} s")
+            raise OSError(f"not fully read in {DEADLINE_S:g} s")
         place = waiting.pop()
         with suppress(
             FileNotFoundError, NotADirectoryError

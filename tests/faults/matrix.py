@@ -318,7 +318,7 @@ _STOP = (
         Kind.STOP,
         "stop",
         "the device's used memory stays up after the end",
-        "device memory did not come back",
+        "device memory was not freed",
     ),
 )
 
@@ -445,7 +445,7 @@ def _round(name: str, injection: str, rule: str) -> Fault:
 _ROUND = (
     _round("requests_fail", "one request ends with a reset connection", "failed_requests"),
     _round("answers_short", "one answer has fewer tokens than asked for", "wrong_length"),
-    _round("no_answer_at_all", "the round holds no request", "no_requests"),
+    _round("no_answer_at_all", "the round has no request", "no_requests"),
     _round("engine_dies_mid_round", "the engine dies inside the window", "engine_died"),
     _round("engine_restarts", "an engine process was restarted", "engine_restarted"),
     _round(
@@ -651,7 +651,7 @@ _REAL = (
         "worker_killed_at_load",
         "load",
         "SIGKILL to the worker while it loads",
-        "left no word: killed by SIGKILL",
+        "logged no error: killed by SIGKILL",
     ),
     _real(
         "hangs_at_load",

@@ -67,7 +67,7 @@ def test_only_what_the_host_lacks_is_carried() -> None:
     closure = missing_packages(["engine==1.0"], host(torch="2.11.0", here="1"), index)
     assert set(closure.carried) == {"engine", "fast-api", "deep"}
     assert closure.kept == {"torch": "2.11.0", "here": "1"}
-    assert closure.conflicts == ["engine asks for torch==9.9, 2.11.0 is installed on the host"]
+    assert closure.conflicts == ["engine requires torch==9.9, 2.11.0 is installed on the host"]
 
 
 def test_markers_and_extras_decide_on_the_host_s_values() -> None:
@@ -257,7 +257,7 @@ def flip(path: Path) -> None:
         ),
         (lambda bundle: (bundle / "site.tar.xz.999").write_text("x"), "not listed"),
         (lambda bundle: (bundle / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
-        (lambda bundle: (bundle / "SHA256SUMS").write_text("nonsense\n"), "no checksum"),
+        (lambda bundle: (bundle / "SHA256SUMS").write_text("nonsense\n"), "is not a checksum"),
     ],
 )
 def test_damage_is_found(damage: Any, word: str, bundle: Path) -> None:
@@ -291,7 +291,7 @@ def leave_last_part_out(bundle: Path) -> None:
         (lambda bundle: (bundle / "manifest.json").write_text("{"), "manifest.json is damaged"),
         (
             lambda bundle: (bundle / "site.tar.xz.999").write_text("x"),
-            "site.tar.xz.999 is no part of this bundle",
+            "site.tar.xz.999 is not part of this bundle",
         ),
         (leave_last_part_out, "SHA256SUMS does not list site.tar.xz."),
     ],
@@ -311,7 +311,7 @@ def test_unpack_refuses_damage_and_writes_nothing(
     ("key", "value", "words"),
     [
         ("python_version", "2.7", "the bundle is for Python 2.7"),
-        ("machine", "s390x", "the bundle is for s390x processors"),
+        ("machine", "s390x", "the bundle is for s390x CPUs"),
         ("host_must_have", {"packaging": "0.0"}, "with packaging 0.0"),
         ("host_must_have", {"no-such-thing": "1"}, "not installed"),
     ],

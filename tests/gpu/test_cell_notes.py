@@ -116,8 +116,7 @@ def test_a_data_parallel_engine_answers_for_its_first_rank_alone(tmp_path: Path)
     record = a_session("s1", EVEN[:1], (1500, 1400))
     _, _, ranks, _ = notes_of(CELLS["h200-k3-dp2-default-serve_1k"], record, baselines=tmp_path)
     assert (
-        ranks
-        == "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
+        ranks == "memory of 1 of 2 ranks: the other ranks' readings are missing and are not judged"
     )
 
 

@@ -112,29 +112,29 @@ def test_the_note_names_ranks_that_do_not_tell_or_do_not_answer() -> None:
     for sessions in ([one_silent], [one_silent, one_silent]):
         assert (
             memory_note(sessions, 2)
-            == "memory of 2 ranks: weights_bytes not told by rank 1, so no worst"
+            == "memory of 2 ranks: weights_bytes not reported by rank 1, so no worst"
         )
     two_silent = (*one_silent, RankMemory(2))
     assert (
         memory_note([two_silent], 3)
-        == "memory of 3 ranks: weights_bytes not told by ranks 1, 2, so no worst"
+        == "memory of 3 ranks: weights_bytes not reported by ranks 1, 2, so no worst"
     )
     first_engine_alone = (RankMemory(0, weights_bytes=1),)
     assert (
         memory_note([first_engine_alone], 2)
-        == "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
+        == "memory of 1 of 2 ranks: the other ranks' readings are missing and are not judged"
     )
     half = (RankMemory(0, weights_bytes=1), RankMemory(1, weights_bytes=1))
     assert memory_note([(*half, RankMemory(2, weights_bytes=1)), half], 3).startswith(
-        "memory of 2 of 3 ranks: equal in weights_bytes; the others"
+        "memory of 2 of 3 ranks: equal in weights_bytes; the other ranks"
     )
     assert (
         memory_note([half], 4)
-        == "memory of 2 of 4 ranks: equal in weights_bytes; the others' readings did not arrive,"
-        " and theirs is not judged"
+        == "memory of 2 of 4 ranks: equal in weights_bytes; the other ranks' readings are"
+        " missing and are not judged"
     )
     assert (
-        memory_note([(RankMemory(0), RankMemory(1))], 2) == "memory of 2 ranks: no rank tells any"
+        memory_note([(RankMemory(0), RankMemory(1))], 2) == "memory of 2 ranks: no rank reports any"
     )
 
 

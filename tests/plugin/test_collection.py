@@ -94,7 +94,7 @@ def test_absent_hardware_asked_for_is_a_usage_error(call_pytest):
     ("arguments", "needle"),
     [
         (("--k3-target", "nobody"), "unknown target 'nobody'"),
-        (("--k3-suite", "nowhere"), "no such folder"),
+        (("--k3-suite", "nowhere"), "directory not found"),
         (("--k3-cells", "nowhere.json"), "nowhere.json: file not found"),
     ],
 )

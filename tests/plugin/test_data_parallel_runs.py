@@ -69,6 +69,6 @@ def test_an_engine_that_cannot_be_read_is_not_compared_with_two(recorded):
     assert "the worst of 1 rank was measured, the worst of 2 ranks is in the baseline" in " ".join(
         run.stdout.split()
     )
-    told = "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
+    told = "memory of 1 of 2 ranks: the other ranks' readings are missing and are not judged"
     assert notes_of(recorded.root / "alone", "twice")[-1] == told
     assert f"  note: {told}" in run.stdout

@@ -128,7 +128,7 @@ def test_imports_that_never_end_are_given_up_and_the_engine_is_started_from_noth
         (hanging,) = (int(pid) for pid in seen.read_text().split())
         assert not marked_processes_of([hanging])
         assert (
-            run.stdout.count("it will be started from nothing") == 1
+            run.stdout.count("it will start without prepared imports") == 1
         )  # and no second one is tried
         if run.returncode == ExitStatus.OK or import_s == 100:
             break

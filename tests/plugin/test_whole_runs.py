@@ -47,7 +47,7 @@ def test_injected_slow_down_regresses(site):
     assert run.returncode == ExitStatus.REGRESSED, run.stdout + run.stderr
     assert "REGRESSED" in run.stdout
     (cell,) = json.loads((site.root / "out" / "verdict.json").read_text())["cells"]
-    assert "a fault was put into the candidate on purpose: slow_step_percent=250.0" in cell["notes"]
+    assert "a fault was injected into the candidate: slow_step_percent=250.0" in cell["notes"]
     assert (
         json.loads((site.root / "out" / "measurements.json").read_text())["injected"]
         == "slow_step_percent=250.0"
@@ -435,7 +435,7 @@ def test_a_run_interrupted_in_its_first_cell_says_what_is_left(site, option, tol
         run.send_signal(signal.SIGTERM)
         said, _ = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == ExitStatus.INTERRUPTED, said
-    assert f"no cell was finished; what was measured is in {out}" in said
+    assert f"no cell finished; what was measured is in {out}" in said
     assert told in said
     assert not site.engines_left()
 

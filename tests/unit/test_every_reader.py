@@ -214,7 +214,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         (f"{'[' * (LARGEST_DEPTH + 1)}{']' * (LARGEST_DEPTH + 1)}", "nested more than"),
         (f"a: {'[' * 500}{']' * 500}", "nested more than"),
         ("a: &a [*a]", "nested more than"),
-        (BOMB, "stands for more than"),
+        (BOMB, "expands to more than"),
         ("a: .inf", "not finite: inf"),
         ("a: [1, {b: .nan}]", "not finite: nan"),
         (f"a: {'1' * 5000}", "is not valid YAML"),

@@ -84,14 +84,14 @@ def _check_one(
             Finding(
                 change.path,
                 "is not of the form baselines/TARGET/CONFIG.json",
-                "Baselines hold nothing else; move it away.",
+                "The baselines directory holds nothing else. Move the file away.",
             )
         ]
     key = (parts[1], parts[2].removesuffix(".json"))
     if change.new is None:
         gone = f"was deleted, yet {key[0]} still measures {key[1]}"
         return (
-            [Finding(change.path, gone, "Delete the config too, or bring the baseline back.")]
+            [Finding(change.path, gone, "Delete the config too, or restore the baseline.")]
             if key in collected
             else []
         )
@@ -103,12 +103,12 @@ def _check_one(
         found.append(
             Finding(
                 change.path,
-                f"declares itself {new.target}/{new.config}",
+                f"holds the baseline of {new.target}/{new.config}",
                 "Write it with k3perf baseline accept.",
             )
         )
     if digest_of(new) != new.digest:
-        by_hand = "its digest does not fit its content: it was edited by hand"
+        by_hand = "its digest does not match its content: it was edited by hand"
         found.append(Finding(change.path, by_hand, "Write it with k3perf baseline accept."))
     old = _parse(change.old) if change.old is not None else None
     if isinstance(old, Baseline):
@@ -135,7 +135,7 @@ def _check_reason(path: str, old: Baseline, new: Baseline) -> list[Finding]:
         f" and {len(worse) - 5} more" if len(worse) > 5 else ""
     )
     step = "Accept it with a new reason: k3perf baseline accept --reason."
-    return [Finding(path, f"takes losses without a new reason ({told})", step)]
+    return [Finding(path, f"accepts losses but keeps the old reason ({told})", step)]
 
 
 def _told(entry: Moved) -> str:

@@ -122,8 +122,8 @@ def _agreeing(
     if len(keys) > 1:
         listed = ", ".join("/".join(key) for key in sorted(keys))
         raise UsageError(
-            "one baseline is of one target, config, hardware class and mode; these measurements"
-            f" are of {listed}."
+            "a baseline covers one target, config, hardware class and mode; these measurements"
+            f" cover {listed}."
         )
     if first.mode == "ab":
         raise UsageError(
@@ -167,7 +167,7 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
             if (cell.workload, session.session_id) in known:
                 given = f"session {session.session_id} of workload {cell.workload!r} is given twice"
                 raise UsageError(
-                    f"{given}, as by a run and what was recovered or resumed of it; its numbers"
+                    f"{given}, for example by a run and its recovered or resumed copy; its numbers"
                     " would count twice. Name one."
                 )
             known.add((cell.workload, session.session_id))
@@ -255,9 +255,9 @@ def _require_equal_ranks(first: CellMeasurement, recorded: Iterable[list[MetricB
     for name, found in counts.items():
         if len(found) > 1:
             raise UsageError(
-                f"{first.target}/{first.config}: {name} was read of"
-                f" {' and of '.join(map(str, sorted(found)))} ranks in different sessions; propose"
-                " from runs in which every rank was read (docs/multi-host.md)."
+                f"{first.target}/{first.config}: {name} was read from"
+                f" {' and from '.join(map(str, sorted(found)))} ranks in different sessions;"
+                " propose from runs in which every rank was read (docs/multi-host.md)."
             )
 
 

@@ -148,6 +148,6 @@ def _require_positive(baselines: Sequence[Baseline], tolerances: Mapping[str, To
                     raise UsageError(
                         f"the baseline of {baseline.target}/{baseline.config} holds a"
                         f" {entry.metric} of {least:g} for workload {workload.workload},"
-                        " which no ratio can be taken of. Restore the file with git, or record the"
-                        " cell again."
+                        " so that ratios to it are undefined. Restore the file with git, or record"
+                        " the cell again."
                     )

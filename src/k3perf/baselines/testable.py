@@ -78,7 +78,7 @@ class Untestable:
             )
         if self.own_tolerance_that_does is not None:
             remedies.append(
-                f"one of {self.own_tolerance_that_does:.3g} for this config alone (configs in"
+                f"one of {self.own_tolerance_that_does:.3g} for this config only (configs in"
                 " tolerances.yaml)"
             )
         could = (
@@ -92,11 +92,11 @@ class Untestable:
             else f"a tolerance of {self.tolerance_ratio:.1%}"
         )
         if self.needed_ratio is not None:
-            tolerance += f", for which {self.needed_ratio:.1%} must be seen"
+            tolerance += f", for which {self.needed_ratio:.1%} must be detectable"
         advice = " or ".join(remedies) or "quieter measuring (more rounds, pinning, reference mode)"
         return (
-            f"{self.metric} of {self.workload}: the planned sessions see {could}, too little to"
-            f" test {tolerance}; what would do: {advice}."
+            f"{self.metric} of {self.workload}: the planned sessions can detect {could}, which does"
+            f" not test {tolerance}. To make it testable: {advice}."
         )
 
 

@@ -41,7 +41,7 @@ def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
                 path,
                 f"{index}.build",
                 waiver.build,
-                "no release is called so",
+                "not a release name",
                 f"Write {waiver.build[1:]}, without the v.",
             )
         key, problem = _never_judged(waiver, suite)
@@ -72,8 +72,7 @@ def _never_judged(waiver: Waiver, suite: Suite) -> tuple[str, str]:
             "metric",
             (
                 "this metric has no tolerance in"
-                f" {waiver.target}-{waiver.config}-{waiver.workload}, so that it is not judged"
-                " there"
+                f" {waiver.target}-{waiver.config}-{waiver.workload}, and is not judged there"
             ),
         )
     return "", ""
@@ -116,15 +115,15 @@ def _waived(
             text = f"{until}; {metric.reason}"
             found = replace(metric, outcome=Outcome.PASS, waived_by=waiver.owner, reason=text)
             return found, [text]
-        notes.append(f"the waiver of {waiver.owner} does not hold: {refusal}")
+        notes.append(f"the waiver of {waiver.owner} does not apply: {refusal}")
     return metric, notes
 
 
 def _refusal(waiver: Waiver, verdict: MetricVerdict, today: date, build: str) -> str:
     if today >= date.fromisoformat(waiver.expires_on):
-        return f"it stopped on {waiver.expires_on}"
+        return f"it expired on {waiver.expires_on}"
     if not covers_build(waiver.build, build):
-        return f"it was given for build {waiver.build}, this is {build or 'an unnamed build'}"
+        return f"it covers build {waiver.build}, this is {build or 'an unnamed build'}"
     bound = (
         verdict.loss_ratio
         if verdict.loss_lower_bound_ratio is None

@@ -164,7 +164,7 @@ def _cache_notes(shape: ModelShape, request: CacheRequest, layout: CacheLayout) 
     asked = request.block_size_tokens
     if asked is not None and asked != layout.block_size_tokens:
         notes.append(
-            f"block size {asked} was asked for; the engine will use {layout.block_size_tokens}"
+            f"block size {asked} was requested; the engine will use {layout.block_size_tokens}"
         )
     if shape.is_hybrid:
         padding = layout.page_bytes - layout.state_page_bytes
@@ -184,7 +184,7 @@ def _reserve_notes(context: WeightContext, reserve: Mapping[str, int], *, known:
     elif reserve and "given" not in reserve:
         size = sum(reserve.values())
         notes.append(
-            f"{size} bytes beside weights and cache are estimated; give the measured figure with"
+            f"{size} bytes next to weights and cache are estimated; give the measured figure with"
             " --reserve-bytes to be exact"
         )
         if spread_over(context.parallelism):

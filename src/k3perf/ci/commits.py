@@ -14,7 +14,7 @@ UNKNOWN: Final = "unknown"
 
 _DIRTY: Final = "-dirty"
 _HASH: Final = re.compile("[0-9a-f]{7,}")
-"""Seven digits are what git itself shortens a hash to; fewer name no commit."""
+"""Git shortens a hash to seven digits. Fewer digits do not name a commit."""
 
 
 def same_commit(first: str, second: str) -> bool:

@@ -37,8 +37,8 @@ _MEANING: Final[dict[Outcome, str]] = {
     Outcome.IMPROVED: "no loss, and some metrics are better: update the baseline",
     Outcome.INCONCLUSIVE: "the budget ended before the evidence decided",
     Outcome.INVALID: "some measurements cannot be trusted; they say nothing about the change",
-    Outcome.NO_BASELINE: "some cells have no baseline to be compared with",
-    Outcome.CONFIG_DRIFT: "the engine resolved another configuration than the approved one",
+    Outcome.NO_BASELINE: "some cells have no baseline",
+    Outcome.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
     Outcome.REGRESSED: "a loss beyond the tolerance is proven",
 }
 _LEVEL: Final[dict[Outcome, str]] = {
@@ -68,7 +68,7 @@ def refusal_comment(reason: str) -> str:
     return (
         f"{COMMENT_MARKER}\n## k3perf: INVALID\n\n"
         f"The run's results could not be read: {prose(reason, 500)}\n\n"
-        "Nothing follows from them, neither a pass nor a loss. See the run's log.\n"
+        "They show neither a pass nor a loss. See the run's log.\n"
     )
 
 
@@ -122,7 +122,7 @@ def _fit(lines: list[str]) -> str:
                 if kept.count("</details>") < sum(part.startswith("<details>") for part in kept)
                 else []
             )
-            kept.append("Cut here; the whole report is in the run's artefacts.")
+            kept.append("Truncated. The full report is in the run's artefacts.")
             break
         kept.append(line)
     return "\n".join(kept).rstrip("\n") + "\n"
@@ -252,8 +252,7 @@ def _planned(plan: PlanDocument | None) -> list[str]:
     if plan.over_budget:
         lines.insert(
             0,
-            "* The directly touched cells alone exceed the budget; they were measured all the"
-            " same.",
+            "* The directly touched cells alone exceed the budget; they were measured anyway.",
         )
     title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes"
     title += f" (an estimate for {plan.estimated_count})" if plan.estimated_count else ""

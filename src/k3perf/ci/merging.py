@@ -52,7 +52,7 @@ def merge(
         for entry in plan.cells
     ]
     cells += [
-        _noted(judged.cell, "measured though no plan asked for it")
+        _noted(judged.cell, "measured, but not in the plan")
         for key, judged in found.items()
         if key not in planned
     ]
@@ -85,8 +85,8 @@ def _one_commit(files: Iterable[VerdictDocument]) -> str:
     commits = sorted(distinct_commits(document.commit for document in files))
     if len(commits) > 1:
         raise UsageError(
-            f"the results are of {len(commits)} commits ({', '.join(commits)[:400]}). Merge those"
-            " of one commit alone."
+            f"the results come from {len(commits)} commits ({', '.join(commits)[:400]}). Merge"
+            " those of one commit only."
         )
     return commits[0] if commits else ""
 
@@ -159,8 +159,8 @@ def _check_budget(plan: PlanDocument, found: dict[str, _Judged]) -> None:
     spent = sum(judged.share for judged in found.values())
     if spent > plan.false_alarm_budget * (1 + _ROUNDING) + _ROUNDING:
         raise UsageError(
-            f"the shards were judged under error rates of {spent:.4g} together, the suite"
-            f" has {plan.false_alarm_budget:.4g}. Run each shard with --k3-gated-metric-count of"
+            f"the shards' error rates add up to {spent:.4g}, the suite's is"
+            f" {plan.false_alarm_budget:.4g}. Run each shard with --k3-gated-metric-count of"
             " the whole plan."
         )
 

@@ -15,7 +15,7 @@ SECONDS_PER_MINUTE: Final = 60.0
 _COST_NOTE: Final = {
     "measured": "",
     "related": " (minutes: estimated from other configs)",
-    "assumed": " (minutes: assumed, nothing like it was recorded)",
+    "assumed": " (minutes: assumed, no similar cell was recorded)",
 }
 _PRIORITY_NAME: Final[dict[Priority, Literal["direct", "descendant", "wide"]]] = {
     Priority.DIRECT: "direct",
@@ -135,7 +135,7 @@ def plan_text(plan: PlanDocument) -> str:
         )
     if plan.over_budget:
         lines.append(
-            "The directly touched cells alone exceed the budget; they are measured all the same."
+            "The directly touched cells alone exceed the budget; they are measured anyway."
         )
     if plan.left_out:
         lines.append(f"{len(plan.left_out)} cells omitted, over the budget:")

@@ -163,7 +163,7 @@ def _declared_name(
     if change.deleted:
         found.notes.append(f"{change.path} was deleted; its cells are no longer measured")
     else:
-        _everything(found, f"{change.path} is not called after the name it declares")
+        _everything(found, f"{change.path} is not named after the name it declares")
     return None
 
 
@@ -222,7 +222,7 @@ def _apply_refusal(found: _Found, change: ChangedPath, inside: PurePosixPath) ->
         (known for known in found.suite.known_refusals if known.name == inside.stem), None
     )
     if refusal is None:
-        _everything(found, f"{change.path} decides which cells there are")
+        _everything(found, f"{change.path} decides which cells exist")
         return
     of_targets = {
         name
@@ -261,7 +261,7 @@ def _apply_model(found: _Found, change: ChangedPath, inside: PurePosixPath) -> N
             and PurePosixPath(cell.target.model.directory) == folder
         ),
         f"model {inside.parts[1]} changed",
-        f"{change.path} belongs to no target's model",
+        f"{change.path} does not belong to a target's model",
     )
 
 
@@ -287,7 +287,7 @@ def _apply_baseline(found: _Found, change: ChangedPath) -> None:
     found.add_direct(
         lambda cell: cell.target.name == target and cell.config.name == config,
         f"baseline of {target}/{config} changed",
-        f"{change.path} belongs to no collected cell",
+        f"{change.path} does not belong to a collected cell",
     )
 
 

@@ -75,7 +75,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="propose only this one; repeatable",
     )
     proposing.set_defaults(run=run_propose)
-    accepting = actions.add_parser("accept", help="write waiting proposals into the baselines")
+    accepting = actions.add_parser("accept", help="write pending proposals into the baselines")
     accepting.add_argument(
         "cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)"
     )
@@ -97,7 +97,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "--proposals",
             metavar="DIR",
             default=".k3perf/proposals",
-            help="directory of waiting proposals (default: .k3perf/proposals)",
+            help="directory of pending proposals (default: .k3perf/proposals)",
         )
 
 
@@ -114,8 +114,8 @@ def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
         file = read_measurement_file(path)
         if file.injected:
             raise UsageError(
-                f"{path} was measured with a fault put in on purpose ({file.injected}); a baseline"
-                " needs the engine as it is."
+                f"{path} was measured with an injected fault ({file.injected}); a baseline"
+                " needs the unmodified engine."
             )
         if file.run_id in found:
             raise UsageError(
@@ -136,12 +136,12 @@ def run_propose(arguments: argparse.Namespace) -> int:
         for cell in file.cells:
             groups.setdefault((cell.target, cell.config), []).append(cell)
     if not groups:
-        raise UsageError("nothing to propose: the given files hold no measured cell.")
+        raise UsageError("nothing to propose: the given files contain no measured cell.")
     chosen = _chosen(
         arguments.only,
         tuple(f"{target}/{config}" for target, config in groups),
         "recording",
-        "The files hold no other.",
+        "The files contain no other.",
     )
     wanted = {key: cells for key, cells in sorted(groups.items()) if "/".join(key) in chosen}
     if not arguments.across_commits:
@@ -160,7 +160,7 @@ def run_propose(arguments: argparse.Namespace) -> int:
             previous,
             policy,
             new_anchor=arguments.new_anchor,
-            step="a reasoned --new-anchor is needed",
+            step="it needs --new-anchor with a reason",
         )
         path = write_proposal(
             Path(arguments.proposals),
@@ -194,12 +194,11 @@ def run_accept(arguments: argparse.Namespace) -> int:
     )
     if len(arguments.reason) < 8:
         raise UsageError(
-            f"the reason {arguments.reason!r} is too short to tell a reviewer anything; write a"
-            " sentence."
+            f"the reason {arguments.reason!r} is too short for a reviewer; write a sentence."
         )
     if not chosen:
         raise UsageError(
-            f"no proposal waits in {arguments.proposals}. Run k3perf baseline propose RESULT first."
+            f"no proposal in {arguments.proposals}. Run k3perf baseline propose RESULT first."
         )
     refused = []
     proposals = [waiting[name][1] for name in chosen]
@@ -294,9 +293,9 @@ def _require_one_commit(target: str, config: str, files: Sequence[MeasurementFil
     commits = sorted(distinct_commits(file.commit for file in _sources(target, config, files)))
     if len(commits) > 1:
         raise UsageError(
-            f"{target}/{config}: the runs are of different commits ({', '.join(commits)}). Propose"
-            " from runs of one commit, or add --across-commits if nothing that changed between"
-            " them concerns the measured."
+            f"{target}/{config}: the runs come from different commits ({', '.join(commits)})."
+            " Propose from runs of one commit, or add --across-commits if the changes between them"
+            " do not affect the measurements."
         )
 
 

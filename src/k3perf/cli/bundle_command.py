@@ -42,7 +42,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     inventory.add_argument(
         "--show-script",
         action="store_true",
-        help="print the script instead; it needs the standard library alone",
+        help="print the script instead; it needs only the standard library",
     )
     inventory.set_defaults(run=_inventory)
 
@@ -50,7 +50,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verify = commands.add_parser(
         "verify",
         help="check a bundle's files against its checksums",
-        epilog="exit status: 10 when a file is not whole",
+        epilog="exit status: 10 when a file is missing or damaged",
     )
     verify.add_argument("folder", type=Path, help="directory that `bundle make` wrote")
     verify.set_defaults(run=_verify)
@@ -108,7 +108,7 @@ def _register_make(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 def _inventory(arguments: argparse.Namespace) -> int:
     spec = importlib.util.find_spec("k3perf_probe.inventory")
     if spec is None or spec.origin is None:
-        raise UsageError("k3perf_probe is not installed beside k3perf. Reinstall k3perf.")
+        raise UsageError("k3perf_probe is not installed next to k3perf. Reinstall k3perf.")
     if arguments.show_script:
         sys.stdout.write(Path(spec.origin).read_text(encoding="utf-8"))
         return ExitStatus.OK
@@ -197,7 +197,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     if not problems:
-        print(f"{arguments.folder}: every file is whole")
+        print(f"{arguments.folder}: all files are intact")
     return ExitStatus.INVALID if problems else ExitStatus.OK
 
 
@@ -212,7 +212,7 @@ def _requirement_lines(path: Path) -> tuple[str, ...]:
     found = tuple(line for line in lines if line)
     if not found:
         raise UsageError(
-            f"--requirements-file {path} holds no requirement. Give a complete pinned list."
+            f"--requirements-file {path} contains no requirement. Give a complete pinned list."
         )
     return found
 

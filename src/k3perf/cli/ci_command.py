@@ -49,7 +49,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser = commands.add_parser(
             name,
             help=text,
-            epilog="exit status: 0 for every verdict, and for a file that is not one: it shows it",
+            epilog="exit status: 0 for every verdict, and for an invalid file, which it reports",
         )
         parser.add_argument("verdict", type=Path, help="verdict.json of a run or of k3perf merge")
         parser.add_argument("--plan", type=Path, help="plan.json, to name the excluded cells")
@@ -128,7 +128,9 @@ def read_bounded(path: Path) -> bytes:
     artefacts could point anywhere. Raises UsageError.
     """
     if path.is_symlink() or not path.is_file():
-        raise UsageError(f"{path}: no such regular file. Give the file that the run wrote.")
+        raise UsageError(
+            f"{path}: not found, or not a regular file. Give the file that the run wrote."
+        )
     try:
         with path.open("rb") as stream:
             return stream.read(LARGEST_FOREIGN_BYTES + 1)

@@ -27,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="show whether this machine is fit to run, check by check",
+        help="check whether this machine can run the suite",
         epilog="exit status: 10 when a check fails",
     )
     parser.add_argument(
@@ -108,8 +108,8 @@ def _targets_here(suite: Suite) -> tuple[list[TargetSpec], str]:
     if all(lacks.values()):
         listed = "".join(f"  {name}: {lack}\n" for name, lack in lacks.items())
         raise UsageError(
-            f"no target can run on this machine:\n{listed}Name one with --target to see all that it"
-            " would need."
+            f"no target can run on this machine:\n{listed}Name one with --target to see what it"
+            " needs."
         )
     chosen = default_targets(suite, hardware)
     choice = (
@@ -244,10 +244,14 @@ def _leftovers() -> Finding:
         if process_identity(int(owner.split("-")[0])) != owner
     }
     if not orphans:
-        return Finding("left engines", Level.OK, "none", "none")
+        return Finding("leftover engines", Level.OK, "none", "none")
     listed = ", ".join(f"{pid} ({command_of(pid)[:60]})" for pid in orphans)
     return Finding(
-        "left engines", Level.FAIL, listed, "none", "End these processes: their harness is gone."
+        "leftover engines",
+        Level.FAIL,
+        listed,
+        "none",
+        "End these processes: their harness is gone.",
     )
 
 

@@ -44,14 +44,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--output",
         metavar="PATH",
         help=(
-            "write the configuration file there instead of printing it; with --launch a folder"
+            "write the configuration file there instead of printing it; with --launch a directory"
             " (default: one under .k3perf/exports)"
         ),
     )
     parser.add_argument(
         "--launch",
         choices=LAUNCH_KINDS,
-        help="write the files that start it on one or several hosts into the folder --output",
+        help="write the files that start it on one or several hosts into the directory --output",
     )
     add_suite_option(parser)
     parser.set_defaults(run=run)
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         target,
         suite.root,
         cache,
-        "Set K3PERF_CACHE to a folder that can be written, or give --model.",
+        "Set K3PERF_CACHE to a writable directory, or give --model.",
     )
     path = Path(arguments.output or f"{config.name}.yaml")
     deployed = deployment(target, engine_arguments, model, config_path=str(path))
@@ -132,7 +132,7 @@ def _write_launch(
     folder = Path(arguments.output) if arguments.output else suite_root.parent / EXPORTS / name
     if folder.exists() and not folder.is_dir():
         raise UsageError(
-            f"--output {folder} is a file; --launch writes several files. Name a folder."
+            f"--output {folder} is a file; --launch writes several files. Name a directory."
         )
     placed = (
         target.launch.options.get("model") if not arguments.model else None
@@ -141,7 +141,7 @@ def _write_launch(
         target,
         suite_root,
         folder / "model",
-        "Name a writable folder with --output, or give --model.",
+        "Name a writable directory with --output, or give --model.",
     )
     files = render_launch(arguments.launch, engine_arguments, target, {"model": model})
     for file_name, text in files.items():

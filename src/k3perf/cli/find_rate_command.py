@@ -52,8 +52,8 @@ _NUMBERS: Final[tuple[tuple[str, Callable[[str], float], float | None, str], ...
     ("--attainment", share, 0.95, "share of requests that must meet the bounds (default: 0.95)"),
     ("--duration", positive, 20.0, "seconds of one run (default: 20)"),
     ("--least-requests", count, 20, "fewest requests of one run (default: 20)"),
-    ("--lowest-rate", positive, 0.25, "where the search begins, per second (default: 0.25)"),
-    ("--highest-rate", positive, 1024.0, "where it ends, per second (default: 1024)"),
+    ("--lowest-rate", positive, 0.25, "first rate to try, per second (default: 0.25)"),
+    ("--highest-rate", positive, 1024.0, "highest rate to try, per second (default: 1024)"),
     ("--precision", positive, 0.05, "width of the final bracket (default: 0.05)"),
 )
 
@@ -121,7 +121,7 @@ def find_rate(arguments: argparse.Namespace) -> int:
         write_text(arguments.output, _as_json(found, spec))
     if found.failed_rate_per_s is None:
         sys.stderr.write(
-            f"the search's ceiling of {arguments.highest_rate:g} requests/s passed; raise"
+            f"even {arguments.highest_rate:g} requests/s met the service level; raise"
             " --highest-rate\n"
         )
     if target is not None:
@@ -137,7 +137,7 @@ def _check_stored(arguments: argparse.Namespace, target: TargetSpec | None) -> N
     if target is not None:
         read_found_rates(baselines_of(arguments), target.name)
     if arguments.output is not None and not arguments.output.absolute().parent.is_dir():
-        raise UsageError(f"--output {arguments.output}: no such folder")
+        raise UsageError(f"--output {arguments.output}: directory not found")
 
 
 def _trials(

@@ -37,7 +37,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     append.set_defaults(run=run_append)
     missing = commands.add_parser(
         "unmeasured",
-        help="name the planned cells that a night has no valid session of",
+        help="name the planned cells without a valid session",
         epilog="exit status: 10 when a planned cell has no valid session",
     )
     missing.add_argument(
@@ -50,15 +50,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night"
     )
     missing.set_defaults(run=run_unmeasured)
-    changes = commands.add_parser(
-        "changes", help="find changes for the worse that later nights confirm"
-    )
+    changes = commands.add_parser("changes", help="find regressions that later nights confirm")
     changes.add_argument("--json", action="store_true", help="print the slides as JSON")
     changes.add_argument(
         "--issue",
         type=Path,
         metavar="FILE",
-        help="write the text of an issue there when there is a slide",
+        help="write the text of an issue there if there is a slide",
     )
     changes.add_argument(
         "--github-output",

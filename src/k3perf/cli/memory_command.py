@@ -46,7 +46,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     commands = memory.add_subparsers(dest="memory_command", metavar="COMMAND", required=True)
     plan = commands.add_parser(
         "plan",
-        help="predict weights, KV cache, capacity and fit from config.json and the arguments alone",
+        help="predict weights, KV cache, capacity and fit from config.json and the arguments only",
         epilog="exit status: 10 when the config does not fit",
     )
     plan.add_argument("--config", help="approved config, with --target")
@@ -66,7 +66,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     plan.add_argument(
         "--platform",
         choices=PLATFORMS,
-        help="rules of which platform (default: the target's, or nvidia)",
+        help="platform to plan for (default: the target's, or nvidia)",
     )
     plan.add_argument(
         "--device-memory-bytes", type=count, help="memory of one device (default: the target's)"
@@ -120,7 +120,7 @@ def render_plan(plan: MemoryPlan) -> str:
     asked = (
         ""
         if plan.requested_block_size_tokens in (None, plan.block_size_tokens)
-        else f" ({plan.requested_block_size_tokens} asked for)"
+        else f" ({plan.requested_block_size_tokens} requested)"
     )
     lines += [
         f"block size              {plan.block_size_tokens} tokens{asked}",
@@ -142,7 +142,7 @@ def _fit(plan: MemoryPlan) -> str:
         return "unknown"
     if plan.fits:
         return f"yes, {_bytes(plan.headroom_bytes)} beyond one request of the full context"
-    return f"no, {_bytes(-plan.headroom_bytes)} are missing for one request of the full context"
+    return f"no, {_bytes(-plan.headroom_bytes)} short of one request of the full context"
 
 
 def _bytes(size: int | None) -> str:

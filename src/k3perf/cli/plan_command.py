@@ -65,7 +65,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--whole-model",
         choices=("only", "never"),
-        help="only, or never, the targets that serve a checkpoint",
+        help="plan only the targets that serve a checkpoint, or none of them",
     )
     _add_outputs(parser)
     parser.set_defaults(run=run)
@@ -160,7 +160,7 @@ def _record(paths: list[Path], output: Path) -> int:
     )
     if not costs.session_s:
         raise UsageError(
-            f"{', '.join(map(str, paths))}: no session that ended is in there. Give results.jsonl"
+            f"{', '.join(map(str, paths))}: no finished session found. Give results.jsonl"
             " files of finished runs."
         )
     earlier = _recorded(output, output.parent) if output.exists() else RecordedCosts()
@@ -174,7 +174,7 @@ def _record(paths: list[Path], output: Path) -> int:
 
 def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
     if arguments.changed_since is None:
-        return select_all(suite, "the whole suite was asked for")
+        return select_all(suite, "the whole suite was requested")
     repository = Repository(Path.cwd())
     return select(
         suite,

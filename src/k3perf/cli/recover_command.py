@@ -16,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "recover",
         help="make a measurement file of an interrupted recording's results.jsonl",
-        epilog="exit status: 4 when the file is not a results file or holds no usable session",
+        epilog="exit status: 4 when the file is not a results file or contains no usable session",
     )
     parser.add_argument(
         "results",

@@ -52,6 +52,6 @@ def _problem(name: str, value: dict[str, Any] | None) -> tuple[str, str] | None:
     if varies and value is not None and not any(value.values()):
         return (
             "a tolerance of 0 for a metric that varies from run to run can never be tested",
-            "Give one above 0 (loss_ratio: 0.05 is 5 %), or null where the metric is not judged.",
+            "Give one above 0 (loss_ratio: 0.05 is 5 %), or null if the metric is not judged.",
         )
     return None

@@ -35,13 +35,13 @@ class Provenance(Declared):
     """Where a value comes from, and when."""
 
     kind: Literal["recipe", "experiment", "default", "issue"]
-    """A published recipe, an own experiment, vLLM's default, or an issue report."""
+    """A published recipe, our own experiment, vLLM's default, or an issue report."""
     source: str = Field(min_length=3)
-    """The page, issue, run or reasoning that the value rests on."""
+    """The page, issue, run or reasoning behind the value."""
     date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
     """Day (`YYYY-MM-DD`) or month (`YYYY-MM`) of the source."""
     note: str = ""
-    """What a reader should know in addition, such as `not yet run`."""
+    """A note for readers, such as `not yet run`."""
 
 
 class ConfigSpec(Declared):
@@ -205,13 +205,13 @@ class Refusal(Declared):
     reason: str = Field(min_length=8)
     """What vLLM does instead. Reports show it."""
     source: str = ""
-    """Where this is known from."""
+    """Source of this statement."""
     minimum_vllm: Release = ""
     """First vLLM release that refuses it. Empty: every one before `below_vllm`. If
     only the engine's release can decide, the run ends before anything starts.
     """
     below_vllm: Release = ""
-    """First later release that takes it again. Empty: none so far."""
+    """First later release that accepts it again. Empty: none so far."""
     without_cpu_features: tuple[CpuFeature, ...] = ()
     """The refusal holds only on a CPU that lacks one of these instruction sets."""
 
@@ -228,7 +228,7 @@ class KnownRefusal(Refusal):
     model_types: tuple[str, ...] = ()
     """`model_type` of config.json, any of these. Empty: every model."""
     provenance: Provenance
-    """Where the refusal is known from."""
+    """Source of the refusal."""
 
 
 class Equivalence(Declared):
@@ -260,7 +260,7 @@ class MeasurementPlan(Declared):
     maximum_sessions: int = Field(ge=1, default=3)
     """Most sessions (engine starts) of a cell."""
     baseline_sessions: int = Field(ge=2, default=6)
-    """Sessions that a new baseline is made of."""
+    """Sessions in a new baseline."""
     interleave: Literal["rounds", "sessions"] = "sessions"
     """Order of candidate and reference: alternate by round with both engines
     running, or by session.
@@ -326,7 +326,7 @@ class TargetSpec(Declared):
     measured_by_default: bool = False
     """Measure the target when a run names none."""
     default_instead_of: Name | None = None
-    """Measure by default where the hardware of the named target is missing."""
+    """Measure by default if the named target's hardware is missing."""
     hardware: Hardware
     """The devices and hosts."""
     model: ModelSource
@@ -371,7 +371,7 @@ class TargetSpec(Declared):
         twice = sorted(set(self.workloads) & set(self.workloads_on_request))
         if twice:
             raise ValueError(
-                f"{', '.join(twice)} stands in workloads and in workloads_on_request; keep one"
+                f"{', '.join(twice)} is in both workloads and workloads_on_request; keep one"
             )
         return self
 

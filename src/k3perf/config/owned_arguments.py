@@ -57,6 +57,6 @@ def owned(name: str, value: Any, *, in_config: bool) -> Owned | None:
         f"declare a target for these ranks, with {declared}" if in_config else f"declare {declared}"
     )
     return Owned(
-        f"decides {decides}, which is said in one place only: a target's parallelism",
+        f"decides {decides}, which only a target's parallelism sets",
         f"Remove it and {step}.",
     )

@@ -32,7 +32,7 @@ KIMI_VOCABULARY_SIZE = 163840  # moonshotai/Kimi-K3's config.json; prompts stay 
 
 NO_SUITE = (
     "A suite has configs/, targets/, workloads/ and tolerances.yaml. Go to the repository's root,"
-    " or name the suite's folder with --suite (pytest: --k3-suite)."
+    " or name the suite's directory with --suite (pytest: --k3-suite)."
 )
 
 _CORRECT_CONFIG = "Give the model's config.json as its publisher wrote it."
@@ -358,7 +358,7 @@ def _load_folder(
     ``problems``.
     """
     if not folder.is_dir():
-        raise ConfigFileError(folder, "", None, "no such folder", NO_SUITE)
+        raise ConfigFileError(folder, "", None, "directory not found", NO_SUITE)
     found: dict[str, tuple[Named, Path]] = {}
     paths = sorted(folder.glob("*.y*ml"))
     for path in paths:
@@ -372,7 +372,7 @@ def _load_folder(
             problems.append(ConfigFileError(path, "name", spec.name, text, "Give it another name."))
         found.setdefault(spec.name, (spec, path))
     if not paths:
-        raise ConfigFileError(folder, "", None, "holds no YAML file", "Add at least one.")
+        raise ConfigFileError(folder, "", None, "contains no YAML file", "Add at least one.")
     return found
 
 

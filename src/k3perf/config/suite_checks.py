@@ -39,7 +39,7 @@ def cell_id_problems(suite: Suite, paths: Mapping[str, Path]) -> Iterator[Config
             parts = f"{other.target.name} + {other.config.name} + {other.workload.name}"
             problem = (
                 f"its cell {cell.config.name} + {cell.workload.name} has the id {cell.cell_id!r},"
-                f" which is that of {parts} too"
+                f" like {parts}"
             )
             step = "Rename the target or the workload."
             yield ConfigFileError(paths[cell.target.name], "name", cell.target.name, problem, step)
@@ -130,7 +130,7 @@ def target_problems(
         and not (suite.root / target.model.directory / "config.json").is_file()
     ):
         problem = "the model directory has no config.json"
-        step = f"It is looked for under {suite.root}."
+        step = f"The path is relative to {suite.root}."
         yield ConfigFileError(path, "model.directory", target.model.directory, problem, step)
     yield from _devices_problems(target, path)
     yield from _scaling_base_problems(suite.targets, target, path)
@@ -167,11 +167,11 @@ def _devices_problems(target: TargetSpec, path: Path) -> Iterator[ConfigFileErro
             f"is {hardware.device_count}, but parallelism makes {parallelism.rank_count} ranks"
             f" ({parallelism.text})"
         )
-        step = "Give one device a rank, of all hosts together."
+        step = "Give one device per rank, over all hosts."
         yield ConfigFileError(path, "hardware.device_count", None, problem, step)
     if hardware.device_count % hardware.host_count:
         problem = f"does not divide the {hardware.device_count} devices evenly"
-        step = "Give every host as many devices."
+        step = "Give every host the same number of devices."
         yield ConfigFileError(path, "hardware.host_count", hardware.host_count, problem, step)
 
 

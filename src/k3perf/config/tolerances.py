@@ -125,14 +125,14 @@ def _level_problems(
         problem = f"must be a mapping of each {left[0]} to {_held(left)}{empty}"
         yield ConfigFileError(path, key, value, problem, next_step)
     elif left and not _KINDS.isdisjoint(value):
-        problem = f"a level is missing: a tolerance stands where {left[0]} names belong"
+        problem = f"a level is missing: found a tolerance where {left[0]} names are expected"
         yield ConfigFileError(path, key, value, problem, next_step)
     elif left:
         for name, held in value.items():
             yield from _level_problems(path, f"{key}.{name}", levels, left[1:], held)
     elif isinstance(value, dict) and any(isinstance(held, dict) for held in value.values()):
         yield ConfigFileError(
-            path, key, value, "a level too many: a tolerance belongs here", next_step
+            path, key, value, "one level too many: a tolerance is expected here", next_step
         )
     elif value is not None and not isinstance(value, dict):
         yield ConfigFileError(path, key, value, "must be a tolerance, with its kind", next_step)

@@ -17,16 +17,16 @@ class AllAtOnce(Declared):
     """Every request is sent at time zero."""
 
     kind: Literal["all_at_once"]
-    """Which of the forms this is."""
+    """Selects this form."""
 
 
 class ClosedLoop(Declared):
     """A fixed number of requests in flight."""
 
     kind: Literal["closed_loop"]
-    """Which of the forms this is."""
+    """Selects this form."""
     concurrency: int = Field(ge=1)
-    """Requests in flight. Each end starts the next."""
+    """Requests in flight. Each completed request starts the next."""
 
 
 class OpenLoop(Declared):
@@ -50,21 +50,21 @@ class Constant(OpenLoop):
     """Equal gaps of ``1 / rate``."""
 
     kind: Literal["constant"]
-    """Which of the forms this is."""
+    """Selects this form."""
 
 
 class Poisson(OpenLoop):
     """Exponential gaps."""
 
     kind: Literal["poisson"]
-    """Which of the forms this is."""
+    """Selects this form."""
 
 
 class Gamma(OpenLoop):
     """Gamma gaps with mean ``1 / rate``."""
 
     kind: Literal["gamma"]
-    """Which of the forms this is."""
+    """Selects this form."""
     shape: PositiveFloat
     """1 is Poisson, below 1 is burstier. The gaps' coefficient of variation is
     `shape ** -0.5`.
@@ -75,7 +75,7 @@ class Ramp(Declared):
     """A Poisson process whose rate changes linearly and then stays."""
 
     kind: Literal["ramp"]
-    """Which of the forms this is."""
+    """Selects this form."""
     start_rate_per_s: PositiveFloat
     """Requests per second at the start."""
     end_rate_per_s: PositiveFloat
@@ -88,13 +88,13 @@ class TraceReplay(Declared):
     """Arrivals, lengths and prefix sharing come from a trace file (docs/load.md)."""
 
     kind: Literal["trace"]
-    """Which of the forms this is."""
+    """Selects this form."""
     file: str = Field(min_length=1)
     """Name of the trace in the suite's `traces` directory."""
     window_start_s: float = Field(ge=0, default=0, allow_inf_nan=False)
     """Seconds of the trace to skip."""
     window_duration_s: PositiveFloat | None = None
-    """Seconds of the trace to play. Nothing: to its end."""
+    """Seconds of the trace to play. Empty: to its end."""
     time_scale: PositiveFloat = 1.0
     """Divides the gaps: 2.0 is twice as fast."""
     length_scale: PositiveFloat = 1.0
@@ -117,7 +117,7 @@ class FixedLength(Declared):
     """Always the same length."""
 
     kind: Literal["fixed"]
-    """Which of the forms this is."""
+    """Selects this form."""
     tokens: TokenCount
     """The length in tokens."""
 
@@ -126,7 +126,7 @@ class UniformLength(Declared):
     """Whole numbers, each as likely as the other."""
 
     kind: Literal["uniform"]
-    """Which of the forms this is."""
+    """Selects this form."""
     low: TokenCount
     """Shortest length in tokens."""
     high: TokenCount
@@ -143,7 +143,7 @@ class LogNormalLength(Declared):
     """Log-normal lengths, clipped."""
 
     kind: Literal["lognormal"]
-    """Which of the forms this is."""
+    """Selects this form."""
     median: TokenCount
     """Median in tokens, before clipping."""
     sigma: PositiveFloat
@@ -158,7 +158,7 @@ class EmpiricalLength(Declared):
     """Lengths drawn from a list, with replacement."""
 
     kind: Literal["empirical"]
-    """Which of the forms this is."""
+    """Selects this form."""
     values: tuple[TokenCount, ...] = Field(min_length=1)
     """The lengths in tokens."""
 

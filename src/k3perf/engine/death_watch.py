@@ -96,7 +96,7 @@ class EndedProcess:
             how = "killed by SIGKILL (the kernel's out-of-memory killer struck meanwhile)"
         else:
             how = "ended" if self.exit_code is None else describe_end(self.exit_code)
-        return f"{self.title} (pid {self.pid}) left no word: {how}"
+        return f"{self.title} (pid {self.pid}) logged no error: {how}"
 
 
 def exit_code_of(descriptor: int, pid: int) -> int | None:
@@ -153,9 +153,9 @@ def explained(
             second_hand=True,
         )
     if return_code is None:
-        return RootCause("no process left a word of it", second_hand=True)
+        return RootCause("no process logged a cause", second_hand=True)
     return RootCause(
-        f"API server left no word: {describe_end(return_code)}",
+        f"API server logged no error: {describe_end(return_code)}",
         "API server",
         None,
         return_code,

@@ -108,7 +108,7 @@ def _class(hardware: Hardware, state: DeviceState) -> Finding:
         wanted_bytes is None or (state.total_bytes or 0) >= wanted_bytes * _TOTAL_MEMORY_SLACK_RATIO
     )
     text = (
-        f"Baselines of {hardware.hardware_class} do not hold here; choose the target of this"
+        f"Baselines of {hardware.hardware_class} do not apply here; choose the target of this"
         " device."
     )
     return judged(name, right_name and right_size, reading, needed, text)
@@ -154,8 +154,8 @@ def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
     right = seen_w is not None and abs(seen_w - wanted_w) <= _POWER_LIMIT_SLACK_RATIO * wanted_w
     reading = "unknown" if seen_w is None else f"{seen_w:g} W"
     text = (
-        f"Set it with `nvidia-smi -pl {wanted_w:g}`, or give devices under this limit a target"
-        " of their kind."
+        f"Set it with `nvidia-smi -pl {wanted_w:g}`, or declare another target for devices under"
+        " this limit."
     )
     return judged(f"device {state.index} power limit", right, reading, f"{wanted_w:g} W", text)
 
@@ -163,7 +163,7 @@ def _power_limit(wanted_w: float, state: DeviceState) -> Finding:
 def _free_memory(needed_bytes: int, state: DeviceState) -> Finding:
     name, needed = f"device {state.index} memory", format_bytes(needed_bytes)
     if state.free_bytes is None:
-        text = "The target needs to know the free memory, which this device does not report."
+        text = "This device does not report its free memory, which the target needs."
         return Finding(name, Level.FAIL, _unknown(state, "memory"), needed, text)
     enough = state.free_bytes >= needed_bytes
     text = holders_text(device_holders((state,)))

@@ -171,11 +171,7 @@ def _end(done: subprocess.CompletedProcess[str]) -> str:
     """How a process ended: its last words, or the signal."""
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        hint = (
-            "; this processor lacks an instruction that the library uses"
-            if name == "SIGILL"
-            else ""
-        )
+        hint = "; this CPU lacks an instruction that the library uses" if name == "SIGILL" else ""
         return f"{name}{hint}"
     lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit status {done.returncode}"
@@ -241,6 +237,6 @@ def _asked(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return (
-            f"{python} could not be asked:"
+            f"{python} could not be queried:"
             f" {error if isinstance(error, OSError) else f'no answer in {timeout_s:.0f} s'}"
         )

@@ -196,7 +196,7 @@ def _open_existing(path: Path) -> int:
     descriptor = os.open(path, _FLAGS)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        why = "it is no regular file"
+        why = "it is not a regular file"
     elif status.st_nlink > 1:  # 0: its holder removed it just now
         why = f"the same file has {status.st_nlink} names"
     else:
@@ -209,7 +209,7 @@ def _unusable(path: Path, error: OSError) -> PreflightError:
     if error.errno == errno.ELOOP:
         return _refusal(path, "it is a link, which is not followed")
     if error.errno == errno.ENXIO:  # a socket
-        return _refusal(path, "it is no regular file")
+        return _refusal(path, "it is not a regular file")
     # another TMPDIR would be another lock, and two suites would use the device
     if os.access(path.parent, os.W_OK | os.X_OK):
         return _refusal(

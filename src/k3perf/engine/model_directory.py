@@ -30,7 +30,7 @@ def materialise(
     model_source_dir: Path,
     cache: Path,
     *,
-    next_step: str = "Set K3PERF_CACHE to a folder that can be written.",
+    next_step: str = "Set K3PERF_CACHE to a writable directory.",
 ) -> Path:
     """A servable copy of ``model_source_dir`` under ``cache``, made once per content.
 

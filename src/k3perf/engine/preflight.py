@@ -85,7 +85,7 @@ def require(findings: Iterable[Finding]) -> None:
             f"{finding.name}: {finding.reading}, needed {finding.needed}. {finding.text}".rstrip()
             for finding in failed
         ]
-        raise PreflightError("this machine is not fit to start: " + "; ".join(problems))
+        raise PreflightError("this machine is not ready to start: " + "; ".join(problems))
 
 
 def wait_for_memory(
@@ -197,7 +197,7 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
     swap = machine.used_swap_bytes()
     findings = [
         judged(
-            "processors",
+            "cpus",
             not missing,
             f"{len(usable)} usable",
             ", ".join(map(str, needs.cpus)) or "any",
@@ -225,7 +225,7 @@ def _cpu(needs: Needs, machine: Machine) -> list[Finding]:
             not swap,
             f"{format_bytes(swap)} used",
             "none used",
-            "`swapoff -a` gives it back.",
+            "`swapoff -a` frees it.",
             otherwise=Level.WARN,
         ),
     ]

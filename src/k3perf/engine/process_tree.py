@@ -246,8 +246,8 @@ class ProcessTree:
         self._known: dict[int, int] = {}
         self._strangers: dict[int, int] = {}
         self.compilers_seen: dict[tuple[int, int], tuple[int, str]] = {}
-        """Compilers that some look met: pid and start to when it did (monotonic ns) and
-        the name.
+        """Compilers seen so far: pid and start to the time of the check (monotonic ns)
+        and the name.
         """
 
     def rows(self) -> dict[int, ProcessRow]:

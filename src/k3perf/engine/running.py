@@ -70,7 +70,7 @@ class StopReport:
         if not self.port_free:
             problems.append("the port is still taken")
         if self.device_memory_returned is False:
-            problems.append("device memory did not come back")
+            problems.append("device memory was not freed")
         return "; ".join(problems) or "nothing left"
 
 

@@ -257,7 +257,7 @@ def _quiet_text(engine: Engine, quiet_s: float, limits_s: dict[str, float]) -> s
             f" {limits_s[stage]:g}), no compiler at work, no cache growing"
         )
     return (
-        f"no line in its log for {quiet_s:.0f} s, and none before that named a stage (all"
+        f"no line in its log for {quiet_s:.0f} s, and no stage was reported before (all"
         f" stage_deadlines together are {sum(limits_s.values()):g})"
     )
 
@@ -295,7 +295,7 @@ def _answers_as_ours(engine: Engine) -> bool:
         return False
     listener = who_listens(launch.host, engine.port, engine.pids())
     if listener is Listener.STRANGER:
-        raise _PortTaken(f"port {engine.port} is served by a process that is not ours")
+        raise _PortTaken(f"port {engine.port} is served by another process")
     if listener is Listener.NONE or not health.is_healthy(launch.host, engine.port):
         return False
     models = health.served_models(launch.host, engine.port)

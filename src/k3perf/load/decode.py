@@ -277,7 +277,7 @@ def _count_tokens(stream: _Stream, event: dict[str, Any], at_ns: int) -> None:
 def _list_of_ids(choice: dict[str, Any]) -> list[int]:
     token_ids = choice.get("token_ids")
     if token_ids and not isinstance(token_ids, list):
-        raise TypeError("token_ids is no list")
+        raise TypeError("token_ids is not a list")
     return token_ids or []
 
 
@@ -338,7 +338,7 @@ def _judge(
     if count < asked:
         return RequestStatus.SHORT, f"{count} of {asked} tokens"
     if count > asked:
-        return RequestStatus.LONG, f"{count} tokens where {asked} were asked for"
+        return RequestStatus.LONG, f"{count} tokens, {asked} were requested"
     if stream.prompt_count is not None and stream.prompt_count != expected.prompt_token_count:
         return (
             RequestStatus.WRONG_PROMPT,
@@ -374,7 +374,7 @@ def _transport_problem(
         )
     if body.content_encoding not in ("", "identity"):
         what = (
-            f"the body is encoded as {body.content_encoding}, which was not asked for: something"
+            f"the body is encoded as {body.content_encoding}, which was not requested: something"
             " between client and engine changes it"
         )
         return RequestStatus.BAD_PAYLOAD, what

@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
                 shown = digits[:_LONGEST_LENGTH].decode("ascii")
                 self.fail(
                     RequestStatus.BAD_PAYLOAD,
-                    f"Content-Length {shown}... has {len(digits)} digits and is no size",
+                    f"Content-Length {shown}... has {len(digits)} digits and is not a size",
                 )
                 return
             self._body_left = int(digits) - len(body)

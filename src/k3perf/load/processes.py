@@ -135,7 +135,7 @@ class _Worker:
         """Send the task and wait until everything is encoded and connected."""
         self.tell(self._task)
         if self._stdout.readline() != READY:
-            raise MeasurementInvalid(f"a client process did not get ready: {self._last_words()}")
+            raise MeasurementInvalid(f"a client process did not become ready: {self._last_words()}")
 
     def tell(self, message: bytes) -> None:
         """Write to the process. A dead process is noticed when its answer is read."""
@@ -177,7 +177,7 @@ class _Worker:
         assert self._process.stderr is not None  # noqa: S101 - asked for above
         return (
             self._process.stderr.read().decode("utf-8", "replace").strip()[-500:]
-            or "it said nothing"
+            or "it printed nothing"
         )
 
 

@@ -94,9 +94,9 @@ def memory_note(sessions: Sequence[tuple[RankMemory, ...]], rank_count: int) -> 
     seen_count = min(map(len, answered))
     told = _told([rank_report(memory) for memory in answered]) if seen_count > 1 else []
     if seen_count < rank_count:
-        told.append("the others' readings did not arrive, and theirs is not judged")
+        told.append("the other ranks' readings are missing and are not judged")
         return f"memory of {seen_count} of {rank_count} ranks: {'; '.join(told)}"
-    return f"memory of {rank_count} ranks: {'; '.join(told) or 'no rank tells any'}"
+    return f"memory of {rank_count} ranks: {'; '.join(told) or 'no rank reports any'}"
 
 
 def _told(reports: Sequence[RankReport]) -> list[str]:
@@ -108,7 +108,7 @@ def _told(reports: Sequence[RankReport]) -> list[str]:
         spreads = [report.spreads[part] for report in reports if part in report.spreads]
         widest = max(spreads, key=lambda spread: spread.spread_ratio, default=None)
         if ranks:
-            silent.append(f"{part} not told by {_ranks_text(ranks)}, so no worst")
+            silent.append(f"{part} not reported by {_ranks_text(ranks)}, so no worst")
         elif widest is not None and widest.spread_ratio:
             worst.append(widest.text)
         elif widest is not None:

@@ -103,9 +103,9 @@ class Rule:
 
 
 ROUND_RULES: Final[tuple[Rule, ...]] = (
-    Rule("no_requests", missing_samples, "", 0, "the round holds no request"),
+    Rule("no_requests", missing_samples, "", 0, "the round has no request"),
     Rule("failed_requests", FAILED_REQUESTS, "requests", 0, "requests failed"),
-    Rule("wrong_length", WRONG_LENGTH, "requests", 0, "replies had another length than requested"),
+    Rule("wrong_length", WRONG_LENGTH, "requests", 0, "replies did not have the requested length"),
     Rule(
         "engine_died",
         Telemetry(ENGINE_DEATHS_READING),

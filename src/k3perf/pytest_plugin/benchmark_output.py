@@ -77,7 +77,7 @@ def check_options(config: pytest.Config) -> None:
     saves = any(config.getoption(f"benchmark_{name}", None) for name in ("save", "autosave"))
     if saves and "://" not in storage and not _takes_files(Path(storage)):
         raise UsageError(
-            f"--benchmark-storage {storage} cannot be written. Name a folder that can be written."
+            f"--benchmark-storage {storage} cannot be written. Name a writable directory."
         )
     path = config.getoption("benchmark_json", None)
     if path is None:
@@ -89,7 +89,7 @@ def check_options(config: pytest.Config) -> None:
         or not os.access(path if path.exists() else folder, os.W_OK)
     ):
         raise UsageError(
-            f"--benchmark-json {path} cannot be written. Name a file in a folder that exists and"
+            f"--benchmark-json {path} cannot be written. Name a file in a directory that exists and"
             " can be written."
         )
 

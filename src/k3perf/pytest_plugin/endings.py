@@ -29,8 +29,8 @@ ORDER: Final = (
     ExitStatus.INVALID,
     ExitStatus.INCONCLUSIVE,
 )
-"""Where several hold, the first one is the run's: what a retry cannot change before
-what it can.
+"""If several apply, the first one is the run's. Those that a retry cannot change come
+first.
 """
 
 

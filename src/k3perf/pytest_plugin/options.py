@@ -12,18 +12,18 @@ FLAGS: Final = {
     "--k3-record": "record sessions for a baseline instead of judging",
     "--k3-strict": "INCONCLUSIVE fails (exit status 13)",
     "--k3-resume": (
-        "go on with an interrupted run of --k3-results: valid cells are not measured again"
+        "continue the interrupted run in --k3-results; valid cells are not measured again"
     ),
     "--k3-plain": "progress as lines, also on a terminal",
 }
 VALUES: Final = {
     "--k3-suite": (
         "DIR",
-        "folder of the declared suite (default: perf_tests under the root directory)",
+        "directory of the declared suite (default: perf_tests under the root directory)",
     ),
     "--k3-baselines": (
         "DIR",
-        "folder of committed baselines (default: baselines beside the suite)",
+        "directory of committed baselines (default: baselines next to the suite)",
     ),
     "--k3-results": (
         "DIR",
@@ -45,8 +45,8 @@ VALUES: Final = {
     "--k3-quiet-wait": (
         "SECONDS",
         (
-            "with --k3-record: how long to wait each time until other processes leave the CPUs"
-            " alone (default: 300; 0: not at all)"
+            "with --k3-record: longest wait, each time, for other processes to leave the CPUs"
+            " idle (default: 300; 0: do not wait)"
         ),
     ),
     "--k3-cells": ("FILE", "JSON list of cell ids to keep, as `k3perf plan --json` writes it"),
@@ -63,13 +63,13 @@ REPEATED: Final = {
     "--k3-target": (
         "NAME",
         (
-            "measure this target (default: every target marked measured_by_default whose hardware"
-            " is here)"
+            "measure this target (default: every target marked measured_by_default, if its hardware"
+            " is present)"
         ),
     ),
     "--k3-inject": (
         "KIND=AMOUNT",
-        "put a supported fault into the candidate engine, e.g. slow_step_percent=15",
+        "inject a supported fault into the candidate engine, e.g. slow_step_percent=15",
     ),
 }
 

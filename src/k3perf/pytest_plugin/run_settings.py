@@ -26,9 +26,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
     """
     option = config.getoption
     if option("--k3-resume") and not option("--k3-results"):
-        raise UsageError(
-            "--k3-resume goes on with a run's results: name their directory with --k3-results"
-        )
+        raise UsageError("--k3-resume continues a run: name its directory with --k3-results")
     if option("--k3-record"):
         for other in ("--k3-inject", "--k3-ab-base", "--k3-resume"):
             if option(other):
@@ -38,7 +36,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
                     else ""
                 )
                 raise UsageError(
-                    f"--k3-record makes baselines of the engine as it is: leave {other} out{hint}"
+                    f"--k3-record records the unmodified engine: leave {other} out{hint}"
                 )
     if option("--k3-engine-python"):
         engine_python(config)

@@ -153,7 +153,7 @@ def nothing_selected(selection: Selection, keyword: str) -> str:
     asked = f"-k {keyword!r}" if keyword else "this call"
     return (
         f"{asked} selects no cell on this machine. Its CPU cannot serve:{refused}\nMeasured"
-        f" here are: {measured}."
+        f" here: {measured}."
     )
 
 
@@ -169,8 +169,8 @@ def _only(cells: tuple[Cell, ...], path: Path, left_out: tuple[LeftOut, ...]) ->
                     path,
                     "",
                     name,
-                    f"this config is not taken there: {left.reason}",
-                    "Leave the cell out.",
+                    f"this target does not take the config: {left.reason}",
+                    "Remove the cell.",
                 )
         if name not in known:
             raise ConfigFileError(

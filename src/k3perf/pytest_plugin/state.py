@@ -148,8 +148,8 @@ def make_state(config: pytest.Config) -> PluginState:
         )
     if config.getoption("benchmark_skip", None) is None:
         raise UsageError(
-            "the suite's tests carry their rounds to pytest-benchmark, which is not loaded. Leave"
-            " -p no:benchmark out."
+            "the suite's tests report their rounds through pytest-benchmark, which is not loaded."
+            " Leave -p no:benchmark out."
         )
     root = suite_root(config)
     suite = load_suite(
@@ -197,8 +197,8 @@ def suite_root(config: pytest.Config) -> Path:
     root = Path(given) if given else config.rootpath / "perf_tests"
     if given and not root.is_dir():
         raise UsageError(
-            f"--k3-suite {given}: no such folder. Give the folder that holds configs/, targets/ and"
-            " workloads/."
+            f"--k3-suite {given}: directory not found. Give the directory that holds configs/,"
+            " targets/ and workloads/."
         )
     return root.resolve()
 

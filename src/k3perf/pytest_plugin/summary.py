@@ -55,8 +55,8 @@ def _keep_benchmark_quiet(state: PluginState) -> None:
         for name in wanted:
             setattr(session, name, None)
         state.benchmark_note = (
-            "pytest-benchmark saved nothing: no test that carries rounds (test_throughput) had a"
-            " valid one"
+            "pytest-benchmark saved nothing: no test with rounds (test_throughput) had a"
+            " valid round"
         )
 
 
@@ -102,13 +102,12 @@ def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings
     if not left.is_file():
         return
     reporter.section("k3perf", sep="=")
-    reporter.write_line(f"no cell was finished; what was measured is in {left}")
+    reporter.write_line(f"no cell finished; what was measured is in {left}")
     if settings.record:
         reporter.write_line(
             f"next: k3perf recover {left} --commit {settings.commit} keeps the sessions that ended"
         )
     else:
         reporter.write_line(
-            f"next: the same command with --k3-resume --k3-results {settings.results_directory}"
-            " goes on there"
+            f"next: run the same command with --k3-resume --k3-results {settings.results_directory}"
         )

@@ -242,13 +242,13 @@ class Waiver(_Document):
     metric: str
     """The metric's name (docs/metrics.md)."""
     owner: str = Field(min_length=1)
-    """Who follows the loss up."""
+    """Who follows up on the loss."""
     build: str = Field(min_length=1, json_schema_extra={"type": ["string", "number"]})
     """vLLM version that it was seen on, or its beginning at a dot or plus sign:
     `0.32` covers `0.32.1`, no other build.
     """
     reason: str = Field(min_length=8)
-    """Why the loss may pass."""
+    """Why the loss is accepted."""
     expires_on: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
     """Day from which the waiver no longer holds (`YYYY-MM-DD`)."""
     largest_loss_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

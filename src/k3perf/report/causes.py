@@ -34,7 +34,7 @@ def cause_lines(reason: InvalidReason) -> list[str]:
     """
     if reason.failure is None:
         return []
-    first, *further = reason.failure.cause.splitlines() or ["unknown, its log holds no error"]
+    first, *further = reason.failure.cause.splitlines() or ["unknown, its log contains no error"]
     return [f"cause: {first}", *(f"  {line}" for line in further)]
 
 

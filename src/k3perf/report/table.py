@@ -39,9 +39,9 @@ MEANING: Final = {
         "This measurement cannot be trusted and says nothing about the change. Fix the cause above,"
         " then run again."
     ),
-    Outcome.NO_BASELINE: "Nothing is committed to compare with. Record it with the commands above.",
+    Outcome.NO_BASELINE: "No baseline is committed. Record it with the commands above.",
     Outcome.CONFIG_DRIFT: (
-        "The engine runs with other settings than the approved ones. Set the values in the config,"
+        "The engine's settings differ from the approved ones. Set the values in the config,"
         " or record and accept."
     ),
     Outcome.REGRESSED: (

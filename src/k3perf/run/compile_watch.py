@@ -186,8 +186,8 @@ def _blind(seen: Seen, monitor: JitMonitor) -> str:
         )
     if seen.greetings_count < seen.ranks_count:
         return (
-            f"engine log: the greeting of vLLM's JIT monitor was seen of {seen.greetings_count} of"
-            f" {seen.ranks_count} workers"
+            f"engine log: the greeting of vLLM's JIT monitor was seen from {seen.greetings_count}"
+            f" of {seen.ranks_count} workers"
         )
     if not monitor.verbose:
         return (
@@ -197,7 +197,7 @@ def _blind(seen: Seen, monitor: JitMonitor) -> str:
     if seen.answered_count < seen.ranks_count:
         return (
             f"JIT caches: {seen.answered_count} of {seen.ranks_count} ranks answered; those on"
-            " another host cannot be looked at"
+            " another host cannot be read"
         )
     return ""
 

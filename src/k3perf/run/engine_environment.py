@@ -51,7 +51,7 @@ def engine_python_path(cache_directory: Path) -> str:
     spec = find_spec("k3perf_probe")
     if spec is None or spec.origin is None:
         raise UsageError(
-            "k3perf_probe is not installed beside k3perf. Install the project again: pip install"
+            "k3perf_probe is not installed next to k3perf. Install the project again: pip install"
             " -e ."
         )
     place = cache_directory / "probe"

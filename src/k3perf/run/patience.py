@@ -23,8 +23,8 @@ WATCHED_RULES: Final = frozenset(
 WINDOW_S: Final = 2.0
 NOTE_EVERY_S: Final = 30.0
 FIRST_ROUNDS: Final = 6
-"""So many rounds of a cell in a row, from its first on, that broke the same rule: none
-will keep it.
+"""After this many rounds of a cell, from its first on, that all broke the same rule, no
+round is expected to keep it.
 """
 
 

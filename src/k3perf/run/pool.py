@@ -152,7 +152,7 @@ class EnginePool:
         self._progress.stage(live.label, "stop")
         report = live.engine.stop()
         if not report.clean:
-            self._progress.note(f"{live.label}: not ended cleanly: {report.text}")
+            self._progress.note(f"{live.label}: did not end cleanly: {report.text}")
 
     def report_crash(self, live: LiveEngine, error: EngineError) -> None:
         """An engine died while measured: remember the cause and clear what is left of
@@ -262,7 +262,7 @@ class EnginePool:
         except EngineError as error:
             self._progress.note(
                 f"{self._ahead.item.target.name}-{self._ahead.item.config.name}: {error}; it will"
-                " be started from nothing"
+                " start without prepared imports"
             )
             self._drop_ahead()
             self._imports_ahead = False  # the next would wait as long

@@ -177,7 +177,7 @@ def _native_module(engine_python: Path, target: TargetSpec) -> Finding:
     text = (
         f"Run `{found.mend}` as root."
         if found.mend
-        else f"See it again with `{load_command(engine_python)}`."
+        else f"Reproduce it with `{load_command(engine_python)}`."
     )
     return Finding(name, Level.FAIL, found.problem, needed, text)
 

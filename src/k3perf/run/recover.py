@@ -33,7 +33,11 @@ def recover(
     results = read_results(results_path)
     if not results.run_id:
         raise ConfigFileError(
-            results_path, "", None, "is not a results file: it holds no whole line", _GIVE_RESULTS
+            results_path,
+            "",
+            None,
+            "is not a results file: it contains no complete line",
+            _GIVE_RESULTS,
         )
     measured = _measured_commit(results, commit)
     ended = [record for name, record in results.sessions.items() if name in results.ended_sessions]
@@ -51,7 +55,7 @@ def recover(
     )
     if not measurements:
         raise UsageError(
-            f"{results_path} holds no session with enough valid rounds. Record again with"
+            f"{results_path} contains no session with enough valid rounds. Record again with"
             " --k3-record."
         )
     identity = usable[0].identity
@@ -87,11 +91,11 @@ def _measured_commit(results: RunResults, commit: str) -> str:
     if measured != UNKNOWN and not same_commit(measured, commit):
         raise UsageError(
             f"--commit {commit}: {results.path} was measured at {measured}. Give that, or at least"
-            " seven digits of its hash (with -dirty where it has that), or record again."
+            " seven digits of its hash (with -dirty if it has that), or record again."
         )
     if base:
         raise UsageError(
-            f"{results.path} compares with {base} (ab), which makes no baseline. Record with"
+            f"{results.path} compares with {base} (ab), which cannot make a baseline. Record with"
             " --k3-record instead."
         )
     return commit if measured == UNKNOWN else max(commit, measured, key=len)

@@ -81,7 +81,7 @@ class ResultsFolder:
     def _document(self, verdict: SuiteVerdict) -> VerdictDocument:
         settings = self._settings
         injected = settings.experiment["injected"]
-        notes = (f"a fault was put into the candidate on purpose: {injected}",) if injected else ()
+        notes = (f"a fault was injected into the candidate: {injected}",) if injected else ()
         return VerdictDocument(
             schema_version=1,
             run_id=settings.run_id,
@@ -102,7 +102,7 @@ def interrupted_run(settings: RunSettings) -> RunResults | None:
     if not settings.resume:
         if path.is_file() and path.stat().st_size:
             raise UsageError(
-                f"{path} holds another run's results. Go on with it (--k3-resume), or name"
+                f"{path} holds another run's results. Continue it (--k3-resume), or name"
                 " another --k3-results directory."
             )
         return None

@@ -73,7 +73,7 @@ def read_baseline_file(path: Path) -> Baseline | None:
     baseline = parse_baseline(path, text)
     expected = digest_of(baseline)
     if baseline.digest != expected:
-        problem = f"was edited by hand: its digest is not that of its content ({expected})"
+        problem = f"was edited by hand: its digest does not match its content ({expected})"
         raise ConfigFileError(
             path,
             "digest",
@@ -98,9 +98,7 @@ def _require_known_version(path: Path, data: object) -> None:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != 1:
         step = "This release reads schema version 1; use the k3perf release that wrote the file."
-        raise ConfigFileError(
-            path, "schema_version", version, "a form that this release does not know", step
-        )
+        raise ConfigFileError(path, "schema_version", version, "unknown to this release", step)
 
 
 def write_baseline(root: Path, baseline: Baseline) -> Path:
@@ -147,9 +145,9 @@ def _require_untouched(path: Path, folder: Path, baseline: Baseline) -> None:
     """
     if path != baseline_path(folder, baseline.target, baseline.config):
         holds = f"holds a proposal for {baseline.target}/{baseline.config}"
-        raise ConfigFileError(path, "", None, holds, "Remove it, or rename it so.")
+        raise ConfigFileError(path, "", None, holds, "Remove or rename it.")
     if baseline.digest != digest_of(baseline):
-        edited = "was edited by hand: its digest is not that of its content"
+        edited = "was edited by hand: its digest does not match its content"
         raise ConfigFileError(path, "baseline.digest", baseline.digest, edited, PROPOSE_AGAIN)
 
 

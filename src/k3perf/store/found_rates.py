@@ -38,7 +38,7 @@ class StoredRate(Declared):
     failed_rate_per_s: PositiveFloat | None
     """Lowest rate that did not. Null: the search's own ceiling passed."""
     service_level: ServiceLevel
-    """The bounds that the search held requests to."""
+    """Bounds that requests had to meet."""
     attainment_ratio: Annotated[float, Field(gt=0, le=1)]
     """Share of the requests that must meet the bounds."""
     work_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -93,7 +93,7 @@ def read_found_rates(root: Path, target: str) -> StoredRates:
             "target",
             stored.target,
             f"holds the rates of another target than {target}",
-            "Rename its folder.",
+            "Rename its directory.",
         )
     return stored
 
@@ -134,8 +134,8 @@ def found_rate_per_s(root: Path, target: TargetSpec, spec: WorkloadSpec) -> floa
     rate = read_found_rates(root, target.name).of(spec.name)
     if rate is None:
         raise UsageError(
-            f"workload {spec.name} runs at a share of the rate that target {target.name} sustains,"
-            f" which {path} does not hold. {command}"
+            f"workload {spec.name} runs at a share of the maximum sustainable rate of"
+            f" target {target.name}, which {path} does not hold. {command}"
         )
     digest = work_digest(spec)
     for key, stored, now, what in (

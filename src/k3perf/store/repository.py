@@ -91,7 +91,7 @@ class Repository:
 def _checked(reference: str) -> str:
     """A reference that git cannot take for an option."""
     if reference.startswith("-"):
-        raise UsageError(f"{reference!r} is no git reference. Give a branch, tag or commit.")
+        raise UsageError(f"{reference!r} is not a git reference. Give a branch, tag or commit.")
     return reference
 
 

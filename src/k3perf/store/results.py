@@ -31,7 +31,8 @@ from k3perf.records.samples import InvalidReason, RequestSample, RoundRecord, Se
 RESULTS_SCHEMA_VERSION: Final = 1
 _SAMPLE_BEGIN: Final = b'{"kind":"sample"'
 _CHECK_PATH: Final = (
-    "Check the path: a run writes results.jsonl into its results folder, which --k3-results names."
+    "Check the path: a run writes results.jsonl into its results directory, which --k3-results"
+    " names."
 )
 
 
@@ -224,8 +225,7 @@ def read_results(path: Path) -> RunResults:
             kind, content = _entry(line)
             if (kind == "run") != (number == 1):
                 raise ValueError(
-                    "a results file is of one run: it begins with that run's line and holds no"
-                    " other"
+                    "a results file holds one run: it begins with that run's line and has no other"
                 )
             _take(results, pending, kind, content)
         except (
@@ -280,13 +280,13 @@ def _damaged(
         f"; the {number - 1} before it can be read and hold {ended}, {line_count - number} follow"
     )
     if not ended_count:
-        return line(problem, "Nothing usable is left: measure again, into another folder.")
+        return line(problem, "Nothing usable is left: measure again, into another directory.")
     kept = (
         f"`head -n {number - 1} {shlex.quote(str(results.path))} > NEW`, then put NEW in its place"
     )
     return line(
         problem,
-        f"To use them, keep them alone: {kept}; else measure again.",
+        f"To use them, keep only them: {kept}. Otherwise measure again.",
     )
 
 
@@ -349,7 +349,7 @@ def _take_round(
     session = results.sessions[content["session_id"]]
     if any(known.round_index == record.round_index for known in session.rounds):
         raise ValueError(
-            f"round {record.round_index} of session {session.session_id} is there already: it would"
+            f"round {record.round_index} of session {session.session_id} appears twice: it would"
             " count twice"
         )
     results.sessions[session.session_id] = replace(

@@ -41,12 +41,12 @@ def default_targets(suite: Suite, hardware: DetectedHardware) -> DefaultTargets:
         elif target.measured_by_default:
             reasons[name] = ""
         else:
-            skipped[name] = "only measured when asked for with --k3-target"
+            skipped[name] = "only measured when named with --k3-target"
     kinds = {suite.targets[name].hardware.kind for name in reasons}
     if kinds > {"cpu"}:
         for name in [name for name in reasons if suite.targets[name].hardware.kind == "cpu"]:
             del reasons[name]
-            skipped[name] = "a GPU is here; ask with --k3-target"
+            skipped[name] = "a GPU is present; name it with --k3-target"
     by_default = (
         name
         for name, target in suite.targets.items()

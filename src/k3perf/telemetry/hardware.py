@@ -56,7 +56,7 @@ class DetectedHardware:
         if hardware.kind == "cpu":
             return lacking(hardware.cpu_features, self.cpu_flags, os.environ)
         if hardware.kind == "amd":
-            return "no AMD device is looked for on this machine"
+            return "k3perf does not look for AMD devices"
         silent = "".join(f"; {device.text}" for device in self.silent)
         if not self.device_names and not silent:
             return f"no NVIDIA device here ({self.problem or 'none found'})"
@@ -76,12 +76,12 @@ class DetectedHardware:
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
             return (
-                f"needs {wanted} bytes a device, and the memory of this machine's device cannot be"
-                f" read ({self.memory_words})"
+                f"needs {wanted} bytes per device, and the memory of this machine's device cannot"
+                f" be read ({self.memory_words})"
             )
         smallest = min(known, default=0)
         return (
-            f"needs {wanted} bytes a device, this machine's smallest has {smallest}"
+            f"needs {wanted} bytes per device, this machine's smallest has {smallest}"
             if smallest < 0.98 * wanted
             else ""
         )

@@ -174,8 +174,8 @@ class Sampler:
                 return TelemetryReading(
                     "engine_pss_bytes",
                     None,
-                    f"/proc: not read, {ns_to_s(now_ns - at_ns):.0f} s ago it was of other"
-                    " processes",
+                    f"/proc: not read, the last reading ({ns_to_s(now_ns - at_ns):.0f} s ago) was"
+                    " of other processes",
                 )
         size_bytes = self._reader.proportional_bytes()
         if size_bytes is None:

@@ -158,7 +158,7 @@ class ServerProbe:
     def _identities(self) -> list[dict[str, Any]]:
         answers = self.every_rank("k3perf_identity")
         if not answers:
-            raise EngineError("k3perf_identity was answered by no rank")
+            raise EngineError("no rank answered k3perf_identity")
         return answers
 
     def every_rank(self, method: str, *arguments: object) -> list[dict[str, Any]]:
@@ -207,7 +207,8 @@ class ServerProbe:
         results = answer.get("results")
         if not isinstance(results, list):
             raise EngineError(
-                f"collective_rpc {method!r} answered no list of results: {str(answer)[:200]}"
+                f"collective_rpc {method!r} did not answer with a list of results:"
+                f" {str(answer)[:200]}"
             )
         return results
 
@@ -300,14 +301,14 @@ def rank_memory(answer: Mapping[str, Any]) -> RankMemory:
 def _numbered(method: str, answer: object) -> dict[str, Any]:
     if not isinstance(answer, dict) or not isinstance(answer.get("rank"), int):
         raise EngineError(
-            f"{method} answered {str(answer)[:200]!r}, not one dict a rank with the rank's number"
+            f"{method} answered {str(answer)[:200]!r}, not one dict per rank with the rank's number"
         )
     if (
         answer["rank"] < 0
     ):  # several such ranks would be taken for one, and their files overwrite each other
         raise EngineError(
-            f"{method} answered rank {answer['rank']}: this vLLM's workers do not tell which rank"
-            " they are; python -m k3perf_probe.contract in the engine's Python names what has"
+            f"{method} answered rank {answer['rank']}: this vLLM's workers do not report their"
+            " rank; python -m k3perf_probe.contract in the engine's Python names what has"
             " moved"
         )
     return answer

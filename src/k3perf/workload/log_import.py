@@ -132,7 +132,7 @@ def _import_trace(
         raise UsageError(
             f"{file.path}: no record of {form.name} can be used ({_counted(left_out)}); the first:"
             f" {found.bad_rows[0].where} {found.bad_rows[0].key} {found.bad_rows[0].problem}. Give"
-            " --block-tokens where blocks have another size, --time-unit where times have another"
+            " --block-tokens if blocks have another size, --time-unit if times have another"
             " unit."
         )
     first_ms = found.rows[0].timestamp_ms

@@ -195,7 +195,7 @@ class RecordFile:
                 or problem != "incomplete"
                 or len(buffer) - place > LONGEST_RECORD_CHARACTERS
             ):
-                told = "the file breaks off" if problem == "incomplete" and is_last else problem
+                told = "the file is truncated" if problem == "incomplete" and is_last else problem
                 yield None, f"not JSON from here on ({told})"
                 return
             more = self._text.read(max(_CHUNK_CHARACTERS, len(buffer) - place))

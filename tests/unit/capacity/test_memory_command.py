@@ -112,7 +112,7 @@ def test_a_refusal_of_some_releases_names_them(
     assert told in said
     assert ("refuses" in said) == bool(told)
     # the plan's own notes stay
-    assert "bytes beside weights and cache are estimated" in said
+    assert "bytes next to weights and cache are estimated" in said
 
 
 def test_a_config_file_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_a_config_file_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     out = capsys.readouterr().out
-    assert "1536 tokens (64 asked for)" in out
+    assert "1536 tokens (64 requested)" in out
     assert "KV tokens               unknown" in out
 
 

@@ -193,7 +193,7 @@ def test_the_cache_that_is_left_over_on_an_h200(
         **PROXY_STEP,
     )
     assert seen.kv_tokens == pytest.approx(tokens, rel=0.01)
-    assert any("beside weights and cache are estimated" in note for note in seen.notes)
+    assert any("next to weights and cache are estimated" in note for note in seen.notes)
 
 
 def test_what_is_held_beside_weights_and_cache_part_by_part() -> None:
@@ -342,7 +342,7 @@ def test_kimi_k3_forces_the_block(tensor: int, cache_dtype: str, block: int) -> 
     assert seen.block_size_tokens == block
     assert seen.requested_block_size_tokens == 64
     assert any(
-        f"block size 64 was asked for; the engine will use {block}" in note for note in seen.notes
+        f"block size 64 was requested; the engine will use {block}" in note for note in seen.notes
     )
 
 

@@ -94,13 +94,13 @@ def test_a_hand_edit_is_found() -> None:
 )
 def test_a_loss_needs_a_reason_of_its_own(values: dict[str, float]) -> None:
     (found,) = findings(OLD, written(baseline(values)))
-    assert "losses without a new reason (chat " in found.problem
+    assert "accepts losses but keeps the old reason (chat " in found.problem
     assert (
         findings(OLD, written(baseline(values, reason="the new kernel trades speed for accuracy")))
         == ()
     )
     (spaces,) = findings(OLD, written(baseline(values, reason=" first recorded sessions ")))
-    assert "without a new reason" in spaces.problem
+    assert "keeps the old reason" in spaces.problem
 
 
 def test_a_vanished_metric_needs_a_reason() -> None:
@@ -110,7 +110,7 @@ def test_a_vanished_metric_needs_a_reason() -> None:
 
 def test_another_name_than_its_place_is_found() -> None:
     (found,) = findings(None, OLD, "baselines/alpha/default.json")
-    assert found.problem == "declares itself alpha/tuned"
+    assert found.problem == "holds the baseline of alpha/tuned"
 
 
 def test_deleting_is_allowed_only_with_the_config() -> None:

@@ -201,7 +201,7 @@ def test_long_results_are_cut_at_a_line_and_say_so() -> None:
     cut = summary(entities)
     assert len(cut) <= MAXIMUM_COMMENT_CHARACTERS
     assert cut.count("<details>") == cut.count("</details>")
-    assert "Cut here" in cut
+    assert "Truncated" in cut
 
 
 def test_check_run_conclusions_and_limits() -> None:

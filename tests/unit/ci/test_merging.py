@@ -44,7 +44,7 @@ def test_cells_come_in_the_plans_order_and_strangers_last() -> None:
         planned, [verdict(cell("two"), cell("stray"), gated=3), verdict(cell("one"), gated=3)]
     )
     assert [found.config for found in merged.cells] == ["one", "two", "stray"]
-    assert merged.cells[2].notes == ("measured though no plan asked for it",)
+    assert merged.cells[2].notes == ("measured, but not in the plan",)
 
 
 def test_a_retry_replaces_an_invalid_result_in_either_order() -> None:
@@ -89,9 +89,7 @@ def test_shards_judged_under_the_whole_plans_count_keep_the_budget() -> None:
 
 def test_shards_that_each_spent_the_whole_budget_are_refused() -> None:
     shards = [verdict(cell("one", metric(alpha=0.01))), verdict(cell("two", metric(alpha=0.01)))]
-    with pytest.raises(
-        UsageError, match=r"0\.02 together, the suite has 0\.01.*--k3-gated-metric-count"
-    ):
+    with pytest.raises(UsageError, match=r"0\.02, the suite's is 0\.01.*--k3-gated-metric-count"):
         merge(plan("alpha-one-chat", "alpha-two-chat"), shards)
 
 
@@ -175,5 +173,5 @@ def test_shards_of_several_commits_are_refused() -> None:
     lost shard.
     """
     old = verdict(cell("two"), gated=2, commit="f" * 40)
-    with pytest.raises(UsageError, match=r"of 2 commits.*ffff.*Merge those of one commit"):
+    with pytest.raises(UsageError, match=r"from 2 commits.*ffff.*Merge those of one commit"):
         merge(plan("alpha-one-chat", "alpha-two-chat"), [verdict(cell("one"), gated=2), old])

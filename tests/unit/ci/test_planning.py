@@ -404,7 +404,7 @@ def test_a_torn_file_of_costs_is_told_and_kept(tmp_path: Path) -> None:
 
 
 def test_nothing_to_record_costs_from_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no session that ended"):
+    with pytest.raises(UsageError, match="no finished session"):
         record_costs_of(tmp_path, tmp_path / "costs.json")
     assert not (tmp_path / "costs.json").exists()
 

@@ -137,7 +137,9 @@ def test_target_workload_and_model_select_their_cells(sixty_cells: Suite) -> Non
     } == {"gamma"}
     unused = change(sixty_cells, "perf_tests/models/unused/config.json")
     assert unused.cells == ()
-    assert unused.notes == ("perf_tests/models/unused/config.json belongs to no target's model",)
+    assert unused.notes == (
+        "perf_tests/models/unused/config.json does not belong to a target's model",
+    )
 
 
 def test_trace_selects_the_workloads_that_replay_it() -> None:
@@ -167,7 +169,7 @@ def test_baseline_selects_its_config_on_its_target(sixty_cells: Suite) -> None:
         ("beta", name, load) for name in ("tuned_2", "default") for load in ("chat", "burst")
     }
     assert change(sixty_cells, "baselines/beta/gone.json").notes == (
-        "baselines/beta/gone.json belongs to no collected cell",
+        "baselines/beta/gone.json does not belong to a collected cell",
     )
     assert "not a baseline of the form" in change(sixty_cells, "baselines/notes.txt").notes[0]
 

@@ -203,7 +203,7 @@ def test_an_untestable_tolerance_is_refused_and_nothing_is_written(
     )
     assert "cannot be accepted" in capsys.readouterr().out
     with pytest.raises(
-        UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*what would do"
+        UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*To make it testable"
     ):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
@@ -217,12 +217,12 @@ def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_th
     run("propose", recorded, *suite)
     with pytest.raises(
         UsageError,
-        match=r"seqs_down: output_tokens_per_s of chat: .* too little to test a tolerance of 10.0%",
+        match=r"seqs_down: output_tokens_per_s of chat: .* which does not test a tolerance of 10.0%",
     ):
         run("accept", "--reason", "first numbers of this target", *suite)
     declare(suite_copy, {"output_tokens_per_s": {"loss_ratio": 0.15}})
     run("propose", recorded, *suite)
-    with pytest.raises(UsageError, match=r"too little to test a tolerance of 15.0%"):
+    with pytest.raises(UsageError, match=r"which does not test a tolerance of 15.0%"):
         run("accept", "--reason", "first numbers of this target", *suite)
     declare(suite_copy, {"output_tokens_per_s": {"loss_ratio": 0.6}})
     capsys.readouterr()
@@ -276,7 +276,8 @@ def test_sessions_of_another_processor_take_no_baselines_place_unasked(
     run("propose", night)
     told = "the committed baseline is of hardware class cpu-avx512, this one of cpu-avx2"
     assert (
-        f"cannot be accepted: {told}; a reasoned --new-anchor is needed" in capsys.readouterr().out
+        f"cannot be accepted: {told}; it needs --new-anchor with a reason"
+        in capsys.readouterr().out
     )
     with pytest.raises(UsageError, match=f"{told}; propose it with --new-anchor"):
         run("accept", "--reason", "the night's sessions")
@@ -300,7 +301,7 @@ def test_an_anchor_keeps_its_own_acceptance(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [
-        (("accept", "--reason", "first numbers of this target"), UsageError, "no proposal waits"),
+        (("accept", "--reason", "first numbers of this target"), UsageError, "no proposal in"),
         (("accept", "--reason", "short"), UsageError, "too short"),
         (
             ("accept", "cpu-gqa/none", "--reason", "first numbers"),
@@ -331,7 +332,7 @@ def test_what_cannot_be_proposed(
         run("propose", one, other)
     with pytest.raises(UsageError, match="hold the same run r1"):
         run("propose", one, one)
-    with pytest.raises(UsageError, match=r"fault put in on purpose \(hold_device_bytes=1.0\)"):
+    with pytest.raises(UsageError, match=r"an injected fault \(hold_device_bytes=1.0\)"):
         run(
             "propose",
             record(tmp_path / "r4", cell("default", 100.0), injected="hold_device_bytes=1.0"),

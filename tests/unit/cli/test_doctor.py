@@ -75,11 +75,11 @@ def test_checks_are_shown_as_text_and_as_json(
         "disk",
         "engine python",
         "native module",
-        "processors",
+        "cpus",
         "memory",
         "lock",
         "engine version",
-        "left engines",
+        "leftover engines",
     }
     assert expected <= names
     assert {finding["level"] for finding in document["cpu-gqa"]} <= {"ok", "warn", "fail"}
@@ -138,7 +138,7 @@ def test_a_native_module_that_does_not_load_is_named_with_what_mends_it(
             "it does not run: no module named site",
         ),
         ("#!/nowhere/python\n", "it does not run: No such file or directory"),
-        ("#!/bin/sh\nkill -ILL $$\n", "SIGILL; this processor lacks an instruction"),
+        ("#!/bin/sh\nkill -ILL $$\n", "SIGILL; this CPU lacks an instruction"),
         ("#!/bin/sh\n", "vLLM is not installed there"),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_pipe_in_the_place_of_a_lock_is_told(free_lock: Path) -> None:
     os.mkfifo(free_lock / "cpu.lock")
     finding = doctor._lock("cpu")
     assert finding.level == "fail"
-    assert "it is no regular file" in finding.text
+    assert "it is not a regular file" in finding.text
 
 
 def test_an_engine_without_a_harness_is_found() -> None:

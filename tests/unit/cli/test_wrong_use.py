@@ -133,7 +133,7 @@ def test_files_and_values_that_cannot_be_used_are_one_line(
         (
             FileNotFoundError(2, "No such file", "x.json"),
             ExitStatus.USAGE,
-            "k3perf: [Errno 2] No such file: 'x.json'. Name a file or folder",
+            "k3perf: [Errno 2] No such file: 'x.json'. Name a usable file or directory",
         ),
         (
             ConnectionRefusedError(111, "Connection refused"),
@@ -153,7 +153,7 @@ def test_files_and_values_that_cannot_be_used_are_one_line(
         (
             OSError(28, "No space left on device"),
             ExitStatus.INVALID,
-            "No space left on device. The system refused this: check free disk space",
+            "No space left on device. The system refused the operation: check free disk space",
         ),
     ],
 )

@@ -203,7 +203,7 @@ def test_python_tags_are_not_executed(suite_copy):
 
 def test_missing_folder(tmp_path):
     told = str(problem_of(tmp_path))
-    assert "no such folder" in told
+    assert "directory not found" in told
     assert "--suite" in told, "somebody in another folder is told how to go on"
 
 
@@ -228,7 +228,7 @@ def test_a_workload_on_request_must_exist_and_stand_once(suite_copy):
     rewrite(target, workloads_on_request=["nothing"])
     assert problem_of(suite_copy).key == "workloads_on_request"
     rewrite(target, workloads_on_request=["chat"])
-    assert "chat stands in workloads and in workloads_on_request" in str(problem_of(suite_copy))
+    assert "chat is in both workloads and workloads_on_request" in str(problem_of(suite_copy))
 
 
 def test_a_workloads_tolerances_overlay_the_targets(suite_copy):
@@ -368,7 +368,7 @@ RATIO = {"loss_ratio": 0.1}
             "configs",
             {"h200-k3": {"tpot_mean_ms": RATIO}},
             ".h200-k3.tpot_mean_ms",
-            "a level is missing: a tolerance stands where metric names",
+            "a level is missing: found a tolerance where metric names",
         ),
         (
             "configs",
@@ -381,9 +381,9 @@ RATIO = {"loss_ratio": 0.1}
             "configs",
             {"tpot_mean_ms": RATIO},
             ".tpot_mean_ms",
-            "a level is missing: a tolerance stands where config names",
+            "a level is missing: found a tolerance where config names",
         ),
-        ("configs", RATIO, "", "a level is missing: a tolerance stands where target names"),
+        ("configs", RATIO, "", "a level is missing: found a tolerance where target names"),
         (
             "configs",
             {"h200-k3": {"tpot_mean_ms": None}},
@@ -400,21 +400,21 @@ RATIO = {"loss_ratio": 0.1}
             "configs",
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": {"chat": RATIO}}}},
             ".h200-k3.seqs_down.tpot_mean_ms",
-            "a level too many",
+            "one level too many",
         ),
         (
             "targets",
             {"h200-k3": {"seqs_down": {"tpot_mean_ms": RATIO}}},
             ".h200-k3.seqs_down",
-            "a level too many",
+            "one level too many",
         ),
         (
             "workloads",
             {"tpot_mean_ms": RATIO},
             ".tpot_mean_ms",
-            "a level is missing: a tolerance stands where metric names",
+            "a level is missing: found a tolerance where metric names",
         ),
-        ("defaults", RATIO, "", "a level is missing: a tolerance stands where metric names"),
+        ("defaults", RATIO, "", "a level is missing: found a tolerance where metric names"),
     ],
 )
 def test_a_forgotten_level_of_tolerances_is_told_as_one(suite_copy, place, value, key, problem):
@@ -543,9 +543,8 @@ def test_two_cells_of_one_id_are_refused(suite_copy):
     (suite_copy / "targets" / "other.yaml").write_text(yaml.safe_dump(other))
     found = problem_of(suite_copy)
     assert found.key == "name"
-    assert (
-        "'cpu-hybrid-default-x-default-chat', which is that of cpu-hybrid + default +"
-        " x-default-chat too" in str(found)
+    assert "'cpu-hybrid-default-x-default-chat', like cpu-hybrid + default + x-default-chat" in str(
+        found
     )
 
 

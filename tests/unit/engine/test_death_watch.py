@@ -123,7 +123,7 @@ ROOT = EndedProcess(10, "python -m vllm", 1, root=True)
             KILLED,
             1,
             (
-                "VLLM::Worker_TP0 (pid 30) left no word: killed by SIGKILL (often the kernel's"
+                "VLLM::Worker_TP0 (pid 30) logged no error: killed by SIGKILL (often the kernel's"
                 " out-of-memory killer). Exception: WorkerProc initialization failed"
             ),
         ),
@@ -132,24 +132,24 @@ ROOT = EndedProcess(10, "python -m vllm", 1, root=True)
             STRUCK,
             1,
             (
-                "VLLM::Worker_TP0 (pid 30) left no word: killed by SIGKILL (the kernel's"
+                "VLLM::Worker_TP0 (pid 30) logged no error: killed by SIGKILL (the kernel's"
                 " out-of-memory killer struck meanwhile)"
             ),
         ),
-        (None, ROOT, 1, "API server left no word: exit status 1"),
+        (None, ROOT, 1, "API server logged no error: exit status 1"),
         (
             None,
             None,
             -9,
-            "API server left no word: killed by SIGKILL (often the kernel's out-of-memory killer)",
+            "API server logged no error: killed by SIGKILL (often the kernel's out-of-memory killer)",
         ),
         (
             None,
             EndedProcess(30, "VLLM::EngineCore", None),
             None,
-            "VLLM::EngineCore (pid 30) left no word: ended",
+            "VLLM::EngineCore (pid 30) logged no error: ended",
         ),
-        (None, None, None, "no process left a word of it"),
+        (None, None, None, "no process logged a cause"),
     ],
 )
 def test_the_logs_words_and_what_was_seen(

@@ -52,8 +52,8 @@ def a_second_name(path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        (os.mkfifo, "no regular file"),
-        (a_socket, "no regular file"),
+        (os.mkfifo, "not a regular file"),
+        (a_socket, "not a regular file"),
         (Path.mkdir, "Is a directory"),
         (a_second_name, "has 2 names"),
     ],

@@ -98,7 +98,7 @@ def test_a_process_that_dies_is_a_problem_with_its_signal(package: Path) -> None
     )
     found = ask(package)
     assert not found.loaded
-    assert "SIGILL; this processor lacks an instruction that the library uses" in found.problem
+    assert "SIGILL; this CPU lacks an instruction that the library uses" in found.problem
 
 
 def test_the_targets_environment_is_the_loaders(package: Path) -> None:

@@ -857,8 +857,8 @@ def waiver(**changes: object) -> dict[str, object]:
     ("changes", "outcome", "said"),
     [
         ({}, Outcome.PASS, "waived by ann until 2026-06-02"),
-        ({"expires_on": "2026-06-01"}, Outcome.REGRESSED, "stopped on 2026-06-01"),
-        ({"build": "0.3"}, Outcome.REGRESSED, "given for build 0.3"),
+        ({"expires_on": "2026-06-01"}, Outcome.REGRESSED, "expired on 2026-06-01"),
+        ({"build": "0.3"}, Outcome.REGRESSED, "it covers build 0.3"),
         ({"largest_loss_ratio": 0.03}, Outcome.REGRESSED, "grew beyond"),
         ({"largest_loss_ratio": 0.3}, Outcome.PASS, "waived"),
         ({"metric": "ttft_mean_ms"}, Outcome.REGRESSED, ""),

@@ -112,7 +112,7 @@ def test_a_bar_cannot_be_moved_without_a_reason(build: Build) -> None:
     worse = build.baseline(build.cell(build.sessions(960.0, 6)), previous=before)
     path = "baselines/gpu/default.json"
     assert (
-        "without a new reason"
+        "keeps the old reason"
         in check(
             [BaselineChange(path, file_of(before), file_of(worse))],
             collected=COLLECTED,

@@ -202,7 +202,7 @@ def test_what_would_do_is_told_for_the_target_and_for_the_config_alone(build: Bu
     (shared,) = testable(loud, with_noise_of(build.policy(), everybody))
     assert shared.own_tolerance_that_does is not None
     assert (
-        f"one of {shared.own_tolerance_that_does:.3g} for this config alone (configs in"
+        f"one of {shared.own_tolerance_that_does:.3g} for this config only (configs in"
         " tolerances.yaml)" in shared.text()
     )
     assert shared.tolerance_that_does is None or "for the target" in shared.text()

@@ -203,7 +203,7 @@ def test_a_proposal_keeps_how_many_ranks_were_read_and_refuses_a_mixture(build: 
         "equal in 6",
     ]
     with pytest.raises(
-        UsageError, match="weights_bytes was read of 1 and of 2 ranks in different sessions"
+        UsageError, match="weights_bytes was read from 1 and from 2 ranks in different sessions"
     ):
         build.baseline(cell(2, 2, 1, 2, 2, 2), policy)
     unread = build.baseline(cell(0, 0, 0, 0, 0, 0), policy)
@@ -280,7 +280,7 @@ def test_a_tolerance_that_the_noise_cannot_test_is_refused_with_what_would_do(bu
     assert alone.tolerance_that_does > 0.05
     assert alone.detectable_ratio > alone.needed_ratio > 0.07
     assert (
-        f"too little to test a tolerance of 5.0%, for which {alone.needed_ratio:.1%} must be seen"
+        f"which does not test a tolerance of 5.0%, for which {alone.needed_ratio:.1%} must be detectable"
         in alone.text()
     )
     pooled = replace(policy, noise=pool_noise([loud] * 10, policy.tolerances))
@@ -305,8 +305,8 @@ def test_hopeless_noise_says_to_measure_more_quietly(build: Build) -> None:
     nothing = replace(
         found, needed_ratio=None
     )  # an amount of a metric whose level is 0 has no ratio
-    assert "must be seen" in found.text()
-    assert "must be seen" not in nothing.text()
+    assert "must be detectable" in found.text()
+    assert "must be detectable" not in nothing.text()
 
 
 def test_absolute_tolerances_and_constant_metrics_are_asked_too(build: Build) -> None:

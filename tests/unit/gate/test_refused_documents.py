@@ -185,7 +185,7 @@ def suite() -> Suite:
         ),
         (
             {"build": "v0.32.0"},
-            "at '1.build': no release is called so.*Write 0.32.0, without the v",
+            "at '1.build': not a release name.*Write 0.32.0, without the v",
         ),
     ],
 )

@@ -151,7 +151,11 @@ def test_where_reads_are_cut_changes_nothing_but_the_time(cuts):
     ("reads", "status", "detail"),
     [
         ((event(chunk([1, 2])), DONE + LAST), RequestStatus.SHORT, "2 of 3"),
-        ((event(chunk([1, 2, 3, 4])), DONE + LAST), RequestStatus.LONG, "4 tokens where 3"),
+        (
+            (event(chunk([1, 2, 3, 4])), DONE + LAST),
+            RequestStatus.LONG,
+            "4 tokens, 3 were requested",
+        ),
         ((GOOD,), RequestStatus.CUT, "without [DONE]"),
         ((GOOD, LAST), RequestStatus.CUT, "without [DONE]"),
         ((event(b'{"choices":[{"te'), DONE + LAST), RequestStatus.BAD_PAYLOAD, "invalid JSON"),
@@ -182,7 +186,7 @@ def test_where_reads_are_cut_changes_nothing_but_the_time(cuts):
         (
             (event(b'{"choices":[{"index":0,"token_ids":"abc"}]}'), DONE + LAST),
             RequestStatus.BAD_PAYLOAD,
-            "token_ids is no list",
+            "token_ids is not a list",
         ),
         (
             (event(chunk([1, 2], finish_reason="length")), DONE + LAST),

@@ -158,5 +158,5 @@ def test_a_length_of_more_digits_than_a_size_has_is_refused(line, digits):
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: " + digits + b"\r\n\r\n0")
     status, detail = finished[0].failure
     assert status is RequestStatus.BAD_PAYLOAD
-    assert detail.endswith(f"has {len(digits)} digits and is no size")
+    assert detail.endswith(f"has {len(digits)} digits and is not a size")
     assert not connection.usable

@@ -215,7 +215,7 @@ def test_a_file_of_rates_that_cannot_be_used_is_told_before_the_search(
         (("--workload",), ("--workload", "trace"), "a trace has its own rate"),
         (("--workload",), ("--workload", "burst"), "declares no service_level"),
         ((), ("--ttft-ms", "1"), "the workload's own service level"),
-        ((), ("--output", "/no/such/folder/x.json"), "no such folder"),
+        ((), ("--output", "/no/such/folder/x.json"), "directory not found"),
         (("--target",), ("--target", "cpu-gpa"), "unknown target 'cpu-gpa'"),
         (
             ("--base-url", "--model-name", "--target"),

@@ -136,7 +136,7 @@ def test_engines_that_died_of_one_cause_are_one_block_with_cause_lines_and_log()
 
 
 def test_a_death_without_a_cause_says_so():
-    assert "cause: unknown, its log holds no error" in suite_summary(
+    assert "cause: unknown, its log contains no error" in suite_summary(
         SuiteVerdict((died(1, "chat", ""),), 0.01, 6)
     )
 

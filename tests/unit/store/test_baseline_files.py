@@ -163,7 +163,7 @@ def test_truncated_foreign_and_unreadable_files_are_errors_with_a_next_step(tmp_
     with pytest.raises(ConfigFileError, match="release that wrote"):
         read_baseline(tmp_path, "gpu", "default")
     path.write_text("[]")
-    with pytest.raises(ConfigFileError, match="does not know"):
+    with pytest.raises(ConfigFileError, match="unknown to this release"):
         read_baseline(tmp_path, "gpu", "default")
     data = json.loads(whole)
     data["workloads"][0]["metrics"][0]["basis"] = "guess"

@@ -238,7 +238,7 @@ def test_a_round_that_is_there_twice_would_count_twice(tmp_path: Path) -> None:
     lines = written(path)
     end = next(number for number, line in enumerate(lines) if '"kind":"round"' in line) + 1
     path.write_text("".join([*lines[:end], *lines[end - 4 : end], *lines[end:]]))
-    with pytest.raises(ConfigFileError, match="round 0 of session s1 is there already"):
+    with pytest.raises(ConfigFileError, match="round 0 of session s1 appears twice"):
         read_results(path)
 
 
@@ -247,7 +247,7 @@ def test_lines_out_of_order_and_files_put_together_are_refused(tmp_path: Path) -
     lines = written(path)
     path.write_text("".join(lines * 2))
     with pytest.raises(
-        ConfigFileError, match=r"line \d+.*begins with that run's line and holds no other"
+        ConfigFileError, match=r"line \d+.*begins with that run's line and has no other"
     ):
         read_results(path)
     path.write_text("".join(lines[1:]))

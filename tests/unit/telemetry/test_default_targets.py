@@ -92,7 +92,7 @@ def test_the_default_target_is_one_that_this_processor_can_run(
 def test_the_stand_in_is_only_measured_instead_of_the_other(suite: Suite) -> None:
     assert (
         default_targets(suite, machine(ZEN_4)).skipped["cpu-gqa"]
-        == "only measured when asked for with --k3-target"
+        == "only measured when named with --k3-target"
     )
     assert (
         default_targets(suite, machine(ICE_LAKE)).skipped["cpu-hybrid"]
@@ -131,7 +131,7 @@ def test_a_selection_that_the_processor_empties_says_so(suite: Suite) -> None:
     assert text.startswith(
         "-k 'fp8_kv' selects no cell on this machine. Its CPU cannot serve:\n  cpu-gqa-fp8_kv: "
     )
-    assert "Measured here are: default, " in text
+    assert "Measured here: default, " in text
     assert "block_size_32" in text
     assert nothing_selected(selected(suite, ZEN_4), "nonsense") == ""
 
@@ -146,7 +146,7 @@ def test_a_machine_for_no_target_says_what_each_default_lacks(suite: Suite) -> N
 def test_a_cells_file_with_a_refused_cell_is_a_usage_error(suite: Suite, tmp_path: Path) -> None:
     (tmp_path / "cells.json").write_text('["cpu-gqa-fp8_kv-chat"]')
     with pytest.raises(
-        ConfigFileError, match=r"this config is not taken there: .*this CPU lacks avx512f"
+        ConfigFileError, match=r"this target does not take the config: .*this CPU lacks avx512f"
     ):
         select(suite, machine(HASWELL), (), collect_only=False, cells_file=tmp_path / "cells.json")
 

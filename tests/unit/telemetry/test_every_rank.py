@@ -105,12 +105,12 @@ def test_an_engine_of_another_host_is_told_as_missing_and_says_so_in_its_log(
     assert [rank.rank for rank in memory] == [0]
     assert (
         memory_note([memory], 2)
-        == "memory of 1 of 2 ranks: the others' readings did not arrive, and theirs is not judged"
+        == "memory of 1 of 2 ranks: the other ranks' readings are missing and are not judged"
     )
     directory = f"{server.directories[0]}-elsewhere"
     assert (
         capfd.readouterr().err
-        == f"k3perf: rank 1 could not leave its answer in {directory}: No such file or directory\n"
+        == f"k3perf: rank 1 could not write its answer to {directory}: No such file or directory\n"
     )
     assert list(tmp_path.iterdir()) == []
 

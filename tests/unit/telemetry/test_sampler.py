@@ -191,7 +191,7 @@ def test_proportional_memory_of_one_engine_is_never_told_of_another(
             clock.ns += after_s * S
             seen.append(by_name(running.window(clock.ns - S, clock.ns))["engine_pss_bytes"][0])
     assert [reading.value for reading in seen] == [1000.0, None, None, 1000.0, 2000.0, None, None]
-    assert seen[1].source == "/proc: not read, 1 s ago it was of other processes"
+    assert seen[1].source == "/proc: not read, the last reading (1 s ago) was of other processes"
     assert seen[3].source == "/proc, read 3 s ago"
     assert "cannot be read" in seen[6].source
 

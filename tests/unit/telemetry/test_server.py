@@ -170,7 +170,7 @@ def test_a_refused_cache_reset_is_an_error(fake: FakeServer) -> None:
             "no 'scheduler_config'",
         ),
         ("/collective_rpc", (500, '{"error": "boom"}'), "HTTP status 500"),
-        ("/collective_rpc", (200, '{"results": "x"}'), "no list of results"),
+        ("/collective_rpc", (200, '{"results": "x"}'), "did not answer with a list of results"),
     ],
 )
 def test_unusable_answers_name_route_and_content(
@@ -187,13 +187,13 @@ def test_an_answer_without_the_ranks_number_is_an_engine_error(
     fake: FakeServer, answer: object
 ) -> None:
     fake.rpc["k3perf_memory"] = [answer]
-    with pytest.raises(EngineError, match=r"k3perf_memory answered .*, not one dict a rank"):
+    with pytest.raises(EngineError, match=r"k3perf_memory answered .*, not one dict per rank"):
         ServerProbe(fake.url).rank_memory()
 
 
 def test_no_answer_at_all_is_an_engine_error(fake: FakeServer) -> None:
     fake.rpc["k3perf_identity"] = []
-    with pytest.raises(EngineError, match="answered by no rank"):
+    with pytest.raises(EngineError, match="no rank answered k3perf_identity"):
         ServerProbe(fake.url).identity()
 
 
@@ -220,7 +220,7 @@ def test_an_address_without_port_is_refused() -> None:
     [
         ({"rank": 0, "weights_bytes": "much"}, "weights_bytes of k3perf_memory is 'much'"),
         ({"rank": 0, "weights_bytes": -1}, "weights_bytes of k3perf_memory is '-1'"),
-        ({"rank": "first"}, "not one dict a rank with the rank's number"),
+        ({"rank": "first"}, "not one dict per rank with the rank's number"),
         ({"rank": -1}, "k3perf_memory answered rank -1: .*python -m k3perf_probe.contract"),
     ],
 )

@@ -360,7 +360,7 @@ READ: dict[str, tuple[str | bytes, list[float], list[list[int]], int, list[str]]
     "gzip": (gzip.compress(log(S, S + 1).encode()), [1.0], PAIR, 0, []),
     "array_on_one_line": (json.dumps(TWO), [1.0], PAIR, 0, ["a JSON array"]),
     "array_indented": (json.dumps(TWO, indent=2), [1.0], PAIR, 0, ["a JSON array"]),
-    "array_that_breaks_off": (json.dumps(TWO)[:-1] + ', {"cre', [1.0], PAIR, 1, ["breaks off"]),
+    "array_that_breaks_off": (json.dumps(TWO)[:-1] + ', {"cre', [1.0], PAIR, 1, ["is truncated"]),
     "array_with_an_error": (
         json.dumps(TWO)[:-1] + ' {"a": 1}, 7, 8, 9, "and more"]',
         [1.0],

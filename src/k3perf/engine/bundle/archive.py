@@ -32,8 +32,7 @@ def pack(site: Path, output: Path, *, part_bytes: int, preset: int = 4) -> tuple
     """
     if part_bytes < 1:
         raise UsageError(
-            f"a part of {part_bytes} bytes holds nothing. Give --part-size in bytes, 62000000 for"
-            " instance."
+            f"--part-size {part_bytes} is too small. Give bytes, for example 62000000."
         )
     whole = output / PART_STEM
     compressor = shutil.which("xz")
@@ -75,7 +74,7 @@ def verify(folder: Path) -> tuple[str, ...]:
     for line in sums.read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
         if not name or "/" in name:
-            problems.append(f"{CHECKSUM_FILE} has a line that is no checksum: {line!r}")
+            problems.append(f"{CHECKSUM_FILE} has a line that is not a checksum: {line!r}")
             continue
         listed.add(name)
         path = folder / name

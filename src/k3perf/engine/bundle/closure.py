@@ -138,7 +138,7 @@ def _report_conflict(
 ) -> None:
     if not needed.specifier.contains(version, prereleases=True):
         closure.conflicts.append(
-            f"{asked_by} asks for {needed.name}{needed.specifier}, {version} is {where}"
+            f"{asked_by} requires {needed.name}{needed.specifier}, {version} is {where}"
         )
 
 

@@ -75,7 +75,7 @@ def make_bundle(
     """
     if output.exists() and any(output.iterdir()):
         raise UsageError(
-            f"{output} is not empty. Name a new folder, so that no part of an older bundle stays"
+            f"{output} is not empty. Name a new directory, so that no part of an older bundle stays"
             " in it."
         )
     output.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def make_bundle(
         closure = _fetch_all(host, plan, fetch or PipFetcher(download_folder, downloads, host))
         say(
             f"{len(closure.carried)} packages are carried, {len(closure.kept)} of the host's are"
-            f" kept, {len(closure.left_out)} left out"
+            f" kept, {len(closure.left_out)} omitted"
         )
         for wheel in closure.carried.values():
             unpack_wheel(wheel.path, site)

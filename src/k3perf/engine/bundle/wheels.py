@@ -101,7 +101,7 @@ def _place(name: str) -> PurePosixPath | None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise UsageError(
-            f"a wheel holds the path {name!r}, which leads outside its folder. Do not use it."
+            f"a wheel holds the path {name!r}, which leads outside its directory. Do not use it."
         )
     if not path.parts[0].endswith(".data"):
         return path

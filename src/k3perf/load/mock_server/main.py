@@ -139,7 +139,7 @@ def _behaviour(arguments: argparse.Namespace) -> Behaviour:
     except ValidationError as error:
         misfit = Misfit(error)
         raise UsageError(
-            f"the mock server cannot behave so: {misfit.place or 'the behaviour'}:"
+            f"invalid behaviour of the mock server: {misfit.place or 'the behaviour'}:"
             f" {misfit.problem} (value: {shortened(repr(misfit.value))})"
         ) from None
 

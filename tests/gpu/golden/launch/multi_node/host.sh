@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # two-hosts on 2 hosts by vLLM's own multi-node start. Run it on every host:
 #   host.sh RANK HEAD_ADDRESS [OWN_ADDRESS]
-# RANK counts hosts from 0; rank 0 is the head and serves. When one host's part ends, end the others: they cannot go on alone.
+# RANK counts hosts from 0; rank 0 is the head and serves. When one host's part ends, end the others: they cannot continue alone.
 set -euo pipefail
 rank=${1:?usage: host.sh RANK HEAD_ADDRESS [OWN_ADDRESS]}
 head_address=${2:?usage: host.sh RANK HEAD_ADDRESS [OWN_ADDRESS]}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # two-hosts over a Ray cluster of 2 hosts: the head. Run it first: ray-head.sh OWN_ADDRESS
 # It starts Ray, waits until the devices of every host have joined and serves. When Ray or the server ends, so does the other; worker hosts
-# follow when they have waited in vain for the head (60 s by default).
+# follow when they time out waiting for the head (60 s by default).
 set -euo pipefail
 own_address=${1:?usage: ray-head.sh OWN_ADDRESS}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
