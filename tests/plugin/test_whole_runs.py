@@ -306,8 +306,8 @@ def test_ab_against_another_engine_environment(site):
     (site.root / "other.json").write_text(
         json.dumps({"cache_config": {"enable_prefix_caching": False}})
     )
-    drifted = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
-    assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout
+    differing = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
+    assert differing.returncode == ExitStatus.OK, differing.stdout
 
 
 @pytest.mark.parametrize(
