@@ -308,6 +308,14 @@ def test_ab_against_another_engine_environment(site):
     )
     differing = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
     assert differing.returncode == ExitStatus.OK, differing.stdout
+    assert "enable_prefix_caching: base False, candidate True" in differing.stdout
+    out = differing.stdout
+    assert f"ab mode: base {site.root}/other, candidate this checkout on engine Python " in out
+    for arm, release in (("base, compared with", "0.32.0"), ("candidate, judged", "0.32.0")):
+        (note,) = [line for line in out.splitlines() if f"note: {arm}: " in line]
+        assert f"vLLM {release}, engine Python " in note
+    assert f"base, compared with: environment {site.root}/other, vLLM" in out
+    assert f"engine Python {site.root}/other/bin/python" in out
 
 
 @pytest.mark.parametrize(
@@ -601,6 +609,9 @@ def test_ab_against_a_git_ref(site):
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     assert "(ab mode)" in run.stdout
+    base = f"note: base, compared with: git ref HEAD ({git('rev-parse', 'HEAD')[:12]}), vLLM 0.32.0"
+    assert base in run.stdout
+    assert "note: candidate, judged: this checkout (" in run.stdout
     slowed = site.pytest(
         "-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250"
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
+from k3perf.report.causes import arm_differences
 from k3perf.report.escaping import (
     code,
     command_data,
@@ -81,11 +82,12 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
         ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
         or "none"
     )
-    lines = [f"## k3perf: {verdict.outcome.value}", ""]
+    lines = [f"## k3perf: {verdict.outcome_text}", ""]
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {shown}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
     lines += _drift(verdict)
+    lines += _between_arms(verdict)
     lines += _missing(verdict)
     lines += _invalid(verdict)
     lines += _metric_table(verdict, (Outcome.INCONCLUSIVE,), "Undecided")
@@ -104,7 +106,8 @@ def _meaning(verdict: VerdictDocument) -> str:
         return "This change touches no cell. Nothing was measured."
     if verdict.outcome is Outcome.PASS and not any(cell.metrics for cell in verdict.cells):
         return "Nothing was judged."
-    return f"{_MEANING[verdict.outcome].capitalize()}."
+    found = [verdict.outcome, *([Outcome.CONFIG_DRIFT] if verdict.drifted else [])]
+    return " ".join(f"{_MEANING[outcome].capitalize()}." for outcome in dict.fromkeys(found))
 
 
 def _fit(lines: list[str]) -> str:
@@ -142,10 +145,11 @@ def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title
     if not rows:
         return []
     rows.sort(key=lambda row: -(row[1].loss_ratio if row[1].loss_ratio is not None else 0.0))
+    sides = "base | candidate" if all(cell.mode == "ab" for cell, _ in rows) else "baseline | now"
     lines = [
         f"### {title}",
         "",
-        "| cell | metric | baseline | now | loss | bounds | tolerance | MDE |",
+        f"| cell | metric | {sides} | loss | bounds | tolerance | MDE |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     lines += [_metric_row(cell, metric) for cell, metric in rows[:_MAXIMUM_ROWS]]
@@ -181,7 +185,8 @@ def _more(count: int, shown: int) -> list[str]:
 
 
 def _drift(verdict: VerdictDocument) -> list[str]:
-    lines = [_drift_row(cell, change) for cell in verdict.cells for change in cell.differences]
+    drifted = [cell for cell in verdict.cells if cell.drifted]
+    lines = [_drift_row(cell, change) for cell in drifted for change in cell.differences]
     distinct = list(dict.fromkeys(lines))
     if not distinct:
         return []
@@ -192,6 +197,16 @@ def _drift(verdict: VerdictDocument) -> list[str]:
         "| --- | --- | --- | --- | --- |",
     ]
     return [*head, *distinct[:_MAXIMUM_ROWS], *_more(len(distinct), _MAXIMUM_ROWS), ""]
+
+
+def _between_arms(verdict: VerdictDocument) -> list[str]:
+    """``ab``: what the candidate resolved differently from the base. Judges nothing."""
+    lines = dict.fromkeys(
+        f"* {code(cell.target)} {code(cell.config)}: {line}"
+        for cell in verdict.cells
+        for line in arm_differences(cell, code, lambda value: code(str(value)))
+    )
+    return _folded("Candidate and base differ (not judged)", [*lines]) if lines else []
 
 
 def _drift_row(cell: CellVerdict, change: ConfigDifference) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from k3perf.config.suite import Cell, Suite
+from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import Arm
 from k3perf.run.pool import Wanted
 from k3perf.run.settings import RunSettings
@@ -41,6 +42,27 @@ def candidate_engine(settings: RunSettings, target_name: str, config_name: str) 
         engine_python=settings.engine_python,
         inject=False,
     )
+
+
+def arm_notes(settings: RunSettings, measurement: CellMeasurement) -> list[str]:
+    """``ab``: which arm is the base and which the candidate, with ref, vLLM version and
+    engine Python. Empty in other modes.
+    """
+    if measurement.mode != "ab":
+        return []
+    base = settings.ab_base_python or settings.engine_python
+    return [
+        f"base, compared with: {settings.ab_base_name}, {_release(measurement, Arm.REFERENCE)},"
+        f" engine Python {base}",
+        f"candidate, judged: this checkout ({settings.commit[:12]}),"
+        f" {_release(measurement, Arm.CANDIDATE)}, engine Python {settings.engine_python}",
+    ]
+
+
+def _release(measurement: CellMeasurement, arm: Arm) -> str:
+    """``vLLM 0.32.0`` of the arm's first session that says so."""
+    found = (one.resolved_config.get("version.vllm") for one in measurement.arm(arm))
+    return f"vLLM {next((str(name) for name in found if name is not None), 'unknown')}"
 
 
 def _reference(settings: RunSettings, suite: Suite, target: str, config: str) -> Wanted:

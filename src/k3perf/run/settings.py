@@ -9,10 +9,16 @@ from typing import Final, Literal
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
+from k3perf.records.samples import Arm
 
 Mode = Literal["baseline", "reference", "ab"]
 
 QUIET_WAIT_S: Final = 300.0
+
+
+def arm_name(arm: Arm, mode: str) -> str:
+    """What a user reads: in ``ab`` mode the reference arm is the base."""
+    return "base" if mode == "ab" and arm is Arm.REFERENCE else str(arm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,11 @@ class RunSettings:
 
     ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in
     ``ab`` mode, with ``ab_suite`` the declarations the base is measured with (another
-    git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when
-    this run is a shard. ``cpu_features``: the instruction sets that can be used on this
-    machine. ``quiet_wait_s``: how long a recording waits each time for other processes
-    to leave the CPUs alone.
+    git ref's, or the same), and ``ab_base_name`` what it is called.
+    ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
+    ``cpu_features``: the instruction sets that can be used on this machine.
+    ``quiet_wait_s``: how long a recording waits each time for other processes to leave
+    the CPUs alone.
     """
 
     suite: Suite
@@ -72,6 +79,7 @@ class RunSettings:
     mode: Mode | None = None
     ab_base_python: Path | None = None
     ab_suite: Suite | None = None
+    ab_base_name: str = ""
     record: bool = False
     record_sessions: int | None = None
     strict: bool = False

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from k3perf.metrics.resolved import ABSENT
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import EngineFailure, InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
@@ -150,6 +151,45 @@ def test_a_cause_of_several_lines_is_shown_whole():
         )
     )
     assert "  cause: ValidationError: 1 error\n    block_size\n      Input should be 16\n" in text
+
+
+AB = replace(
+    CELL,
+    mode="ab",
+    differences=(
+        ConfigDifference("a.gone", 1, ABSENT),
+        ConfigDifference("b.new", ABSENT, 2),
+        ConfigDifference("c.new", ABSENT, None),
+        ConfigDifference("z.changed", 16, 32),
+    ),
+)
+
+
+def test_ab_names_the_arms_and_folds_keys_of_one_arm_alone():
+    text = suite_summary(SuiteVerdict((AB,), 0.01, 6))
+    heading = text.splitlines()[2]
+    assert heading.split()[:3] == ["metric", "base", "candidate"]
+    changed, one_sided = [line for line in text.splitlines() if "differs from the base" in line]
+    assert changed.endswith("z.changed: base 16, candidate 32")
+    assert "2 only in the candidate and 1 only in the base; verdict.json names them" in one_sided
+    assert "CONFIG_DRIFT" not in text
+    assert "drift" not in text
+    assert "base 44 ms, candidate 50.6 ms" in cell_table(AB, width=80)
+    failed = failure_text(AB)
+    assert "base 44 ms, candidate 50.6 ms" in failed
+    assert "z.changed" not in failed
+
+
+def test_a_loss_does_not_hide_a_drift():
+    change = ConfigDifference("version.vllm", "0.31.0", "0.32.0")
+    both = replace(CELL, differences=(change,))
+    text = suite_summary(SuiteVerdict((both, CELL), 0.01, 6))
+    assert "fp8_kv · chat   REGRESSED and CONFIG_DRIFT   (reference mode)" in text
+    assert "outcome: REGRESSED and CONFIG_DRIFT - 2 cells" in text
+    assert "(1 REGRESSED and CONFIG_DRIFT, 1 REGRESSED)" in text
+    assert "A loss beyond the tolerance is proven." in text
+    assert "The engine runs with other settings than the approved ones." in text
+    assert failure_text(both).startswith("REGRESSED and CONFIG_DRIFT: ")
 
 
 def test_values_that_changed_in_several_cells_are_shown_once():
