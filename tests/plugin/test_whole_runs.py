@@ -60,6 +60,32 @@ def test_injected_slow_down_regresses(site):
     assert failed == {"test_throughput", "test_latency"}
 
 
+def test_a_loss_common_to_both_arms_is_not_green(site):
+    """Its ratios are those that were recorded."""
+    out = ("--k3-results", "out")
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "both:slow_step_percent=60", *out)
+    assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
+    assert "both arms are slower than recorded" in run.stdout
+    verdict = json.loads((site.root / "out" / "verdict.json").read_text())
+    (cell,) = verdict["cells"]
+    assert {one["metric"]: one["outcome"] for one in cell["reference_arm"]}["tpot_mean_ms"] == (
+        "INVALID"
+    )
+    judged = {one["metric"]: one["outcome"] for one in cell["metrics"]}
+    assert judged["tpot_mean_ms"] in ("PASS", "INCONCLUSIVE")
+    failed = {
+        line.split("::")[1].split("[")[0]
+        for line in run.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
+    assert "test_latency" in failed
+    assert failed <= {"test_throughput", "test_latency"}
+    quiet = site.pytest("-k", "fp8_kv")
+    assert quiet.returncode == ExitStatus.OK, quiet.stdout
+    assert "reference mode cannot see a loss common to both arms" in quiet.stdout
+    assert "reference arm: tpot_mean_ms " in quiet.stdout
+
+
 def test_a_config_is_judged_by_its_own_tolerances(site):
     own = {"output_tokens_per_s": {"loss_ratio": 0.9}, "tpot_mean_ms": None}
     (site.root / "perf_tests" / "tolerances.yaml").write_text(

@@ -24,6 +24,7 @@ from k3perf.report.escaping import (
     prose,
     visible,
 )
+from k3perf.report.reference_arm import blind_side, failing_arm_lines
 
 COMMENT_MARKER: Final = "<!-- k3perf-report -->"
 MAXIMUM_COMMENT_CHARACTERS: Final = 60_000  # GitHub's own limit is 65,536
@@ -97,6 +98,8 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
         lines += _metric_table(verdict, (Outcome.PASS,), "Passed")
     lines += _notes(verdict)
     lines += _planned(plan)
+    blind = blind_side(verdict.cells)
+    lines += [f"{blind[0].upper()}{blind[1:]}.", ""] if blind else []
     lines += _provenance(verdict)
     return lines
 
@@ -228,6 +231,7 @@ def _invalid(verdict: VerdictDocument) -> list[str]:
         for cell in verdict.cells
         for reason in cell.invalid_reasons
     ]
+    lines += [f"* {_cell(c)}: {prose(x)}" for c in verdict.cells for x in failing_arm_lines(c)]
     return _listed("Invalid", lines)
 
 
@@ -265,11 +269,8 @@ def _planned(plan: PlanDocument | None) -> list[str]:
     ]
     lines += [f"* {prose(note)}" for note in plan.notes]
     if plan.over_budget:
-        lines.insert(
-            0,
-            "* The directly touched cells alone exceed the budget; they were measured all the"
-            " same.",
-        )
+        over = "* The directly touched cells alone exceed the budget; they were measured all the"
+        lines.insert(0, f"{over} same.")
     title = f"Plan: {len(plan.cells)} cell(s), about {number(plan.device_minutes)} device minutes"
     title += f" (an estimate for {plan.estimated_count})" if plan.estimated_count else ""
     title += f", {len(plan.left_out)} omitted"
@@ -305,20 +306,15 @@ def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
     for config, cells in list(found.items())[:_MAXIMUM_ANNOTATIONS]:
         worst = cells[0].outcome
         text = "; ".join(_finding(cell) for cell in cells if cell.outcome is worst)
-        entries.append(
-            (
-                f"perf_tests/configs/{config}.yaml",
-                _LEVEL[worst],
-                f"k3perf: {worst.value}",
-                visible(text, 900),
-            )
-        )
+        path, title = f"perf_tests/configs/{config}.yaml", f"k3perf: {worst.value}"
+        entries.append((path, _LEVEL[worst], title, visible(text, 900)))
     return entries
 
 
 def _finding(cell: CellVerdict) -> str:
     where = f"{cell.target} {cell.workload}"
-    bad = [metric for metric in cell.metrics if metric.outcome is cell.outcome]
+    judged = (*cell.metrics, *cell.reference_arm)
+    bad = [metric for metric in judged if metric.outcome is cell.outcome]
     if bad:
         return f"{where}: {', '.join(_moved(metric) for metric in bad)}"
     if cell.outcome is Outcome.CONFIG_DRIFT:

@@ -72,7 +72,10 @@ REPEATED: Final = {
     ),
     "--k3-inject": (
         "KIND=AMOUNT",
-        "put a supported fault into the candidate engine, e.g. slow_step_percent=15",
+        (
+            "put a supported fault into the candidate engine, e.g. slow_step_percent=15, or with"
+            " both: into the engines of both arms"
+        ),
     ),
 }
 

@@ -83,7 +83,8 @@ class ConfigDifference:
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
     """A cell's metrics joined. ``notes`` name outliers, excluded sessions, waivers and
-    proposals.
+    proposals. ``reference_arm``: in ``reference`` mode the reference arm's absolute
+    values beside its recorded ones, against a wide limit.
 
     ``times_only``: ``invalid_reasons`` spoil nothing but times; memory, capacity and
     configuration were judged.
@@ -106,6 +107,7 @@ class CellVerdict:
     buy_until_sessions: Count = 0
     buy_until_rounds: Count = 0
     times_only: bool = False
+    reference_arm: Annotated[tuple[MetricVerdict, ...], Field(max_length=200)] = ()
 
     @property
     def cell_id(self) -> str:
@@ -122,7 +124,7 @@ class CellVerdict:
     @property
     def outcome(self) -> Outcome:
         """The worst of the cell's findings."""
-        found = [metric.outcome for metric in self.metrics]
+        found = [metric.outcome for metric in (*self.metrics, *self.reference_arm)]
         if self.drifted:
             found.append(Outcome.CONFIG_DRIFT)
         if self.invalid_reasons:

@@ -22,7 +22,8 @@ from k3perf.report.causes import (
     shared_differences,
     unjudged_blocks,
 )
-from k3perf.units import format_bytes
+from k3perf.report.numbers import change_text, mde_text, tolerance_text, value_text
+from k3perf.report.reference_arm import arm_lines, blind_side, failing_arm_lines
 
 NATURAL_WIDTH: Final = 160  # no table is wider
 
@@ -152,6 +153,8 @@ def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
         for metric in cell.metrics
         if metric.reason and metric.outcome is not Outcome.PASS
     ]
+    failing = failing_arm_lines(cell)
+    lines += [f"  {line}" for line in failing or arm_lines(cell)]
     lines += [f"  note: {note}" for note in cell.notes]
     return lines
 
@@ -221,6 +224,7 @@ def failure_text(verdict: CellVerdict, shown_at: str = "") -> str:
                 f" {tolerance_text(metric)}, {_values(verdict, metric)}"
             )
             lines += [f"    {metric.reason}"] if metric.reason else []
+    lines += [f"  {line}" for line in failing_arm_lines(verdict)]
     for reason in verdict.invalid_reasons:
         lines.append(
             f"  {reason.failure.message if reason.failure is not None else reason.text}"
@@ -247,6 +251,7 @@ def _legend(cells: Sequence[CellVerdict]) -> str:
             "reference mode: timings are ratios to the reference config, measured side by side in"
             " this run; the rest is absolute"
         )
+        lines.append(blind_side(cells))
     if any(cell.mode == "ab" for cell in cells):
         lines.append(
             "ab mode: base is what --k3-ab-base names, candidate is this checkout on the engine of"
@@ -254,60 +259,6 @@ def _legend(cells: Sequence[CellVerdict]) -> str:
             " is worse than the base"
         )
     return "\n".join(f"  {line}" for line in lines)
-
-
-def value_text(value: float | None, unit: str) -> str:
-    """A value with its unit. None is a dash, never 0."""
-    if value is None:
-        return "-"
-    if unit == "bytes":
-        return format_bytes(value)
-    if unit == "tokens":
-        return f"{value:,.0f}"
-    if unit == "ratio":
-        return f"{value:.4f}"
-    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
-
-
-def change_text(metric: MetricVerdict) -> str:
-    """The change in the metric's own sense, with the interval where there is one:
-    ``-4.1 % (-6.0 .. -2.2)``.
-    """
-    if metric.loss_ratio is None:
-        if metric.now_value is None or metric.baseline_value is None:
-            return "-"
-        difference = metric.now_value - metric.baseline_value
-        return "=" if difference == 0 else f"{difference:+,.0f}"
-    if metric.loss_ratio == 0 and metric.now_value == metric.baseline_value:
-        return "="
-    text = f"{_sign(metric.loss_ratio)} {abs(metric.loss_ratio):.1%}"
-    if metric.loss_lower_bound_ratio is None or metric.loss_upper_bound_ratio is None:
-        return text
-    return (
-        f"{text} ({-metric.loss_upper_bound_ratio:+.1%} .. {-metric.loss_lower_bound_ratio:+.1%})"
-    )
-
-
-def mde_text(metric: MetricVerdict) -> str:
-    """The minimum detectable effect. Empty for a metric that is compared exactly."""
-    return (
-        ""
-        if metric.smallest_detectable_loss_ratio is None
-        else f"{metric.smallest_detectable_loss_ratio:.1%}"
-    )
-
-
-def _sign(loss_ratio: float) -> str:
-    return "worse" if loss_ratio > 0 else "better"
-
-
-def tolerance_text(metric: MetricVerdict) -> str:
-    """The accepted loss, as a share or in the metric's unit."""
-    if metric.tolerance_ratio is not None:
-        return f"{metric.tolerance_ratio:.1%}"
-    if metric.tolerance_absolute is not None:
-        return value_text(metric.tolerance_absolute, metric.unit)
-    return "-"
 
 
 def _render(body: Table | Text, *, color: bool) -> str:

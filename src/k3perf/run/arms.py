@@ -18,9 +18,8 @@ def wanted_engines(cell: Cell, settings: RunSettings) -> tuple[Wanted, ...]:
     or beside the base's same config (``ab``).
     """
     suite, target, config = settings.suite, cell.target.name, cell.config.name
-    candidate = replace(
-        candidate_engine(settings, target, config), inject=bool(settings.injections)
-    )
+    engine = candidate_engine(settings, target, config)
+    candidate = replace(engine, injections=settings.injections)
     mode = settings.mode_for(target)
     if mode == "baseline":
         return (candidate,)
@@ -40,7 +39,6 @@ def candidate_engine(settings: RunSettings, target_name: str, config_name: str) 
         engine_arguments=suite.engine_arguments(target, config),
         suite_root=suite.root,
         engine_python=settings.engine_python,
-        inject=False,
     )
 
 
@@ -69,5 +67,6 @@ def _reference(settings: RunSettings, suite: Suite, target: str, config: str) ->
     return replace(
         candidate_engine(replace(settings, suite=suite), target, config),
         arm=Arm.REFERENCE,
+        injections=tuple(one for one in settings.injections if one.both_arms),
         engine_python=settings.ab_base_python or settings.engine_python,
     )

@@ -35,7 +35,7 @@ from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import device_used_bytes_reader, require_ready
 from k3perf.run.served_engine import ServedEngine
-from k3perf.run.settings import RunSettings, arm_name
+from k3perf.run.settings import Injection, RunSettings, arm_name
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import device_keys
 
@@ -59,7 +59,7 @@ class Wanted:
     engine_arguments: dict[str, Any]
     suite_root: Path
     engine_python: Path
-    inject: bool
+    injections: tuple[Injection, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, Arm]:
@@ -368,8 +368,8 @@ class EnginePool:
             environment=probe.environment(),
             monitor=monitor_of(probe.server_info()["vllm_config"]),
         )
-        if item.inject:
-            live.inject(self._settings.injections)
+        if item.injections:
+            live.inject(item.injections)
         return live
 
     def _label(self, target: str, config: str, arm: Arm) -> str:

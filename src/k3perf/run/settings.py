@@ -24,7 +24,8 @@ def arm_name(arm: Arm, mode: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Injection:
     """A supported fault put into the candidate engine of a run, to show that the gate
-    fails.
+    fails. ``both_arms``: into the reference arm's engine too, to show what the gate
+    cannot see.
 
     ``kind``: ``slow_step_percent`` (every step slower by that share of its
     duration), ``hold_device_bytes``, ``hold_host_bytes``, ``hold_weights_bytes``.
@@ -32,16 +33,19 @@ class Injection:
 
     kind: str
     amount: float
+    both_arms: bool = False
 
     KINDS = ("slow_step_percent", "hold_device_bytes", "hold_host_bytes", "hold_weights_bytes")
 
     @classmethod
     def parse(cls, text: str) -> Injection:
-        """``kind=amount``; UsageError names what is wrong."""
-        kind, separator, amount_text = text.partition("=")
+        """``kind=amount`` or ``both:kind=amount``; UsageError names what is wrong."""
+        both_arms = text.startswith("both:")
+        kind, separator, amount_text = text.removeprefix("both:").partition("=")
         if kind not in cls.KINDS or not separator:
             raise UsageError(
-                f"--k3-inject {text!r}: use KIND=AMOUNT with KIND one of {', '.join(cls.KINDS)}"
+                f"--k3-inject {text!r}: use [both:]KIND=AMOUNT with KIND one of"
+                f" {', '.join(cls.KINDS)}"
             )
         try:
             amount = float(amount_text)
@@ -49,10 +53,10 @@ class Injection:
             amount = -1.0
         if not 0 < amount < float("inf"):
             raise UsageError(f"--k3-inject {text!r}: the amount must be a positive number")
-        return cls(kind, amount)
+        return cls(kind, amount, both_arms)
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.amount!r}"
+        return f"{'both:' if self.both_arms else ''}{self.kind}={self.amount!r}"
 
 
 @dataclass(frozen=True, slots=True)
