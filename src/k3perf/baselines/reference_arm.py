@@ -68,8 +68,9 @@ def reference_value(unit: Unit, scale: Scale) -> float | None:
 
 
 def _unread(baseline: Baseline, measurement: CellMeasurement) -> str:
-    """Why the machine's absolute values do not compare with the recorded ones. A class
-    of CPUs has CPUs of any speed, so there the CPU model must be a recorded one.
+    """Why the machine's absolute values do not compare with the recorded ones. A
+    hardware class of CPUs has models of any speed, so there the model must be a
+    recorded one.
     """
     was, now = baseline.hardware_class, measurement.hardware_class
     if was != now:

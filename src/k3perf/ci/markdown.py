@@ -25,6 +25,7 @@ from k3perf.report.escaping import (
     visible,
 )
 from k3perf.report.reference_arm import blind_side, failing_arm_lines
+from k3perf.report.siblings import sibling_notes
 
 COMMENT_MARKER: Final = "<!-- k3perf-report -->"
 MAXIMUM_COMMENT_CHARACTERS: Final = 60_000  # GitHub's own limit is 65,536
@@ -257,6 +258,7 @@ def _reading(reading: float | None, limit: float | None) -> str:
 
 def _notes(verdict: VerdictDocument) -> list[str]:
     lines = [f"* {_cell(cell)}: {prose(note)}" for cell in verdict.cells for note in cell.notes]
+    lines = [*(f"* {prose(note)}" for note in sibling_notes(verdict.cells)), *lines]
     return _folded("Notes", lines) if lines else []
 
 

@@ -24,6 +24,7 @@ from k3perf.report.causes import (
 )
 from k3perf.report.numbers import change_text, mde_text, tolerance_text, value_text
 from k3perf.report.reference_arm import arm_lines, blind_side, failing_arm_lines
+from k3perf.report.siblings import sibling_notes
 
 NATURAL_WIDTH: Final = 160  # no table is wider
 
@@ -178,6 +179,8 @@ def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: b
             )
         )
     parts += unjudged_blocks(cell for cell in verdict.cells if not cell.metrics)
+    alone = [f"note: {note}" for note in sibling_notes(verdict.cells)]
+    parts += ["\n".join(alone)] if alone else []
     counts = Counter(cell.outcome_text for cell in verdict.cells)
     each = (
         f" ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})"

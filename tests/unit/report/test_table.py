@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from k3perf.metrics.resolved import ABSENT
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import EngineFailure, InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
+from k3perf.report.siblings import sibling_notes
 from k3perf.report.table import cell_table, change_text, failure_text, suite_summary, value_text
 
 SLOW = MetricVerdict(
@@ -213,3 +216,36 @@ def test_a_failing_test_says_what_failed_and_the_next_of_its_cell_refers_to_it()
     assert "engine.log" not in failure_text(lost)
     assert failure_text(lost, "test_a[x]") == "INVALID: cpu-hybrid-fp8_kv-chat, see test_a[x] above"
     assert "see" not in failure_text(CELL, "test_a[x]").partition("\n")[0]
+
+
+def moved(config, loss, metric="tpot_mean_ms", **changes):
+    judged = replace(SLOW, metric=metric, loss_ratio=loss, outcome=Outcome.PASS)
+    return replace(CELL, config=config, metrics=(judged,), **changes)
+
+
+def test_a_cell_alone_in_its_direction_is_noted():
+    far, others = moved("fp8_kv", 0.23), [moved(name, -0.04) for name in ("default", "graphs_off")]
+    text = suite_summary(SuiteVerdict((far, *others), 0.01, 6))
+    assert (
+        "note: tpot_mean_ms of cpu-hybrid-fp8_kv-chat is 23.0% worse, while the 2 other cells on"
+        " this engine moved the other way (median 4.0% better)" in text
+    )
+    (gain,) = sibling_notes([moved("fp8_kv", -0.2), moved("default", 0.05)])
+    assert "is 20.0% better, while the other cell on this engine" in gain
+    assert "(median 5.0% worse)" in gain
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [moved("default", -0.01)],  # a tenth of the tolerance is noise
+        [moved("default", -0.04), moved("graphs_off", -0.04), moved("eager", 0.06)],
+        [moved("default", -0.04, target="cpu-gqa")],
+        [moved("default", -0.04, metric="ttft_mean_ms")],
+        [moved("default", 0.2)],
+    ],
+)
+def test_a_cell_that_is_not_alone_is_not_noted(others):
+    assert sibling_notes([moved("fp8_kv", 0.23), *others]) == []
+    assert sibling_notes([moved("fp8_kv", 0.09), moved("default", -0.04)]) == []
