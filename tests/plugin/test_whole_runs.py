@@ -16,7 +16,9 @@ from tests.engine_answers import ANSWERS
 from tests.plugin.sites import AT_ONCE, STAND_IN, TARGET, TOLERANCES, WITHOUT, WORKLOAD, Site
 from tests.processes import PATIENCE_S
 
+from k3perf.baselines.reference_arm import COMMON_LOSS
 from k3perf.errors import ExitStatus
+from k3perf.records.outcome import EXIT_STATUS
 from k3perf.store.results import read_results
 
 
@@ -64,13 +66,12 @@ def test_a_loss_common_to_both_arms_is_not_green(site):
     """Its ratios are those that were recorded."""
     out = ("--k3-results", "out")
     run = site.pytest("-k", "fp8_kv", "--k3-inject", "both:slow_step_percent=60", *out)
-    assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
+    assert run.returncode == EXIT_STATUS[COMMON_LOSS] != ExitStatus.OK, run.stdout + run.stderr
     assert "both arms are slower than recorded" in run.stdout
     verdict = json.loads((site.root / "out" / "verdict.json").read_text())
     (cell,) = verdict["cells"]
-    assert {one["metric"]: one["outcome"] for one in cell["reference_arm"]}["tpot_mean_ms"] == (
-        "INVALID"
-    )
+    arm = {one["metric"]: one["outcome"] for one in cell["reference_arm"]}
+    assert arm["tpot_mean_ms"] == COMMON_LOSS
     judged = {one["metric"]: one["outcome"] for one in cell["metrics"]}
     assert judged["tpot_mean_ms"] in ("PASS", "INCONCLUSIVE")
     failed = {
@@ -207,6 +208,11 @@ def test_another_machine_is_a_note_and_another_vllm_is_config_drift(site):
     assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout + drifted.stderr
     assert "version.vllm: was '0.32.0', is '0.99.0'" in drifted.stdout
     assert "version.python" not in drifted.stdout
+    # a slower release: the loss and the drift are both reported, and the loss decides the status
+    slower = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250")
+    assert slower.returncode == ExitStatus.REGRESSED, slower.stdout + slower.stderr
+    assert "REGRESSED and CONFIG_DRIFT   (reference mode)" in slower.stdout
+    assert "outcome: REGRESSED and CONFIG_DRIFT - 1 cell" in slower.stdout
 
 
 @pytest.mark.parametrize("ci", ["", "true"])

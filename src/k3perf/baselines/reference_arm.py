@@ -43,17 +43,19 @@ def with_reference_arm(
     """
     if measurement.mode != "reference" or baseline is None or not verdict.metrics:
         return verdict
-    unread = _unread(baseline, measurement)
     workload = baseline.workload(measurement.workload)
-    entries = () if workload is None else workload.metrics
     cell_policy = policy.for_cell(measurement.config, measurement.workload)
-    units = read_cell(measurement).units
-    found = [
-        metric
-        for entry in entries
-        if not unread and entry.basis == "ratio" and entry.metric in cell_policy.tolerances
-        if (metric := _metric(entry, units, cell_policy)) is not None
+    ratios = [
+        entry
+        for entry in (() if workload is None else workload.metrics)
+        if entry.basis == "ratio" and entry.metric in cell_policy.tolerances
     ]
+    units = read_cell(measurement).units
+    if not ratios or not units:
+        return verdict
+    unread = _unread(baseline, measurement)
+    metrics = (_metric(entry, units, cell_policy) for entry in ratios if not unread)
+    found = [metric for metric in metrics if metric is not None]
     if not found and not unread:
         unread = "the baseline holds no absolute values of it, record the cell again"
     notes = (f"reference arm not compared ({unread}): {_UNREAD}",) if unread else ()

@@ -131,3 +131,10 @@ def without_reference_values(baseline: Baseline) -> Baseline:
                 session.pop("reference_value", None)
     older = Baseline.model_validate(data)
     return older.model_copy(update={"digest": digest_of(older)})
+
+
+def test_a_cell_without_valid_rounds_says_nothing_of_the_baseline(build: Build) -> None:
+    broken = replace(slower(build, 0.1).sessions[0], invalid_reasons=(build.reason,))
+    verdict = judged(build, recorded(build), build.cell([broken], "reference"))
+    assert not any(UNSEEN in note for note in verdict.notes)
+    assert verdict.reference_arm == ()
