@@ -73,6 +73,7 @@ OWN_OPTIONS = [
     row("--k3-target tyni", USAGE),
     row("--k3-inject slow_step_percent=250", (4, 4, 10)),
     row("--k3-inject slow_step_percent=none", USAGE),
+    row("--k3-inject both:slow_step_percent=none", USAGE),
     row("--k3-inject quick_step_percent=5", USAGE),
     row("--k3-resume", USAGE, base=False),
     row("--k3-resume --k3-results nowhere", USAGE, base=False),

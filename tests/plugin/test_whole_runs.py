@@ -16,7 +16,9 @@ from tests.engine_answers import ANSWERS
 from tests.plugin.sites import AT_ONCE, STAND_IN, TARGET, TOLERANCES, WITHOUT, WORKLOAD, Site
 from tests.processes import PATIENCE_S
 
+from k3perf.baselines.reference_arm import COMMON_LOSS
 from k3perf.errors import ExitStatus
+from k3perf.records.outcome import EXIT_STATUS
 from k3perf.store.results import read_results
 
 
@@ -58,6 +60,31 @@ def test_injected_slow_down_regresses(site):
         if line.startswith("FAILED")
     }
     assert failed == {"test_throughput", "test_latency"}
+
+
+def test_a_loss_common_to_both_arms_is_not_green(site):
+    """Its ratios are those that were recorded."""
+    out = ("--k3-results", "out")
+    run = site.pytest("-k", "fp8_kv", "--k3-inject", "both:slow_step_percent=60", *out)
+    assert run.returncode == EXIT_STATUS[COMMON_LOSS] != ExitStatus.OK, run.stdout + run.stderr
+    assert "both arms are slower than recorded" in run.stdout
+    verdict = json.loads((site.root / "out" / "verdict.json").read_text())
+    (cell,) = verdict["cells"]
+    arm = {one["metric"]: one["outcome"] for one in cell["reference_arm"]}
+    assert arm["tpot_mean_ms"] == COMMON_LOSS
+    judged = {one["metric"]: one["outcome"] for one in cell["metrics"]}
+    assert judged["tpot_mean_ms"] in ("PASS", "INCONCLUSIVE")
+    failed = {
+        line.split("::")[1].split("[")[0]
+        for line in run.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
+    assert "test_latency" in failed
+    assert failed <= {"test_throughput", "test_latency"}
+    quiet = site.pytest("-k", "fp8_kv")
+    assert quiet.returncode == ExitStatus.OK, quiet.stdout
+    assert "reference mode cannot see a loss common to both arms" in quiet.stdout
+    assert "reference arm: tpot_mean_ms " in quiet.stdout
 
 
 def test_a_config_is_judged_by_its_own_tolerances(site):
@@ -181,6 +208,11 @@ def test_another_machine_is_a_note_and_another_vllm_is_config_drift(site):
     assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout + drifted.stderr
     assert "version.vllm: was '0.32.0', is '0.99.0'" in drifted.stdout
     assert "version.python" not in drifted.stdout
+    # a slower release: the loss and the drift are both reported, and the loss decides the status
+    slower = site.pytest("-k", "fp8_kv", "--k3-inject", "slow_step_percent=250")
+    assert slower.returncode == ExitStatus.REGRESSED, slower.stdout + slower.stderr
+    assert "REGRESSED and CONFIG_DRIFT   (reference mode)" in slower.stdout
+    assert "outcome: REGRESSED and CONFIG_DRIFT - 1 cell" in slower.stdout
 
 
 @pytest.mark.parametrize("ci", ["", "true"])
@@ -306,8 +338,16 @@ def test_ab_against_another_engine_environment(site):
     (site.root / "other.json").write_text(
         json.dumps({"cache_config": {"enable_prefix_caching": False}})
     )
-    drifted = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
-    assert drifted.returncode == ExitStatus.CONFIG_DRIFT, drifted.stdout
+    differing = site.pytest("-k", "fp8_kv", "--k3-ab-base", str(site.root / "other"))
+    assert differing.returncode == ExitStatus.OK, differing.stdout
+    assert "enable_prefix_caching: base False, candidate True" in differing.stdout
+    out = differing.stdout
+    assert f"ab mode: base {site.root}/other, candidate this checkout on engine Python " in out
+    for arm, release in (("base, compared with", "0.32.0"), ("candidate, judged", "0.32.0")):
+        (note,) = [line for line in out.splitlines() if f"note: {arm}: " in line]
+        assert f"vLLM {release}, engine Python " in note
+    assert f"base, compared with: environment {site.root}/other, vLLM" in out
+    assert f"engine Python {site.root}/other/bin/python" in out
 
 
 @pytest.mark.parametrize(
@@ -601,6 +641,9 @@ def test_ab_against_a_git_ref(site):
     run = site.pytest("-k", "fp8_kv", "--k3-ab-base", "HEAD")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     assert "(ab mode)" in run.stdout
+    base = f"note: base, compared with: git ref HEAD ({git('rev-parse', 'HEAD')[:12]}), vLLM 0.32.0"
+    assert base in run.stdout
+    assert "note: candidate, judged: this checkout (" in run.stdout
     slowed = site.pytest(
         "-k", "fp8_kv", "--k3-ab-base", "HEAD", "--k3-inject", "slow_step_percent=250"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from k3perf.baselines.reference_arm import reference_value
 from k3perf.errors import UsageError
 from k3perf.gate.losses import read_cell, read_metric
 from k3perf.gate.policy import Policy
@@ -262,18 +263,25 @@ def _require_equal_ranks(first: CellMeasurement, recorded: Iterable[list[MetricB
 
 
 def _sessions(cell: CellMeasurement, scale: Scale) -> list[SessionValue]:
-    series = read_metric(read_cell(cell), scale)
+    readings = read_cell(cell)
+    series = read_metric(readings, scale)
     if series.defect:
         raise UsageError(
             f"{cell.target}/{cell.config}, {scale.metric.name}: {series.defect}; only sound values"
             " enter a baseline."
         )
     rounds = series.round_indices
+    beside = {
+        unit.session.session_id: _digits(value)
+        for unit in readings.units
+        if scale.basis == "ratio" and (value := reference_value(unit, scale)) is not None
+    }
     return [
         SessionValue(
             session_id=session_id,
             value=_digits(scale.value(median(losses))),
             round_values=tuple(_digits(scale.value(loss)) for loss in losses) if indices else (),
+            reference_value=beside.get(session_id),
         )
         for session_id, losses, indices in zip(
             series.session_ids, series.sessions, rounds, strict=True

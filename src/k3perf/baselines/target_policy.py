@@ -40,6 +40,7 @@ def target_policy(suite: Suite, target: TargetSpec, *, gated_metric_count: int) 
         false_alarm_budget=declared.false_alarm_budget,
         missed_loss_budget=declared.missed_loss_budget,
         cumulative_loss_cap_ratio=declared.cumulative_loss_cap_ratio,
+        common_loss_limit_ratio=declared.common_loss_limit_ratio,
         spread_over_noise_ratio=limits[SPREAD_LIMIT],
     )
 

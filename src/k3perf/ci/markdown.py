@@ -14,6 +14,7 @@ from typing import Any, Final
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
+from k3perf.report.causes import arm_differences
 from k3perf.report.escaping import (
     code,
     command_data,
@@ -23,6 +24,8 @@ from k3perf.report.escaping import (
     prose,
     visible,
 )
+from k3perf.report.reference_arm import blind_side, failing_arm_lines
+from k3perf.report.siblings import sibling_notes
 
 COMMENT_MARKER: Final = "<!-- k3perf-report -->"
 MAXIMUM_COMMENT_CHARACTERS: Final = 60_000  # GitHub's own limit is 65,536
@@ -81,11 +84,12 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
         ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
         or "none"
     )
-    lines = [f"## k3perf: {verdict.outcome.value}", ""]
+    lines = [f"## k3perf: {verdict.outcome_text}", ""]
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {shown}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
     lines += _drift(verdict)
+    lines += _between_arms(verdict)
     lines += _missing(verdict)
     lines += _invalid(verdict)
     lines += _metric_table(verdict, (Outcome.INCONCLUSIVE,), "Undecided")
@@ -95,6 +99,8 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
         lines += _metric_table(verdict, (Outcome.PASS,), "Passed")
     lines += _notes(verdict)
     lines += _planned(plan)
+    blind = blind_side(verdict.cells)
+    lines += [f"{blind[0].upper()}{blind[1:]}.", ""] if blind else []
     lines += _provenance(verdict)
     return lines
 
@@ -104,7 +110,8 @@ def _meaning(verdict: VerdictDocument) -> str:
         return "This change touches no cell. Nothing was measured."
     if verdict.outcome is Outcome.PASS and not any(cell.metrics for cell in verdict.cells):
         return "Nothing was judged."
-    return f"{_MEANING[verdict.outcome].capitalize()}."
+    found = [verdict.outcome, *([Outcome.CONFIG_DRIFT] if verdict.drifted else [])]
+    return " ".join(f"{_MEANING[outcome].capitalize()}." for outcome in dict.fromkeys(found))
 
 
 def _fit(lines: list[str]) -> str:
@@ -142,10 +149,11 @@ def _metric_table(verdict: VerdictDocument, outcomes: tuple[Outcome, ...], title
     if not rows:
         return []
     rows.sort(key=lambda row: -(row[1].loss_ratio if row[1].loss_ratio is not None else 0.0))
+    sides = "base | candidate" if all(cell.mode == "ab" for cell, _ in rows) else "baseline | now"
     lines = [
         f"### {title}",
         "",
-        "| cell | metric | baseline | now | loss | bounds | tolerance | MDE |",
+        f"| cell | metric | {sides} | loss | bounds | tolerance | MDE |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     lines += [_metric_row(cell, metric) for cell, metric in rows[:_MAXIMUM_ROWS]]
@@ -181,7 +189,8 @@ def _more(count: int, shown: int) -> list[str]:
 
 
 def _drift(verdict: VerdictDocument) -> list[str]:
-    lines = [_drift_row(cell, change) for cell in verdict.cells for change in cell.differences]
+    drifted = [cell for cell in verdict.cells if cell.drifted]
+    lines = [_drift_row(cell, change) for cell in drifted for change in cell.differences]
     distinct = list(dict.fromkeys(lines))
     if not distinct:
         return []
@@ -192,6 +201,16 @@ def _drift(verdict: VerdictDocument) -> list[str]:
         "| --- | --- | --- | --- | --- |",
     ]
     return [*head, *distinct[:_MAXIMUM_ROWS], *_more(len(distinct), _MAXIMUM_ROWS), ""]
+
+
+def _between_arms(verdict: VerdictDocument) -> list[str]:
+    """``ab``: what the candidate resolved differently from the base. Judges nothing."""
+    lines = dict.fromkeys(
+        f"* {code(cell.target)} {code(cell.config)}: {line}"
+        for cell in verdict.cells
+        for line in arm_differences(cell, code, lambda value: code(str(value)))
+    )
+    return _folded("Candidate and base differ (not judged)", [*lines]) if lines else []
 
 
 def _drift_row(cell: CellVerdict, change: ConfigDifference) -> str:
@@ -213,6 +232,7 @@ def _invalid(verdict: VerdictDocument) -> list[str]:
         for cell in verdict.cells
         for reason in cell.invalid_reasons
     ]
+    lines += [f"* {_cell(c)}: {prose(x)}" for c in verdict.cells for x in failing_arm_lines(c)]
     return _listed("Invalid", lines)
 
 
@@ -238,6 +258,7 @@ def _reading(reading: float | None, limit: float | None) -> str:
 
 def _notes(verdict: VerdictDocument) -> list[str]:
     lines = [f"* {_cell(cell)}: {prose(note)}" for cell in verdict.cells for note in cell.notes]
+    lines = [*(f"* {prose(note)}" for note in sibling_notes(verdict.cells)), *lines]
     return _folded("Notes", lines) if lines else []
 
 
@@ -289,20 +310,15 @@ def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
     for config, cells in list(found.items())[:_MAXIMUM_ANNOTATIONS]:
         worst = cells[0].outcome
         text = "; ".join(_finding(cell) for cell in cells if cell.outcome is worst)
-        entries.append(
-            (
-                f"perf_tests/configs/{config}.yaml",
-                _LEVEL[worst],
-                f"k3perf: {worst.value}",
-                visible(text, 900),
-            )
-        )
+        path, title = f"perf_tests/configs/{config}.yaml", f"k3perf: {worst.value}"
+        entries.append((path, _LEVEL[worst], title, visible(text, 900)))
     return entries
 
 
 def _finding(cell: CellVerdict) -> str:
     where = f"{cell.target} {cell.workload}"
-    bad = [metric for metric in cell.metrics if metric.outcome is cell.outcome]
+    judged = (*cell.metrics, *cell.reference_arm)
+    bad = [metric for metric in judged if metric.outcome is cell.outcome]
     if bad:
         return f"{where}: {', '.join(_moved(metric) for metric in bad)}"
     if cell.outcome is Outcome.CONFIG_DRIFT:

@@ -143,7 +143,7 @@ def _lost_cell(planned: PlannedCell, lost: str) -> CellVerdict:
 
 def _judged_cell(cell: CellVerdict) -> CellVerdict:
     """Make a planned cell without any finding INVALID: it would pass unjudged."""
-    if cell.metrics or cell.differences or cell.invalid_reasons or cell.missing:
+    if cell.metrics or cell.drifted or cell.invalid_reasons or cell.missing:
         return cell
     reason = InvalidReason(
         rule=UNJUDGED_RULE,

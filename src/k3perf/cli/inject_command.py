@@ -48,6 +48,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the model registers N more bytes of weights",
     )
     parser.add_argument(
+        "--both-arms",
+        action="store_true",
+        help="put the fault into the reference arm's engine too (reference and ab mode)",
+    )
+    parser.add_argument(
         "pytest_arguments",
         nargs="*",
         metavar="PYTEST_ARGUMENT",
@@ -64,8 +69,9 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     and the repository makes warnings errors.
     """
     kinds = ("slow_step_percent", "hold_device_bytes", "hold_host_bytes", "hold_weights_bytes")
+    both = "both:" if arguments.both_arms else ""
     injected = [
-        f"--k3-inject={kind}={getattr(arguments, kind)}"
+        f"--k3-inject={both}{kind}={getattr(arguments, kind)}"
         for kind in kinds
         if getattr(arguments, kind) is not None
     ]

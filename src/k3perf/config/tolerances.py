@@ -40,6 +40,10 @@ class ToleranceFile(Declared):
     """Probability that a loss of the minimum detectable effect is missed."""
     cumulative_loss_cap_ratio: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.1
     """Largest loss since the anchor that may be accepted in small steps."""
+    common_loss_limit_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.25
+    """`reference` mode: how much worse than recorded the reference arm's own values may
+    be.
+    """
     defaults: dict[str, Tolerance] = Field(min_length=1)
     """Tolerance of each metric in every cell."""
     targets: dict[Name, dict[str, Tolerance | None]] = Field(default_factory=dict)

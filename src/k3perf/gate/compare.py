@@ -82,13 +82,16 @@ def compare(
         why = "; ".join(unjudged) or "no metric has a tolerance"
         nothing = InvalidReason("nothing_judged", f"no gated metric could be judged ({why})")
         return replace(verdict, differences=differences, invalid_reasons=spoiled or (nothing,))
-    buy, sessions, rounds = _purchase(
-        (needs for _, needs, _ in findings), len(readings.units), drifted=bool(differences)
+    verdict = replace(verdict, differences=differences)
+    stopped = verdict.drifted and not any(
+        difference.key.startswith("version.") for difference in differences
     )
+    needed = (needs for _, needs, _ in findings)
+    buy, sessions, rounds = _purchase(needed, len(readings.units), stopped=stopped)
+    judged = (metric for metric, _, _ in findings)
     return replace(
         verdict,
-        metrics=tuple(metric for metric, _, _ in findings),
-        differences=differences,
+        metrics=tuple(map(_no_gain, judged) if verdict.drifted else judged),
         invalid_reasons=spoiled,
         times_only=bool(spoiled),
         notes=cell.notes(findings, unjudged),
@@ -144,7 +147,7 @@ def _differences(
     baseline: Baseline | None, measurement: CellMeasurement, readings: Readings
 ) -> tuple[tuple[ConfigDifference, ...], tuple[InvalidReason, ...]]:
     """Every valid candidate session against the approved configuration; without a
-    baseline (ab) against the base arm's, whose versions may differ.
+    baseline (ab) against the base arm's.
     """
     arms = [unit.reference for unit in readings.standing if unit.reference is not None]
     approved = arms[0].resolved_config if arms else {}
@@ -159,8 +162,7 @@ def _differences(
             )
             return (), (InvalidReason("resolved_config", text),)
         for difference in config_differences(approved, session.resolved_config):
-            if baseline is not None or not difference.key.startswith("version."):
-                found.setdefault(difference.key, difference)
+            found.setdefault(difference.key, difference)
     return tuple(found.values()), ()
 
 
@@ -326,12 +328,21 @@ def next_purchase(needs: Iterable[tuple[int | None, int | None]]) -> tuple[int, 
     return nearest, max(rounds for sessions, rounds in wanted if sessions == nearest)
 
 
-def _purchase(needs: Iterable[Needs], had: int, *, drifted: bool) -> tuple[Buy, int, int]:
-    """What to buy, until how many sessions and rounds. A cell that serves another
-    configuration than the approved one buys nothing. One with a REGRESSED metric goes
-    on while others are undecided: which metrics lost is what the reader needs to know.
+def _no_gain(metric: MetricVerdict) -> MetricVerdict:
+    """A drifted cell offers no gain: its numbers are of another configuration."""
+    if metric.outcome is not Outcome.IMPROVED:
+        return metric
+    text = "better, but with another configuration than the approved one"
+    return replace(metric, outcome=Outcome.PASS, reason=text)
+
+
+def _purchase(needs: Iterable[Needs], had: int, *, stopped: bool) -> tuple[Buy, int, int]:
+    """What to buy, until how many sessions and rounds. A cell whose settings changed
+    buys nothing (``stopped``), but an upgrade does, with the settings that it brings:
+    how it performs is the question. One with a REGRESSED metric goes on while others
+    are undecided: which metrics lost is what the reader needs to know.
     """
     sessions, rounds = next_purchase(needs)
-    if not sessions or drifted:
+    if not sessions or stopped:
         return Buy.NOTHING, 0, 0
     return (Buy.ROUNDS if sessions <= had else Buy.SESSIONS), sessions, rounds

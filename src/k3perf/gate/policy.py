@@ -45,6 +45,7 @@ class Policy:
     half_tolerance_budget: float = 0.02
     missed_loss_budget: float = 0.05
     cumulative_loss_cap_ratio: float = 0.1
+    common_loss_limit_ratio: float = 0.25
     spread_over_noise_ratio: float = SESSION_RULES[SPREAD_LIMIT]
     noise: Mapping[NoiseKey, MetricNoise] = field(default_factory=dict)
     workload_tolerances: OwnTolerances = field(default_factory=dict)

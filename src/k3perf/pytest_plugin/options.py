@@ -31,14 +31,17 @@ VALUES: Final = {
     ),
     "--k3-engine-python": (
         "PATH",
-        "Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, then .venv-engine)",
+        (
+            "Python of the engine's environment, in ab mode the candidate's (default:"
+            " K3PERF_ENGINE_PYTHON, then .venv-engine)"
+        ),
     ),
     "--k3-mode": ("MODE", "baseline, reference or ab instead of the target's own mode"),
     "--k3-ab-base": (
         "ENV|REF",
         (
-            "judge against this base: a virtual environment of another engine, or a git ref whose"
-            " configs are measured"
+            "ab mode: the base, a virtual environment or a git ref; the candidate is this checkout"
+            " on --k3-engine-python"
         ),
     ),
     "--k3-sessions": ("N", "with --k3-record: sessions per cell (default: the target's)"),
@@ -69,7 +72,10 @@ REPEATED: Final = {
     ),
     "--k3-inject": (
         "KIND=AMOUNT",
-        "inject a supported fault into the candidate engine, e.g. slow_step_percent=15",
+        (
+            "inject a supported fault into the candidate engine, e.g. slow_step_percent=15; with"
+            " both: in front, into the engines of both arms"
+        ),
     ),
 }
 

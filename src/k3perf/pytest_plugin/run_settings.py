@@ -117,15 +117,10 @@ def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str,
 
     python = _python_of(given)
     if python.is_file():
-        return {"ab_base_python": python.absolute()}
-    return {
-        "ab_suite": base_suite(
-            config.rootpath,
-            given,
-            cache,
-            table_of_engine(config.getoption("--k3-engine-python"), config.rootpath),
-        )
-    }
+        return {"ab_base_python": python.absolute(), "ab_base_name": f"environment {given}"}
+    table = table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
+    suite = base_suite(config.rootpath, given, cache, table)
+    return {"ab_suite": suite, "ab_base_name": f"git ref {given} ({suite.root.parent.name[:12]})"}
 
 
 def _python_of(environment: str) -> Path:

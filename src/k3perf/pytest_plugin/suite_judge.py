@@ -77,7 +77,9 @@ class SuiteJudge:
     def check_configuration(self, cell: Cell) -> None:
         """Fail when the engine resolved another configuration than the approved one."""
         verdict = self._measure(cell).verdict
-        self._conclude(_without_noise(replace(verdict, metrics=(), notes=())), verdict)
+        self._conclude(
+            _without_noise(replace(verdict, metrics=(), reference_arm=(), notes=())), verdict
+        )
 
     def _conclude(self, verdict: CellVerdict, whole: CellVerdict) -> None:
         """``whole``: the cell's verdict that ``verdict`` is the part of which the test
@@ -109,10 +111,11 @@ def only_families(verdict: CellVerdict, families: tuple[Family, ...]) -> CellVer
     """The part of a verdict that concerns ``families``. A changed configuration is its
     own test's matter.
     """
-    metrics = tuple(
-        metric for metric in verdict.metrics if METRICS[metric.metric].family in families
+    metrics, arm = (
+        tuple(metric for metric in found if METRICS[metric.metric].family in families)
+        for found in (verdict.metrics, verdict.reference_arm)
     )
-    return _without_noise(replace(verdict, metrics=metrics, differences=()))
+    return _without_noise(replace(verdict, metrics=metrics, reference_arm=arm, differences=()))
 
 
 def _without_noise(part: CellVerdict) -> CellVerdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,23 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
     lines = [f"k3perf: targets {', '.join(targets) or 'none'} (suite {state.suite_root.name}/)"]
     if state.selection.choice:
         lines.append(f"k3perf: {state.selection.choice}")
+    lines += _arms(state.config)
     skipped = state.selection.skipped_targets
     if verbose:
         lines += [f"k3perf: skipped target {name}: {reason}" for name, reason in skipped.items()]
     elif skipped:
         lines.append(f"k3perf: skipped targets {', '.join(skipped)} (-v says why)")
     return [*lines, *(f"k3perf: {note}" for note in silent_device_notes())]
+
+
+def _arms(config: pytest.Config) -> list[str]:
+    """Which arm is which, before anything is measured."""
+    base = config.getoption("--k3-ab-base")
+    named = config.getoption("--k3-engine-python") or os.environ.get("K3PERF_ENGINE_PYTHON")
+    if not base:
+        return []
+    engine = named or ".venv-engine/bin/python"
+    return [f"k3perf: ab mode: base {base}, candidate this checkout on engine Python {engine}"]
 
 
 def finish(state: PluginState, status: int) -> int:

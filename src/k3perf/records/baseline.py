@@ -39,8 +39,9 @@ class SessionValue(_Document):
     """One recorded session's value of a metric, and for ROUND metrics the rounds it was
     estimated from.
 
-    ``rank_count``: how many ranks the value is the worst of. None in older files and
-    for metrics without ranks; None is not written, so that an older file keeps its
+    ``rank_count``: how many ranks the value is the worst of. ``reference_value``: of a
+    ratio, the reference arm's own value in the metric's unit. None in older files and
+    where they do not apply; None is not written, so that an older file keeps its
     digest.
     """
 
@@ -48,12 +49,14 @@ class SessionValue(_Document):
     value: FiniteFloat
     round_values: tuple[FiniteFloat, ...] = ()
     rank_count: Annotated[int, Field(ge=1)] | None = None
+    reference_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @model_serializer(mode="wrap")
     def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        if self.rank_count is None:
-            del data["rank_count"]
+        for name in ("rank_count", "reference_value"):
+            if data[name] is None:
+                del data[name]
         return data
 
 

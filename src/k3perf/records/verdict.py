@@ -83,7 +83,8 @@ class ConfigDifference:
 @dataclass(frozen=True, slots=True)
 class CellVerdict:
     """A cell's metrics joined. ``notes`` name outliers, excluded sessions, waivers and
-    proposals.
+    proposals. ``reference_arm``: in ``reference`` mode the reference arm's absolute
+    values beside its recorded ones, against a wide limit.
 
     ``times_only``: ``invalid_reasons`` spoil nothing but times; memory, capacity and
     configuration were judged.
@@ -106,6 +107,7 @@ class CellVerdict:
     buy_until_sessions: Count = 0
     buy_until_rounds: Count = 0
     times_only: bool = False
+    reference_arm: Annotated[tuple[MetricVerdict, ...], Field(max_length=200)] = ()
 
     @property
     def cell_id(self) -> str:
@@ -113,16 +115,28 @@ class CellVerdict:
         return f"{self.target}-{self.config}-{self.workload}"
 
     @property
+    def drifted(self) -> bool:
+        """The engine resolved another configuration than the approved one. In ``ab``
+        mode two configurations are compared, and their differences judge nothing.
+        """
+        return bool(self.differences) and self.mode != "ab"
+
+    @property
     def outcome(self) -> Outcome:
         """The worst of the cell's findings."""
-        found = [metric.outcome for metric in self.metrics]
-        if self.differences:
+        found = [metric.outcome for metric in (*self.metrics, *self.reference_arm)]
+        if self.drifted:
             found.append(Outcome.CONFIG_DRIFT)
         if self.invalid_reasons:
             found.append(Outcome.INVALID)
         if self.missing:
             found.append(Outcome.NO_BASELINE)
         return join(found)
+
+    @property
+    def outcome_text(self) -> str:
+        """The outcome, and CONFIG_DRIFT beside a worse one."""
+        return outcome_text(self.outcome, drifted=self.drifted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,22 @@ class SuiteVerdict:
     def outcome(self) -> Outcome:
         """The worst cell."""
         return join(cell.outcome for cell in self.cells)
+
+    @property
+    def drifted(self) -> bool:
+        """A cell drifted."""
+        return any(cell.drifted for cell in self.cells)
+
+    @property
+    def outcome_text(self) -> str:
+        """The outcome, and CONFIG_DRIFT beside a worse one."""
+        return outcome_text(self.outcome, drifted=self.drifted)
+
+
+def outcome_text(outcome: Outcome, *, drifted: bool) -> str:
+    """``REGRESSED and CONFIG_DRIFT`` where both hold: a loss does not hide a drift."""
+    both = drifted and outcome is not Outcome.CONFIG_DRIFT
+    return f"{outcome} and {Outcome.CONFIG_DRIFT}" if both else str(outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ verdicts in, lines out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from k3perf.metrics.resolved import ABSENT
 from k3perf.records.samples import InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference
 
@@ -44,6 +45,35 @@ def difference_text(difference: ConfigDifference) -> str:
     return f"{difference.key}: was {difference.was!r}, is {difference.now!r}{forced}"
 
 
+def difference_lines(cell: CellVerdict) -> list[str]:
+    """The cell's configuration beside the approved one, or in ``ab`` mode beside the
+    base's.
+    """
+    if cell.mode != "ab":
+        return [f"config drift: {difference_text(one)}" for one in cell.differences]
+    return [f"differs from the base: {line}" for line in arm_differences(cell)]
+
+
+def arm_differences(
+    cell: CellVerdict, key: Callable[[str], str] = str, value: Callable[[object], str] = repr
+) -> list[str]:
+    """``ab``: changed values first, then how many keys only one arm has. ``key`` and
+    ``value`` write a key and a value. Empty in other modes.
+    """
+    if cell.mode != "ab":
+        return []
+    lines = [
+        f"{key(one.key)}: base {value(one.was)}, candidate {value(one.now)}"
+        for one in cell.differences
+        if ABSENT not in (one.was, one.now)
+    ]
+    new_count = sum(one.was == ABSENT for one in cell.differences)
+    gone_count = sum(one.now == ABSENT for one in cell.differences)
+    sides = ((new_count, "candidate"), (gone_count, "base"))
+    parts = [f"{count} only in the {arm}" for count, arm in sides if count]
+    return [*lines, *([f"keys: {' and '.join(parts)}; verdict.json names them"] if parts else [])]
+
+
 def causes_of(cell: CellVerdict) -> tuple[str, ...]:
     """What makes two cells' reasons the same. Messages name processes and paths, so a
     known cause counts instead.
@@ -53,8 +83,7 @@ def causes_of(cell: CellVerdict) -> tuple[str, ...]:
         f" {reason.failure.cause if reason.failure is not None and reason.failure.cause else reason.text}"  # noqa: E501
         for reason in cell.invalid_reasons
     ]
-    differences = [difference_text(difference) for difference in cell.differences]
-    return (str(cell.outcome), cell.missing, *reasons, *differences)
+    return (str(cell.outcome), cell.missing, *reasons, *difference_lines(cell))
 
 
 def unjudged_blocks(cells: Iterable[CellVerdict]) -> list[str]:
@@ -74,16 +103,16 @@ def _block(cells: Sequence[CellVerdict]) -> str:
         lines[0] += f" ({len(cells)} cells, one cause)"
     for reason in first.invalid_reasons:
         lines += [f"  {line}" for line in reason_lines(reason)]
-    lines += [f"  config drift: {difference_text(difference)}" for difference in first.differences]
+    lines += [f"  {line}" for line in difference_lines(first)]
     lines += [f"  {first.missing}"] if first.missing else []
     notes = dict.fromkeys(note for cell in cells for note in cell.notes)
     return "\n".join([*lines, *(f"  note: {note}" for note in notes)])
 
 
 def shared_differences(cells: Sequence[CellVerdict]) -> dict[str, list[str]]:
-    """Changed values of at least two cells, with the names of the cells."""
+    """Lines on differences of at least two cells, with the names of the cells."""
     found: dict[str, list[str]] = {}
     for cell in cells:
-        for difference in cell.differences:
-            found.setdefault(difference_text(difference), []).append(cell_name(cell))
+        for line in difference_lines(cell):
+            found.setdefault(line, []).append(cell_name(cell))
     return {text: names for text, names in found.items() if len(names) > 1}

@@ -17,11 +17,14 @@ from k3perf.records.verdict import CellVerdict, MetricVerdict, SuiteVerdict
 from k3perf.report.causes import (
     cause_lines,
     cell_name,
+    difference_lines,
     difference_text,
     shared_differences,
     unjudged_blocks,
 )
-from k3perf.units import format_bytes
+from k3perf.report.numbers import change_text, mde_text, tolerance_text, value_text
+from k3perf.report.reference_arm import arm_lines, blind_side, failing_arm_lines
+from k3perf.report.siblings import sibling_notes
 
 NATURAL_WIDTH: Final = 160  # no table is wider
 
@@ -75,7 +78,8 @@ def cell_table(
     instead. ``elsewhere``: differences that are shown elsewhere.
     """
     heading = (
-        f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome}   ({cell.mode} mode)"
+        f"{cell.target} · {cell.config} · {cell.workload}   {cell.outcome_text}   ({cell.mode}"
+        " mode)"
     )
     if not cell.metrics:
         return "\n".join([heading, *lines_below(cell, elsewhere)])
@@ -87,7 +91,7 @@ def cell_table(
 
 def _table(cell: CellVerdict) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=None)
-    for heading in ("metric", "baseline", "now", "change", "MDE", "tolerance", "outcome"):
+    for heading in ("metric", *_sides(cell), "change", "MDE", "tolerance", "outcome"):
         table.add_column(
             heading, justify="left" if heading in ("metric", "outcome") else "right", no_wrap=True
         )
@@ -113,10 +117,7 @@ def _list(cell: CellVerdict) -> Text:
         )
         change = change_text(metric)
         lines.append(", no change" if change == "=" else f", {change}")
-        values = (
-            f"baseline {value_text(metric.baseline_value, metric.unit)}, now"
-            f" {value_text(metric.now_value, metric.unit)}"
-        )
+        values = _values(cell, metric)
         seen = mde_text(metric)
         lines.append(
             f"\n    {values}, tolerance {tolerance_text(metric)}{f', MDE {seen}' if seen else ''}"
@@ -124,17 +125,28 @@ def _list(cell: CellVerdict) -> Text:
     return lines
 
 
+def _sides(cell: CellVerdict) -> tuple[str, str]:
+    """What a cell's numbers are compared with, and what is judged."""
+    return ("base", "candidate") if cell.mode == "ab" else ("baseline", "now")
+
+
+def _values(cell: CellVerdict, metric: MetricVerdict) -> str:
+    was, now = _sides(cell)
+    return (
+        f"{was} {value_text(metric.baseline_value, metric.unit)},"
+        f" {now} {value_text(metric.now_value, metric.unit)}"
+    )
+
+
 def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
     """Differences, reasons and notes of a cell, a line each. Without the differences
     in ``elsewhere``.
     """
-    lines = [
-        f"  config drift: {text}"
-        for text in map(difference_text, cell.differences)
-        if text not in elsewhere
-    ]
-    if len(lines) < len(cell.differences):
-        lines.append("  config drift: see the changed values of several cells below")
+    known = difference_lines(cell)
+    lines = [f"  {line}" for line in known if line not in elsewhere]
+    if len(lines) < len(known):
+        kind = known[0].partition(":")[0]
+        lines.append(f"  {kind}: see the differences of several cells below")
     lines += [f"  invalid: {reason.text} [{reason.rule}]" for reason in cell.invalid_reasons]
     lines += [f"  no baseline: {cell.missing}"] if cell.missing else []
     lines += [
@@ -142,6 +154,8 @@ def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
         for metric in cell.metrics
         if metric.reason and metric.outcome is not Outcome.PASS
     ]
+    failing = failing_arm_lines(cell)
+    lines += [f"  {line}" for line in failing or arm_lines(cell)]
     lines += [f"  note: {note}" for note in cell.notes]
     return lines
 
@@ -159,23 +173,28 @@ def suite_summary(verdict: SuiteVerdict, *, width: int = NATURAL_WIDTH, color: b
         parts.append(
             "\n".join(
                 [
-                    "changed values of several cells:",
+                    "differences of several cells:",
                     *(f"  {text} ({len(names)} cells)" for text, names in shared.items()),
                 ]
             )
         )
     parts += unjudged_blocks(cell for cell in verdict.cells if not cell.metrics)
-    counts = Counter(str(cell.outcome) for cell in verdict.cells)
+    alone = [f"note: {note}" for note in sibling_notes(verdict.cells)]
+    parts += ["\n".join(alone)] if alone else []
+    counts = Counter(cell.outcome_text for cell in verdict.cells)
     each = (
         f" ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})"
         if len(counts) > 1
         else ""
     )
+    meanings = [MEANING[verdict.outcome]]
+    if verdict.drifted and verdict.outcome is not Outcome.CONFIG_DRIFT:
+        meanings.append(MEANING[Outcome.CONFIG_DRIFT])
     parts.append(
-        f"outcome: {verdict.outcome} - {len(verdict.cells)}"
+        f"outcome: {verdict.outcome_text} - {len(verdict.cells)}"
         f" cell{'s' if len(verdict.cells) != 1 else ''}{each}, {verdict.gated_metric_count} gated"
         f" metrics, family-wise error rate of the whole run {verdict.false_alarm_budget:.1%}\n "
-        f" {MEANING[verdict.outcome]}"
+        f" {' '.join(meanings)}"
     )
     return "\n\n".join(parts)
 
@@ -200,25 +219,23 @@ def failure_text(verdict: CellVerdict, shown_at: str = "") -> str:
     name = cell_name(verdict)
     if not verdict.metrics and shown_at:
         return f"{verdict.outcome}: {name}, see {shown_at} above"
-    lines = [f"{verdict.outcome}: {name}"]
+    lines = [f"{verdict.outcome_text}: {name}"]
     for metric in verdict.metrics:
         if metric.outcome not in (Outcome.PASS, Outcome.IMPROVED):
-            values = (
-                f"baseline {value_text(metric.baseline_value, metric.unit)}, now"
-                f" {value_text(metric.now_value, metric.unit)}"
-            )
             lines.append(
                 f"  {metric.metric}: {metric.outcome}, {change_text(metric)}, tolerance"
-                f" {tolerance_text(metric)}, {values}"
+                f" {tolerance_text(metric)}, {_values(verdict, metric)}"
             )
             lines += [f"    {metric.reason}"] if metric.reason else []
+    lines += [f"  {line}" for line in failing_arm_lines(verdict)]
     for reason in verdict.invalid_reasons:
         lines.append(
             f"  {reason.failure.message if reason.failure is not None else reason.text}"
             f" [{reason.rule}]"
         )
         lines += [f"  {line}" for line in cause_lines(reason)]
-    lines += [f"  {difference_text(difference)}" for difference in verdict.differences]
+    if verdict.drifted:
+        lines += [f"  {difference_text(difference)}" for difference in verdict.differences]
     lines += [f"  {verdict.missing}"] if verdict.missing else []
     if verdict.metrics or any(reason.failure is not None for reason in verdict.invalid_reasons):
         lines.append('More under "k3perf" below.')
@@ -237,66 +254,14 @@ def _legend(cells: Sequence[CellVerdict]) -> str:
             "reference mode: timings are ratios to the reference config, measured side by side in"
             " this run; the rest is absolute"
         )
+        lines.append(blind_side(cells))
     if any(cell.mode == "ab" for cell in cells):
         lines.append(
-            "ab mode: the baseline is the base named by --k3-ab-base, measured side by side in"
-            " this run"
+            "ab mode: base is what --k3-ab-base names, candidate is this checkout on the engine of"
+            " --k3-engine-python, measured side by side in this run; worse means that the candidate"
+            " is worse than the base"
         )
     return "\n".join(f"  {line}" for line in lines)
-
-
-def value_text(value: float | None, unit: str) -> str:
-    """A value with its unit. None is a dash, never 0."""
-    if value is None:
-        return "-"
-    if unit == "bytes":
-        return format_bytes(value)
-    if unit == "tokens":
-        return f"{value:,.0f}"
-    if unit == "ratio":
-        return f"{value:.4f}"
-    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
-
-
-def change_text(metric: MetricVerdict) -> str:
-    """The change in the metric's own sense, with the interval where there is one:
-    ``-4.1 % (-6.0 .. -2.2)``.
-    """
-    if metric.loss_ratio is None:
-        if metric.now_value is None or metric.baseline_value is None:
-            return "-"
-        difference = metric.now_value - metric.baseline_value
-        return "=" if difference == 0 else f"{difference:+,.0f}"
-    if metric.loss_ratio == 0 and metric.now_value == metric.baseline_value:
-        return "="
-    text = f"{_sign(metric.loss_ratio)} {abs(metric.loss_ratio):.1%}"
-    if metric.loss_lower_bound_ratio is None or metric.loss_upper_bound_ratio is None:
-        return text
-    return (
-        f"{text} ({-metric.loss_upper_bound_ratio:+.1%} .. {-metric.loss_lower_bound_ratio:+.1%})"
-    )
-
-
-def mde_text(metric: MetricVerdict) -> str:
-    """The minimum detectable effect. Empty for a metric that is compared exactly."""
-    return (
-        ""
-        if metric.smallest_detectable_loss_ratio is None
-        else f"{metric.smallest_detectable_loss_ratio:.1%}"
-    )
-
-
-def _sign(loss_ratio: float) -> str:
-    return "worse" if loss_ratio > 0 else "better"
-
-
-def tolerance_text(metric: MetricVerdict) -> str:
-    """The accepted loss, as a share or in the metric's unit."""
-    if metric.tolerance_ratio is not None:
-        return f"{metric.tolerance_ratio:.1%}"
-    if metric.tolerance_absolute is not None:
-        return value_text(metric.tolerance_absolute, metric.unit)
-    return "-"
 
 
 def _render(body: Table | Text, *, color: bool) -> str:

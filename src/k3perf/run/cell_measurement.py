@@ -25,6 +25,7 @@ from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
 from k3perf.run.rounds import RoundRunner
+from k3perf.run.settings import arm_name
 
 _LONGEST_TEXT: Final = 2_000  # a verdict file with a longer text would be refused
 
@@ -225,12 +226,13 @@ class CellRun:
             valid_count = now_valid
 
     def _one_round(self, log: SessionLog, place: RoundPlace) -> None:
-        self.progress.measuring(str(log.live.arm))
+        arm = arm_name(log.live.arm, self.nothing.mode)
+        self.progress.measuring(arm)
         record = self.rounds.measure(log, place)
         self.progress.round(
             RoundDone(
                 cell=self.cell.cell_id,
-                arm=str(log.live.arm),
+                arm=arm,
                 session_number=self.session_number,
                 number=sum(1 for r in log.rounds if r.kind is RoundKind.MEASURED),
                 valid_count=_valid_pairs(self._beside),

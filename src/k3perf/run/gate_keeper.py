@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from k3perf.baselines.reference_arm import with_reference_arm
 from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.baselines.waivers import apply_waivers, check_waivers
 from k3perf.config.gated import statistical_metric_count
@@ -68,7 +69,9 @@ class GateKeeper:
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""
         baseline = None if measurement.mode == "ab" else self._baseline(cell)
-        verdict = compare(baseline, measurement, self.policy(cell), self._references)
+        policy = self.policy(cell)
+        verdict = compare(baseline, measurement, policy, self._references)
+        verdict = with_reference_arm(verdict, baseline, measurement, policy)
         return apply_waivers(
             verdict,
             self._waivers(),

@@ -73,11 +73,6 @@ class LiveEngine:
     monitor: JitMonitor = _UNREAD_MONITOR
     warmed_workloads: set[str] = field(default_factory=set)
 
-    @property
-    def label(self) -> str:
-        """``target-config`` with the arm."""
-        return f"{self.target}-{self.config} ({self.arm})"
-
     def inject(self, injections: tuple[Injection, ...]) -> None:
         """Put the supported faults into the engine's workers and remember that they are
         there.

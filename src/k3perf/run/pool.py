@@ -35,7 +35,7 @@ from k3perf.run.live import LiveEngine, engine_identity, utc_now
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import device_used_bytes_reader, require_ready
 from k3perf.run.served_engine import ServedEngine
-from k3perf.run.settings import RunSettings
+from k3perf.run.settings import Injection, RunSettings, arm_name
 from k3perf.telemetry.server import ServerProbe
 from k3perf.telemetry.visible import device_keys
 
@@ -59,7 +59,7 @@ class Wanted:
     engine_arguments: dict[str, Any]
     suite_root: Path
     engine_python: Path
-    inject: bool
+    injections: tuple[Injection, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, Arm]:
@@ -149,10 +149,11 @@ class EnginePool:
     def stop(self, live: LiveEngine) -> None:
         """Stop one engine and prove it gone."""
         self._live.pop((live.target, live.config, live.arm), None)
-        self._progress.stage(live.label, "stop")
+        label = self._label(live.target, live.config, live.arm)
+        self._progress.stage(label, "stop")
         report = live.engine.stop()
         if not report.clean:
-            self._progress.note(f"{live.label}: did not end cleanly: {report.text}")
+            self._progress.note(f"{label}: did not end cleanly: {report.text}")
 
     def report_crash(self, live: LiveEngine, error: EngineError) -> None:
         """An engine died while measured: remember the cause and clear what is left of
@@ -313,7 +314,7 @@ class EnginePool:
 
     def _start(self, item: Wanted, cancelled: threading.Event, ahead: _Ahead | None) -> None:
         session_id = ahead.session_id if ahead is not None else uuid.uuid4().hex[:12]
-        label = f"{item.target.name}-{item.config.name} ({item.arm})"
+        label = self._label(item.target.name, item.config.name, item.arm)
 
         def on_stage(stage: str) -> None:
             self._progress.stage(label, stage)
@@ -367,9 +368,13 @@ class EnginePool:
             environment=probe.environment(),
             monitor=monitor_of(probe.server_info()["vllm_config"]),
         )
-        if item.inject:
-            live.inject(self._settings.injections)
+        if item.injections:
+            live.inject(item.injections)
         return live
+
+    def _label(self, target: str, config: str, arm: Arm) -> str:
+        """``target-config`` with the arm, as the user reads it."""
+        return f"{target}-{config} ({arm_name(arm, self._settings.mode_for(target))})"
 
     def _model(self, item: Wanted) -> str:
         model = item.target.model

@@ -12,7 +12,7 @@ from k3perf.metrics.validity import ValidityRules
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import InvalidReason
 from k3perf.records.verdict import CellVerdict
-from k3perf.run.arms import wanted_engines
+from k3perf.run.arms import arm_notes, wanted_engines
 from k3perf.run.cell_measurement import CellRun
 from k3perf.run.cell_notes import CellNotes
 from k3perf.run.gate_keeper import GateKeeper
@@ -141,10 +141,12 @@ class RunParts:
         )
 
     def result(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> CellResult:
-        """The verdict gets the notes that judge nothing, a replayed trace's provenance
-        among them.
+        """The verdict gets the notes that judge nothing, the arms of ``ab`` and a
+        replayed trace's provenance among them.
         """
-        noted = self.notes.add(cell, measurement, verdict)
+        arms = arm_notes(self.settings, measurement)
+        named = replace(verdict, notes=(*arms, *verdict.notes))
+        noted = self.notes.add(cell, measurement, named)
         trace = self.plan(cell).trace
         if trace is not None:
             noted = replace(noted, notes=(*noted.notes, trace.text))

@@ -9,16 +9,23 @@ from typing import Final, Literal
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
+from k3perf.records.samples import Arm
 
 Mode = Literal["baseline", "reference", "ab"]
 
 QUIET_WAIT_S: Final = 300.0
 
 
+def arm_name(arm: Arm, mode: str) -> str:
+    """What a user reads: in ``ab`` mode the reference arm is the base."""
+    return "base" if mode == "ab" and arm is Arm.REFERENCE else str(arm)
+
+
 @dataclass(frozen=True, slots=True)
 class Injection:
     """A supported fault put into the candidate engine of a run, to show that the gate
-    fails.
+    fails. ``both_arms``: into the reference arm's engine too, to show what the gate
+    cannot see.
 
     ``kind``: ``slow_step_percent`` (every step slower by that share of its
     duration), ``hold_device_bytes``, ``hold_host_bytes``, ``hold_weights_bytes``.
@@ -26,16 +33,19 @@ class Injection:
 
     kind: str
     amount: float
+    both_arms: bool = False
 
     KINDS = ("slow_step_percent", "hold_device_bytes", "hold_host_bytes", "hold_weights_bytes")
 
     @classmethod
     def parse(cls, text: str) -> Injection:
-        """``kind=amount``; UsageError names what is wrong."""
-        kind, separator, amount_text = text.partition("=")
+        """``kind=amount`` or ``both:kind=amount``; UsageError names what is wrong."""
+        both_arms = text.startswith("both:")
+        kind, separator, amount_text = text.removeprefix("both:").partition("=")
         if kind not in cls.KINDS or not separator:
             raise UsageError(
-                f"--k3-inject {text!r}: use KIND=AMOUNT with KIND one of {', '.join(cls.KINDS)}"
+                f"--k3-inject {text!r}: use [both:]KIND=AMOUNT with KIND one of"
+                f" {', '.join(cls.KINDS)}"
             )
         try:
             amount = float(amount_text)
@@ -43,10 +53,10 @@ class Injection:
             amount = -1.0
         if not 0 < amount < float("inf"):
             raise UsageError(f"--k3-inject {text!r}: the amount must be a positive number")
-        return cls(kind, amount)
+        return cls(kind, amount, both_arms)
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.amount!r}"
+        return f"{'both:' if self.both_arms else ''}{self.kind}={self.amount!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +65,11 @@ class RunSettings:
 
     ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in
     ``ab`` mode, with ``ab_suite`` the declarations the base is measured with (another
-    git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when
-    this run is a shard. ``cpu_features``: the instruction sets that can be used on this
-    machine. ``quiet_wait_s``: how long a recording waits each time for other processes
-    to leave the CPUs alone.
+    git ref's, or the same), and ``ab_base_name`` what it is called.
+    ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
+    ``cpu_features``: the instruction sets that can be used on this machine.
+    ``quiet_wait_s``: how long a recording waits each time for other processes to leave
+    the CPUs alone.
     """
 
     suite: Suite
@@ -72,6 +83,7 @@ class RunSettings:
     mode: Mode | None = None
     ab_base_python: Path | None = None
     ab_suite: Suite | None = None
+    ab_base_name: str = ""
     record: bool = False
     record_sessions: int | None = None
     strict: bool = False

@@ -61,10 +61,8 @@ class MetricNoise:
 
     @property
     def known(self) -> bool:
-        """At least two cells have at least two sessions, so there is something to
-        pool.
-        """
-        return sum(len(cell) > 1 for cell in self.cells) > 1
+        """A cell has at least two sessions."""
+        return any(len(cell) > 1 for cell in self.cells)
 
     @cached_property
     def round_variance(self) -> float | None:

@@ -70,16 +70,18 @@ NO_PRIOR: Final = VariancePrior(0.0, 0.0, 0, pooled=False)
 
 
 def pool_groups(groups: Sequence[Sequence[float]]) -> VariancePrior:
-    """Prior from groups of values; groups of fewer than two say nothing, and a single
-    group has no other to share with.
+    """Prior from groups of values; groups of fewer than two say nothing. A single
+    group is all that is known.
     """
     usable = [group for group in groups if len(group) >= 2]
-    if len(usable) < 2:
+    if not usable:
         return NO_PRIOR
     dfs = [len(group) - 1 for group in usable]
     variances = [sample_variance(group) for group in usable]
     total_df = sum(dfs)
     weighted = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / total_df
+    if len(usable) == 1:
+        return VariancePrior(weighted, float(total_df), total_df, pooled=True)
     p = spread_difference_p(usable) if min(dfs) > 1 else variance_difference_p(variances, dfs)
     if p > DIFFERING_LEVEL:
         return VariancePrior(weighted, float(total_df), total_df, pooled=True)

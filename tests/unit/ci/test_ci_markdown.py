@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,9 @@ from k3perf.ci.markdown import (
     summary,
     workflow_commands,
 )
+from k3perf.metrics.resolved import ABSENT
 from k3perf.records.plan_file import PlanDocument
-from k3perf.records.verdict import VerdictDocument
+from k3perf.records.verdict import ConfigDifference, VerdictDocument
 
 from .test_escaping import HOSTILE, rendered
 from .verdicts import cell, invalid, metric, plan, regressed, verdict
@@ -224,3 +226,20 @@ def test_an_exceeded_budget_is_said() -> None:
 
 def test_recorded_cells_are_not_called_proven() -> None:
     assert "Nothing was judged." in comment(verdict(cell("tuned") | {"metrics": []}))
+
+
+def test_ab_shows_what_differs_beside_the_verdict_and_folds_the_rest() -> None:
+    changes = (
+        ConfigDifference("a.new", ABSENT, 1),
+        ConfigDifference("b.gone", 1, ABSENT),
+        ConfigDifference("c.changed", 16, 32),
+    )
+    document = verdict(cell("fp8_kv", regressed()))
+    found = replace(document.cells[0], mode="ab", differences=changes)
+    text = comment(replace(document, cells=(found,)))
+    assert "| cell | metric | base | candidate |" in text
+    folded = text.partition("Candidate and base differ (not judged)")[2].partition("</details>")[0]
+    changed, rest = [line for line in folded.splitlines() if line.startswith("* ")]
+    assert changed.endswith("`c.changed`: base `16`, candidate `32`")
+    assert rest.endswith("1 only in the candidate and 1 only in the base; verdict.json names them")
+    assert "CONFIG_DRIFT" not in text

@@ -128,6 +128,7 @@ COMMANDS = {
             "--hold-device-bytes": NUMBER.without("negative", "huge"),
             "--hold-host-bytes": NUMBER.without("negative", "huge"),
             "--hold-weights-bytes": NUMBER.without("negative", "huge"),
+            "--both-arms": FLAG,
             "pytest_arguments": FLAG,  # pytest's
         },
         status=None,

@@ -716,28 +716,6 @@ def test_a_changed_setting_is_config_drift_and_stops_the_buying(build: Build) ->
     assert {found.key for found in ab.differences} == {"block_size", "cache.dtype"}
 
 
-def test_ab_compares_two_versions_and_still_sees_another_setting(build: Build) -> None:
-    candidate, base = build.pairs(1000.0, 1000.0, 1)
-    new, old = (
-        {"version.vllm": "0.33.0", "block_size": 16},
-        {"version.vllm": "0.32.0", "block_size": 16},
-    )
-    cell = build.cell(
-        [replace(candidate, resolved_config=new), replace(base, resolved_config=old)], "ab"
-    )
-    assert compare(None, cell, build.policy()).differences == ()
-    changed = build.cell(
-        [
-            replace(candidate, resolved_config={**new, "block_size": 32}),
-            replace(base, resolved_config=old),
-        ],
-        "ab",
-    )
-    assert [found.key for found in compare(None, changed, build.policy()).differences] == [
-        "block_size"
-    ]
-
-
 def test_a_reference_that_did_not_alternate_and_has_no_logarithm_is_invalid(build: Build) -> None:
     policy = build.policy(plan=MeasurementPlan(mode="reference"))
     baseline = build.baseline(

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
+from k3perf.metrics.resolved import ABSENT
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import EngineFailure, InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
+from k3perf.report.siblings import sibling_notes
 from k3perf.report.table import cell_table, change_text, failure_text, suite_summary, value_text
 
 SLOW = MetricVerdict(
@@ -152,6 +156,45 @@ def test_a_cause_of_several_lines_is_shown_whole():
     assert "  cause: ValidationError: 1 error\n    block_size\n      Input should be 16\n" in text
 
 
+AB = replace(
+    CELL,
+    mode="ab",
+    differences=(
+        ConfigDifference("a.gone", 1, ABSENT),
+        ConfigDifference("b.new", ABSENT, 2),
+        ConfigDifference("c.new", ABSENT, None),
+        ConfigDifference("z.changed", 16, 32),
+    ),
+)
+
+
+def test_ab_names_the_arms_and_folds_keys_of_one_arm_alone():
+    text = suite_summary(SuiteVerdict((AB,), 0.01, 6))
+    heading = text.splitlines()[2]
+    assert heading.split()[:3] == ["metric", "base", "candidate"]
+    changed, one_sided = [line for line in text.splitlines() if "differs from the base" in line]
+    assert changed.endswith("z.changed: base 16, candidate 32")
+    assert "2 only in the candidate and 1 only in the base; verdict.json names them" in one_sided
+    assert "CONFIG_DRIFT" not in text
+    assert "drift" not in text
+    assert "base 44 ms, candidate 50.6 ms" in cell_table(AB, width=80)
+    failed = failure_text(AB)
+    assert "base 44 ms, candidate 50.6 ms" in failed
+    assert "z.changed" not in failed
+
+
+def test_a_loss_does_not_hide_a_drift():
+    change = ConfigDifference("version.vllm", "0.31.0", "0.32.0")
+    both = replace(CELL, differences=(change,))
+    text = suite_summary(SuiteVerdict((both, CELL), 0.01, 6))
+    assert "fp8_kv · chat   REGRESSED and CONFIG_DRIFT   (reference mode)" in text
+    assert "outcome: REGRESSED and CONFIG_DRIFT - 2 cells" in text
+    assert "(1 REGRESSED and CONFIG_DRIFT, 1 REGRESSED)" in text
+    assert "A loss beyond the tolerance is proven." in text
+    assert "The engine runs with other settings than the approved ones." in text
+    assert failure_text(both).startswith("REGRESSED and CONFIG_DRIFT: ")
+
+
 def test_values_that_changed_in_several_cells_are_shown_once():
     change = ConfigDifference("cache_config.block_size", 640, 1280)
     cells = tuple(replace(CELL, workload=name, differences=(change,)) for name in ("chat", "burst"))
@@ -173,3 +216,36 @@ def test_a_failing_test_says_what_failed_and_the_next_of_its_cell_refers_to_it()
     assert "engine.log" not in failure_text(lost)
     assert failure_text(lost, "test_a[x]") == "INVALID: cpu-hybrid-fp8_kv-chat, see test_a[x] above"
     assert "see" not in failure_text(CELL, "test_a[x]").partition("\n")[0]
+
+
+def moved(config, loss, metric="tpot_mean_ms", **changes):
+    judged = replace(SLOW, metric=metric, loss_ratio=loss, outcome=Outcome.PASS)
+    return replace(CELL, config=config, metrics=(judged,), **changes)
+
+
+def test_a_cell_alone_in_its_direction_is_noted():
+    far, others = moved("fp8_kv", 0.23), [moved(name, -0.04) for name in ("default", "graphs_off")]
+    text = suite_summary(SuiteVerdict((far, *others), 0.01, 6))
+    assert (
+        "note: tpot_mean_ms of cpu-hybrid-fp8_kv-chat is 23.0% worse, while the 2 other cells on"
+        " this engine moved the other way (median 4.0% better)" in text
+    )
+    (gain,) = sibling_notes([moved("fp8_kv", -0.2), moved("default", 0.05)])
+    assert "is 20.0% better, while the other cell on this engine" in gain
+    assert "(median 5.0% worse)" in gain
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [moved("default", -0.01)],  # a tenth of the tolerance is noise
+        [moved("default", -0.04), moved("graphs_off", -0.04), moved("eager", 0.06)],
+        [moved("default", -0.04, target="cpu-gqa")],
+        [moved("default", -0.04, metric="ttft_mean_ms")],
+        [moved("default", 0.2)],
+    ],
+)
+def test_a_cell_that_is_not_alone_is_not_noted(others):
+    assert sibling_notes([moved("fp8_kv", 0.23), *others]) == []
+    assert sibling_notes([moved("fp8_kv", 0.09), moved("default", -0.04)]) == []

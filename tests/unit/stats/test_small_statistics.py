@@ -140,10 +140,10 @@ def test_groups_that_differ_keep_weight_of_their_own() -> None:
     assert 5 <= df < 60
 
 
-def test_a_lone_group_has_nobody_to_share_with() -> None:
+def test_a_lone_group_is_all_that_is_known() -> None:
     assert pool_groups([]) is NO_PRIOR
     assert pool_groups([[1.0], [2.0]]) is NO_PRIOR
-    assert pool_groups([[1.0, 2.0], [3.0]]).moderate(7.0, 1) == (7.0, 1)
+    assert pool_groups([[1.0, 2.0, 3.0], [3.0]]).moderate(7.0, 1) == (1.0, 2)
 
 
 def test_equal_values_do_not_break_the_prior() -> None:
