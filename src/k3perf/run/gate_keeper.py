@@ -95,7 +95,7 @@ class GateKeeper:
         if self._known_waivers is None:
             path = self._settings.baselines_directory / "waivers.yaml"
             self._known_waivers = read_waivers(path)
-            check_waivers(self._known_waivers, self._settings.suite, path)
+            check_waivers(self._known_waivers, self._settings.suite, path, today=self._today)
         return self._known_waivers
 
     def _baseline(self, cell: Cell) -> Baseline | None:
