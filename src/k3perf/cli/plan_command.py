@@ -39,6 +39,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="select by the files that differ from the merge base with REF (default: every cell)",
     )
     parser.add_argument(
+        "--judge-from",
+        metavar="DIR|REF",
+        help="plan the cells and metrics of this base too, as pytest's --k3-judge-from judges them",
+    )
+    parser.add_argument(
         "--budget-minutes",
         type=positive,
         metavar="N",
@@ -116,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = suite_of(arguments)
+    suite = _suite(arguments)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
@@ -139,6 +144,20 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(text if arguments.json else plan_text(plan), end="")
     return ExitStatus.OK
+
+
+def _suite(arguments: argparse.Namespace) -> Suite:
+    own = suite_of(arguments)
+    if arguments.judge_from is None:
+        return own
+    from k3perf.config.judged import judged_suite
+    from k3perf.run.engine_environment import cache_directory
+    from k3perf.store.base_checkout import judge_from
+
+    root = own.root.parent
+    return judged_suite(
+        own, judge_from(root, arguments.judge_from, cache_directory(root / ".k3perf")).suite
+    )
 
 
 def _record(paths: list[Path], output: Path) -> int:

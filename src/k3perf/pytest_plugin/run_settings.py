@@ -15,6 +15,7 @@ from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
 from k3perf.run.settings import QUIET_WAIT_S, Injection, RunSettings
+from k3perf.store.base_checkout import Judge, judge_from
 from k3perf.telemetry.hardware import detect_hardware
 
 MODES = ("baseline", "reference", "ab")
@@ -30,7 +31,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
             "--k3-resume goes on with a run's results: name their directory with --k3-results"
         )
     if option("--k3-record"):
-        for other in ("--k3-inject", "--k3-ab-base", "--k3-resume"):
+        for other in ("--k3-inject", "--k3-ab-base", "--k3-judge-from", "--k3-resume"):
             if option(other):
                 hint = (
                     " (`k3perf recover` saves what an interrupted recording left)"
@@ -62,8 +63,12 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
     }
 
 
-def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSettings:
-    """Raises UsageError for an option whose value cannot be used."""
+def run_settings(
+    config: pytest.Config, suite: Suite, judge: Judge | None = None, *, run_id: str
+) -> RunSettings:
+    """``suite`` is the judge's already. Raises UsageError for an option whose value
+    cannot be used.
+    """
     option = config.getoption
     state_directory = config.rootpath / ".k3perf"
     cache = cache_directory(state_directory)
@@ -71,6 +76,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     base = _ab_base(config, option("--k3-ab-base"), cache)
     return RunSettings(
         suite=suite,
+        judge=judge,
         run_id=run_id,
         commit=commit_of(config.rootpath),
         baselines_directory=Path(
@@ -87,6 +93,17 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         **values,
         **base,
     )
+
+
+def judge_of(config: pytest.Config) -> Judge | None:
+    """The base that ``--k3-judge-from`` names. Raises UsageError."""
+    given = config.getoption("--k3-judge-from")
+    if given is None:
+        return None
+    from k3perf.run.argument_table import table_of_engine
+
+    table = table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
+    return judge_from(config.rootpath, given, cache_directory(config.rootpath / ".k3perf"), table)
 
 
 def engine_python(config: pytest.Config) -> Path:

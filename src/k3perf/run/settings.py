@@ -9,6 +9,7 @@ from typing import Final, Literal
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
+from k3perf.store.base_checkout import Judge
 
 Mode = Literal["baseline", "reference", "ab"]
 
@@ -55,7 +56,8 @@ class RunSettings:
 
     ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in
     ``ab`` mode, with ``ab_suite`` the declarations the base is measured with (another
-    git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when
+    git ref's, or the same). ``judge``: the base whose baselines and waivers judge, None
+    if the suite judges itself. ``planned_gated_metric_count``: of the whole plan, when
     this run is a shard. ``cpu_features``: the instruction sets that can be used on this
     machine. ``quiet_wait_s``: how long a recording waits each time for other processes
     to leave the CPUs alone.
@@ -72,6 +74,7 @@ class RunSettings:
     mode: Mode | None = None
     ab_base_python: Path | None = None
     ab_suite: Suite | None = None
+    judge: Judge | None = None
     record: bool = False
     record_sessions: int | None = None
     strict: bool = False
@@ -86,7 +89,8 @@ class RunSettings:
     @property
     def experiment(self) -> dict[str, str]:
         """What must be equal for results of an earlier run to be this run's."""
-        return {
+        judged = {} if self.judge is None else {"judge_from": self.judge.name}
+        return judged | {
             "commit": self.commit,
             "engine_python": str(self.engine_python),
             "injected": ",".join(str(injection) for injection in self.injections),

@@ -272,6 +272,7 @@ COMMANDS = {
         {
             "--suite": SUITE,
             "--changed-since": REFERENCE,
+            "--judge-from": REFERENCE,
             "--budget-minutes": NUMBER,
             "--shards": NUMBER,
             "--target": NAME,
