@@ -155,9 +155,9 @@ def _suite(arguments: argparse.Namespace) -> Suite:
     from k3perf.store.base_checkout import judge_from
 
     root = own.root.parent
-    return judged_suite(
-        own, judge_from(root, arguments.judge_from, cache_directory(root / ".k3perf")).suite
-    )
+    cache = cache_directory(root / ".k3perf")
+    judge = judge_from(root, arguments.judge_from, cache, option="--judge-from")
+    return judged_suite(own, judge.suite)
 
 
 def _record(paths: list[Path], output: Path) -> int:

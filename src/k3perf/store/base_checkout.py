@@ -37,17 +37,22 @@ class Judge:
 
 
 def judge_from(
-    root: Path, given: str, cache_directory: Path, engine_table: EngineTable | None = None
+    root: Path,
+    given: str,
+    cache_directory: Path,
+    engine_table: EngineTable | None = None,
+    *,
+    option: str = "--k3-judge-from",
 ) -> Judge:
     """The judge in a directory that holds ``perf_tests`` and ``baselines``, or at a git
-    ref of the repository at ``root``. Raises UsageError.
+    ref of the repository at ``root``. ``option``: for messages. Raises UsageError.
     """
     if not given:  # an unset variable of a workflow must not make the change its own judge
-        raise UsageError("--k3-judge-from is empty. Name a directory or a git ref.")
+        raise UsageError(f"{option} is empty. Name a directory or a git ref.")
     if os.path.isdir(os.path.join(given, SUITE_FOLDER)):  # noqa: PTH112, PTH118 - of any length
         place, name = Path(given).resolve(), given
     else:
-        place, commit = _exported_judge(root, given, cache_directory)
+        place, commit = _exported_judge(root, given, cache_directory, option)
         name = commit[:12] if commit.startswith(given) else f"{given} ({commit[:12]})"
     return Judge(
         name,
@@ -56,8 +61,8 @@ def judge_from(
     )
 
 
-def _exported_judge(root: Path, ref: str, cache_directory: Path) -> tuple[Path, str]:
-    said = f"--k3-judge-from {shortened(ref)!r}"
+def _exported_judge(root: Path, ref: str, cache_directory: Path, option: str) -> tuple[Path, str]:
+    said = f"{option} {shortened(ref)!r}"
     try:
         repository = Repository(root)
         commit = repository.commit(ref)

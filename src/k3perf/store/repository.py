@@ -38,9 +38,9 @@ class Repository:
         found += [ChangedPath(_text(path)) for path in untracked]
         return tuple(sorted(found, key=lambda change: change.path))
 
-    def merge_base(self, reference: str) -> str:
-        """The commit where the work tree's branch left ``reference``."""
-        return self._git("merge-base", _checked(reference), "HEAD").decode("ascii").strip()
+    def merge_base(self, reference: str, head: str = "HEAD") -> str:
+        """The commit where ``head``, the work tree's branch, left ``reference``."""
+        return self._git("merge-base", _checked(reference), _checked(head)).decode("ascii").strip()
 
     def commit(self, reference: str) -> str:
         """The full hash of the commit that ``reference`` names."""
