@@ -194,7 +194,7 @@ def test_workflows_use_only_options_that_the_plugin_has() -> None:
     places = [
         *WORKFLOWS,
         *(REPOSITORY / ".github" / "scripts").iterdir(),
-        REPOSITORY / "src" / "k3perf" / "cli" / "plan.py",
+        REPOSITORY / "src" / "k3perf" / "ci" / "plan_output.py",
     ]
     used = {
         option
@@ -207,5 +207,6 @@ def test_workflows_use_only_options_that_the_plugin_has() -> None:
         "--k3-target",
         "--k3-gated-metric-count",
         "--k3-record",
+        "--k3-judge-from",
     } <= used
     assert used <= {*FLAGS, *VALUES, *REPEATED}
