@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from k3perf.config.models import ConfigSpec, Refusal, TargetSpec
 from k3perf.config.suite import Suite
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from k3perf.config.workload_spec import WorkloadSpec
 
 Held = TypeVar("Held")
+
+_CLASS: Final = ("kind", "hardware_class", "cpu_features", "cpu_classes")
+"""What chooses a target's machines and the baselines that its numbers compare with."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,9 @@ def _target(own: TargetSpec, base: TargetSpec | None) -> TargetSpec:
             "measured_by_default": base.measured_by_default,
             "default_instead_of": base.default_instead_of,
             "reference": base.reference,
+            "hardware": own.hardware.model_copy(
+                update={key: getattr(base.hardware, key) for key in _CLASS}
+            ),
             "configs": _both(base.configs, own.configs) if base.configs and own.configs else (),
             "workloads": workloads,
             "workloads_on_request": tuple(name for name in on_request if name not in workloads),

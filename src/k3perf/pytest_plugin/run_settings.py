@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,8 +15,10 @@ from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
 from k3perf.run.settings import QUIET_WAIT_S, Injection, RunSettings
-from k3perf.store.base_checkout import Judge, judge_from
 from k3perf.telemetry.hardware import detect_hardware
+
+if TYPE_CHECKING:
+    from k3perf.store.base_checkout import Judge
 
 MODES = ("baseline", "reference", "ab")
 
@@ -101,6 +103,7 @@ def judge_of(config: pytest.Config) -> Judge | None:
     if given is None:
         return None
     from k3perf.run.argument_table import table_of_engine
+    from k3perf.store.base_checkout import judge_from
 
     table = table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
     return judge_from(config.rootpath, given, cache_directory(config.rootpath / ".k3perf"), table)

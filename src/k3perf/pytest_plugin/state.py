@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import pytest
 
 from k3perf.config.gated import check_metric_names
-from k3perf.config.judged import judged_suite
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.pytest_plugin.benchmark_output import check_options
@@ -24,12 +23,12 @@ from k3perf.pytest_plugin.run_settings import judge_of, option_values, run_setti
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.argument_table import table_of_engine
-from k3perf.store.base_checkout import Judge
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
     from k3perf.pytest_plugin.live_progress import LiveProgress
     from k3perf.run.suite_run import SuiteRun
+    from k3perf.store.base_checkout import Judge
 
 
 @dataclass
@@ -163,6 +162,8 @@ def make_state(config: pytest.Config) -> PluginState:
     )  # a run asks again for each target; here it is found by --collect-only too
     judge = judge_of(config)
     if judge is not None:
+        from k3perf.config.judged import judged_suite
+
         suite = judged_suite(suite, judge.suite)
     cells_option = config.getoption("--k3-cells")
     selection = select(

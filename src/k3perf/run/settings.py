@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
-from k3perf.store.base_checkout import Judge
+
+if TYPE_CHECKING:
+    from k3perf.store.base_checkout import Judge
 
 Mode = Literal["baseline", "reference", "ab"]
 

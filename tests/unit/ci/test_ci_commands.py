@@ -327,12 +327,18 @@ def test_a_plan_holds_the_cells_and_metrics_that_the_base_judges(
             }
         )
     )
-    git(checkout, "commit", "--quiet", "--all", "--message", "fewer")
+    cell = "alpha-seqs_1-chat"
+    costs = {"schema_version": 1, "runs": ["r"], "session_s": {cell: 6e6}}
+    (checkout / "perf_tests" / "costs.json").write_text(json.dumps(costs))
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message", "fewer")
     own = planned(capsys, "--changed-since", "main")
     judged = planned(capsys, "--changed-since", "main", "--judge-from", "main")
     assert (len(own["cells"]), len(judged["cells"])) == (54, 60)
     assert (own["gated_metric_count"], judged["gated_metric_count"]) == (54, 60)
     assert sum("-seqs_5-" in str(one) for one in judged["cells"]) == 6
+    assert {one["cost"] for one in own["cells"]} != {"assumed"}
+    assert {one["cost"] for one in judged["cells"]} == {"assumed"}
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ def test_what_judges_is_the_bases_and_what_serves_is_the_changes(
         measurement={**plan, "maximum_sessions": 9},
         validity={"foreign_cpu_ratio": 100},
         environment={"SERVED": "1"},
+        hardware={"kind": "cpu", "hardware_class": "nowhere", "cpu_features": ["amx_tile"]},
         configs=["default", "seqs_up"],
         workloads=["burst"],
         workloads_on_request=["chat"],
@@ -42,6 +43,8 @@ def test_what_judges_is_the_bases_and_what_serves_is_the_changes(
     before, after = base.target("cpu-hybrid"), suite.target("cpu-hybrid")
     assert (after.measurement, after.validity) == (before.measurement, before.validity)
     assert after.measured_by_default is before.measured_by_default
+    assert after.hardware.hardware_class == before.hardware.hardware_class
+    assert after.hardware.cpu_features == before.hardware.cpu_features
     assert after.environment == {"SERVED": "1"}
     assert after.workloads == ("chat", "burst")
     assert "chat" not in after.workloads_on_request
