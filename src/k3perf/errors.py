@@ -40,6 +40,7 @@ class ExitStatus(IntEnum):
     NO_BASELINE = 11
     CONFIG_DRIFT = 12
     INCONCLUSIVE = 13
+    JUDGE_CHANGED = 15
 
 
 STATUS_MEANINGS: Final = {
@@ -64,6 +65,10 @@ STATUS_MEANINGS: Final = {
     ExitStatus.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
     ExitStatus.INCONCLUSIVE: (
         "the measurement plan ended before the evidence decided, under `--k3-strict`"
+    ),
+    ExitStatus.JUDGE_CHANGED: (
+        "a change makes its own judge looser and no person acknowledged it"
+        " (`k3perf ci check-judge`)"
     ),
 }
 

@@ -86,6 +86,7 @@ def main() -> int:
     arguments = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
     cells = json.loads(Path(arguments["--k3-cells"]).read_text(encoding="utf-8"))
     results = Path(arguments["--k3-results"])
+    (results / "arguments.txt").write_text(" ".join(sys.argv[1:]), encoding="utf-8")
     count = int(arguments["--k3-gated-metric-count"])
     injected = (
         dict(line.split() for line in Path("injected").read_text().splitlines())

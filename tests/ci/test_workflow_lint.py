@@ -208,5 +208,6 @@ def test_workflows_use_only_options_that_the_plugin_has() -> None:
         "--k3-target",
         "--k3-gated-metric-count",
         "--k3-record",
+        "--k3-judge-from",
     } <= used
     assert used <= {*FLAGS, *VALUES, *REPEATED}

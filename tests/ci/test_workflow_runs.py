@@ -244,6 +244,50 @@ def test_a_baseline_changed_by_hand_is_red(workplace: Workplace) -> None:
     assert "its digest" in run.text
 
 
+def looser(workplace: Workplace) -> str:
+    """A pull request's commit: a tolerance from 10 to 90 %."""
+    workplace.change()
+    path = workplace.tree / "perf_tests" / "tolerances.yaml"
+    text, count = re.subn(r"loss_ratio: 0\.\d+", "loss_ratio: 0.9", path.read_text(), count=1)
+    assert count == 1
+    path.write_text(text)
+    head = workplace.commit("a wider tolerance")
+    git(workplace.tree, "push", "--quiet", "--force", "origin", "topic")
+    return head
+
+
+def test_a_looser_judge_is_red_until_a_person_acknowledges_it(workplace: Workplace) -> None:
+    head = looser(workplace)
+    event = workplace.pull_request(head)
+    events = Path(f"{workplace.calls}.events")
+    for said, green in (
+        ("", False),
+        ("labeled Bot\n", False),
+        ("labeled User\nunlabeled User\n", False),
+        ("labeled User\nlabeled Bot\n", False),
+        ("labeled User\n", True),
+    ):
+        events.write_text(said)
+        run = workplace.act("pull_request_target", "judge.yml", event)
+        assert (run.status == 0) is green, (said, run.text[-6000:])
+        assert "**looser** | tolerance" in run.text
+        assert (f"set the label judge-ok-{head}" in run.text) is not green
+    assert f'select(.label.name == "judge-ok-{head}")' in workplace.calls.read_text()
+
+
+def test_a_pull_request_is_judged_by_its_base_until_the_label_is_set(
+    workplace: Workplace,
+) -> None:
+    head = looser(workplace)
+    label = f"judge-ok-{head}"
+    for labels, action, asked in (((), "opened", True), ((label,), "labeled", False)):
+        event = workplace.pull_request(head, *labels, action=action)
+        run = workplace.act("pull_request", "perf-pr.yml", event)
+        assert run.status == 0, run.text[-6000:]
+        said = (workplace.store / "results-cpu-avx2-0" / "arguments.txt").read_text()
+        assert (f"--k3-judge-from {workplace.base}" in said) is asked
+
+
 def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:
     night = {
         "schema_version": 1, "commit": "c", "vllm_version": "0.32.0", "hardware_class": "cpu-avx512", "target": "cpu-hybrid", "config": "default",

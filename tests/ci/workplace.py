@@ -49,6 +49,7 @@ GH = """#!/bin/sh
 printf '%s\\n' "$*" >>"$STUB_CALLS"
 case "$*" in
     *"/pulls -f state=open"*) echo 7 ;;
+    *"/events --jq"*) cat "$STUB_CALLS.events" 2>/dev/null ;;
     *"--body-file"*) while [ $# -gt 1 ]; do [ "$1" = --body-file ] && cp "$2" "$STUB_CALLS.$(basename "$2")"; shift; done ;;
     *"body=@comment.md"*) cp comment.md "$STUB_CALLS.comment.md" ;;
     *"--input check-run.json"*) cp check-run.json "$STUB_CALLS.check-run.json" ;;

@@ -62,6 +62,8 @@ OWN_OPTIONS = [
     row("--k3-mode sideways", USAGE),
     row("--k3-mode ab", USAGE),
     row("--k3-ab-base nowhere", USAGE, base=False),
+    row("--k3-judge-from ."),
+    row("--k3-judge-from nowhere", USAGE),
     row("--k3-sessions none", USAGE),
     row("--k3-sessions 0", USAGE),
     row("--k3-cells nowhere.json", USAGE),

@@ -151,7 +151,7 @@ def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
     """Every metric whose median session value differs, appeared or vanished, in the old
     file's order.
     """
-    before, after = _values(old), _values(new)
+    before, after = values_by_metric(old), values_by_metric(new)
     found = []
     for workload, metric in dict.fromkeys([*before, *after]):
         was, now = before.get((workload, metric)), after.get((workload, metric))
@@ -174,7 +174,8 @@ def moved(old: Baseline, new: Baseline) -> tuple[Moved, ...]:
     return tuple(found)
 
 
-def _values(baseline: Baseline) -> dict[tuple[str, str], MetricBaseline]:
+def values_by_metric(baseline: Baseline) -> dict[tuple[str, str], MetricBaseline]:
+    """By workload (empty: of every workload) and metric."""
     values = {("", entry.metric): entry for entry in baseline.exact}
     return values | {
         (part.workload, entry.metric): entry

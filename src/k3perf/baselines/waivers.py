@@ -7,9 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 from k3perf.config.suite import Suite
 from k3perf.errors import ConfigFileError
@@ -18,13 +19,26 @@ from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict, MetricVerdict
 
+LONGEST_DAYS: Final = 90
+"""A waiver that ends later is refused: it would be a tolerance that no one reviews."""
 
-def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path) -> None:
+
+def check_waivers(waivers: Iterable[Waiver], suite: Suite, path: Path, *, today: date) -> None:
     """Raises ConfigFileError for a waiver that can never hold: of a cell that is not
     measured, of a metric that is not judged there, or of a build that no release is
-    called by. It would be ignored in silence, and the loss that it names reported.
+    called by. It would be ignored in silence, and the loss that it names reported. So
+    is a waiver that lasts longer than ``LONGEST_DAYS`` from today.
     """
+    latest = today + timedelta(days=LONGEST_DAYS)
     for index, waiver in enumerate(waivers):
+        if date.fromisoformat(waiver.expires_on) > latest:
+            raise ConfigFileError(
+                path,
+                f"{index}.expires_on",
+                waiver.expires_on,
+                f"a waiver lasts at most {LONGEST_DAYS} days",
+                f"Write {latest} or an earlier day, and renew it while the loss is known.",
+            )
         names: tuple[tuple[str, str, Collection[str]], ...] = (
             ("target", waiver.target, suite.targets),
             ("config", waiver.config, suite.configs),
@@ -87,7 +101,8 @@ def apply_waivers(
     verdict: CellVerdict, waivers: Iterable[Waiver], *, today: date, build: str
 ) -> CellVerdict:
     """Each REGRESSED metric with a waiver in force becomes a PASS that says so. Where
-    none is in force, every waiver that fits is noted with the reason.
+    none is in force, every waiver that fits is noted with the reason. A waiver of a
+    metric that passes by itself, or that was not judged, is noted as unused.
     """
     by_metric: dict[str, list[Waiver]] = {}
     for waiver in waivers:
@@ -99,12 +114,23 @@ def apply_waivers(
         found = _waived(metric, by_metric.get(metric.metric, ()), today, build)
         metrics.append(found[0])
         notes += [f"{metric.metric}: {text}" for text in found[1]]
+    judged = {metric.metric for metric in verdict.metrics}
+    notes += [
+        f"{name}: {_unused(waiver)}: the metric was not judged"
+        for name, unmatched in by_metric.items()
+        if name not in judged and verdict.metrics
+        for waiver in unmatched
+    ]
     return replace(verdict, metrics=tuple(metrics), notes=(*notes, *verdict.notes))
 
 
 def _waived(
     metric: MetricVerdict, waivers: Iterable[Waiver], today: date, build: str
 ) -> tuple[MetricVerdict, list[str]]:
+    if metric.outcome in (Outcome.PASS, Outcome.IMPROVED):
+        return metric, [
+            f"{_unused(waiver)}: the metric is {metric.outcome}. Remove it" for waiver in waivers
+        ]
     notes: list[str] = []
     if metric.outcome is not Outcome.REGRESSED:
         return metric, notes
@@ -117,6 +143,10 @@ def _waived(
             return found, [text]
         notes.append(f"the waiver of {waiver.owner} does not apply: {refusal}")
     return metric, notes
+
+
+def _unused(waiver: Waiver) -> str:
+    return f"the waiver of {waiver.owner} until {waiver.expires_on} matches nothing"
 
 
 def _refusal(waiver: Waiver, verdict: MetricVerdict, today: date, build: str) -> str:

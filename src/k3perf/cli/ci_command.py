@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.ci.merging import merge, retry_shards
+from k3perf.cli.judge_command import register_check_judge
 from k3perf.cli.output import write_text
 from k3perf.cli.shared_options import add_suite_option, files_named, suite_of
 from k3perf.documents import LARGEST_FOREIGN_BYTES, Misfit, foreign_record, validated
@@ -121,6 +122,7 @@ def _register_guards(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     add_suite_option(baselines)
     baselines.set_defaults(run=run_check_baselines)
+    register_check_judge(commands)
 
 
 def read_bounded(path: Path) -> bytes:

@@ -21,6 +21,7 @@ from k3perf.ci.planning import (
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all
 from k3perf.cli.output import write_text
 from k3perf.cli.shared_options import add_suite_option, files_named, positive, suite_of
+from k3perf.config.judged import JudgedSuite, judged_suite
 from k3perf.config.suite import Suite
 from k3perf.documents import read_record
 from k3perf.errors import ExitStatus, UsageError
@@ -37,6 +38,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--changed-since",
         metavar="REF",
         help="select by the files that differ from the merge base with REF (default: every cell)",
+    )
+    parser.add_argument(
+        "--judge-from",
+        metavar="DIR|REF",
+        help="plan with the cells, metrics and costs of this base, as --k3-judge-from judges",
     )
     parser.add_argument(
         "--budget-minutes",
@@ -116,14 +122,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = suite_of(arguments)
+    suite = _suite(arguments)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     selection = _with_notes(selection, arguments.hardware_classes)
     cells, unserved = _served_by_class(suite, cells)
     selection = Selection(selection.cells, (*selection.notes, *unserved, *_device_notes(cells)))
-    costs = CostModel(_recorded(arguments.costs, arguments.suite), recording=arguments.record)
+    costs_of = suite.base.root if isinstance(suite, JudgedSuite) else arguments.suite
+    costs = CostModel(_recorded(arguments.costs, costs_of), recording=arguments.record)
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
     plan = plan_document(suite, selection, cells, fitted, shards, costs)
@@ -139,6 +146,19 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(text if arguments.json else plan_text(plan), end="")
     return ExitStatus.OK
+
+
+def _suite(arguments: argparse.Namespace) -> Suite:
+    own = suite_of(arguments)
+    if arguments.judge_from is None:
+        return own
+    from k3perf.run.engine_environment import cache_directory
+    from k3perf.store.base_checkout import judge_from
+
+    root = own.root.parent
+    cache = cache_directory(root / ".k3perf")
+    judge = judge_from(root, arguments.judge_from, cache, option="--judge-from")
+    return judged_suite(own, judge.suite)
 
 
 def _record(paths: list[Path], output: Path) -> int:

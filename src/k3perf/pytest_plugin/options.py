@@ -44,6 +44,13 @@ VALUES: Final = {
             " on --k3-engine-python"
         ),
     ),
+    "--k3-judge-from": (
+        "DIR|REF",
+        (
+            "judge by the tolerances, plans, baselines and waivers of this base: a directory with"
+            " perf_tests and baselines, or a git ref"
+        ),
+    ),
     "--k3-sessions": ("N", "with --k3-record: sessions per cell (default: the target's)"),
     "--k3-quiet-wait": (
         "SECONDS",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,9 @@ from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
 from k3perf.run.settings import QUIET_WAIT_S, Injection, RunSettings
 from k3perf.telemetry.hardware import detect_hardware
+
+if TYPE_CHECKING:
+    from k3perf.store.base_checkout import Judge
 
 MODES = ("baseline", "reference", "ab")
 
@@ -28,7 +31,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
     if option("--k3-resume") and not option("--k3-results"):
         raise UsageError("--k3-resume continues a run: name its directory with --k3-results")
     if option("--k3-record"):
-        for other in ("--k3-inject", "--k3-ab-base", "--k3-resume"):
+        for other in ("--k3-inject", "--k3-ab-base", "--k3-judge-from", "--k3-resume"):
             if option(other):
                 hint = (
                     " (`k3perf recover` saves what an interrupted recording left)"
@@ -60,8 +63,12 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
     }
 
 
-def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSettings:
-    """Raises UsageError for an option whose value cannot be used."""
+def run_settings(
+    config: pytest.Config, suite: Suite, judge: Judge | None = None, *, run_id: str
+) -> RunSettings:
+    """``suite`` is the judge's already. Raises UsageError for an option whose value
+    cannot be used.
+    """
     option = config.getoption
     state_directory = config.rootpath / ".k3perf"
     cache = cache_directory(state_directory)
@@ -69,6 +76,7 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
     base = _ab_base(config, option("--k3-ab-base"), cache)
     return RunSettings(
         suite=suite,
+        judge=judge,
         run_id=run_id,
         commit=commit_of(config.rootpath),
         baselines_directory=Path(
@@ -85,6 +93,18 @@ def run_settings(config: pytest.Config, suite: Suite, *, run_id: str) -> RunSett
         **values,
         **base,
     )
+
+
+def judge_of(config: pytest.Config) -> Judge | None:
+    """The base that ``--k3-judge-from`` names. Raises UsageError."""
+    given = config.getoption("--k3-judge-from")
+    if given is None:
+        return None
+    from k3perf.run.argument_table import table_of_engine
+    from k3perf.store.base_checkout import judge_from
+
+    table = table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
+    return judge_from(config.rootpath, given, cache_directory(config.rootpath / ".k3perf"), table)
 
 
 def engine_python(config: pytest.Config) -> Path:

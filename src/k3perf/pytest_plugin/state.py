@@ -19,7 +19,7 @@ from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.pytest_plugin.benchmark_output import check_options
 from k3perf.pytest_plugin.endings import Endings
-from k3perf.pytest_plugin.run_settings import option_values, run_settings
+from k3perf.pytest_plugin.run_settings import judge_of, option_values, run_settings
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.argument_table import table_of_engine
@@ -28,6 +28,7 @@ from k3perf.telemetry.hardware import detect_hardware
 if TYPE_CHECKING:
     from k3perf.pytest_plugin.live_progress import LiveProgress
     from k3perf.run.suite_run import SuiteRun
+    from k3perf.store.base_checkout import Judge
 
 
 @dataclass
@@ -40,6 +41,7 @@ class PluginState:
     suite_root: Path
     selection: Selection
     config: pytest.Config
+    judge: Judge | None = None
     selected_cells: list[Cell] = field(default_factory=list)
     endings: Endings = field(default_factory=Endings)
     exit_status: int = 0  # what the run ends with, known once the session is over
@@ -63,7 +65,7 @@ class PluginState:
                 verbosity=self.config.get_verbosity(),
             )
             self.restore_signals = install_signals(screen.urgent)
-            settings = run_settings(self.config, self.suite, run_id=new_run_id())
+            settings = run_settings(self.config, self.suite, self.judge, run_id=new_run_id())
             self.run = SuiteRun(settings, self.selected_cells, self.progress)
         return self.run
 
@@ -158,6 +160,11 @@ def make_state(config: pytest.Config) -> PluginState:
     check_metric_names(
         suite
     )  # a run asks again for each target; here it is found by --collect-only too
+    judge = judge_of(config)
+    if judge is not None:
+        from k3perf.config.judged import judged_suite
+
+        suite = judged_suite(suite, judge.suite)
     cells_option = config.getoption("--k3-cells")
     selection = select(
         suite,
@@ -178,6 +185,7 @@ def make_state(config: pytest.Config) -> PluginState:
         root,
         selection,
         config,
+        judge,
         endings=Endings(strict=bool(config.getoption("--k3-strict"))),
     )
 

@@ -20,6 +20,10 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
     """Which targets are measured; the reason for each other one with -v."""
     targets = list(dict.fromkeys(cell.target.name for cell in state.selection.cells))
     lines = [f"k3perf: targets {', '.join(targets) or 'none'} (suite {state.suite_root.name}/)"]
+    if state.judge is not None:
+        lines.append(
+            f"k3perf: judged by tolerances, plans, baselines and waivers of {state.judge.name}"
+        )
     if state.selection.choice:
         lines.append(f"k3perf: {state.selection.choice}")
     lines += _arms(state.config)

@@ -253,7 +253,9 @@ class Waiver(_Document):
     reason: str = Field(min_length=8)
     """Why the loss is accepted."""
     expires_on: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
-    """Day from which the waiver no longer holds (`YYYY-MM-DD`)."""
+    """Day from which the waiver no longer holds (`YYYY-MM-DD`), at most 90 days
+    ahead.
+    """
     largest_loss_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """A loss that certainly grew beyond this ratio is REGRESSED again."""
 

@@ -5,7 +5,10 @@ call into the gate.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
 from k3perf.baselines.reference_arm import with_reference_arm
 from k3perf.baselines.target_policy import target_policy, with_noise_of
@@ -21,6 +24,10 @@ from k3perf.records.verdict import CellVerdict
 from k3perf.run.settings import RunSettings
 from k3perf.store.baselines import read_baseline, read_target_baselines, read_waivers
 
+_OWN_JUDGE: Final = (
+    "the base has no baseline of this cell: it was judged by the one of the change itself"
+)
+
 
 class GateKeeper:
     """Judges the cells of one run under one family-wise error rate. Reads baseline
@@ -30,11 +37,11 @@ class GateKeeper:
     def __init__(self, settings: RunSettings, cells: Sequence[Cell]) -> None:
         self._settings = settings
         self._cells = tuple(cells)
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[tuple[str, str, str], Policy] = {}
         self._references = References()
         self._today = datetime.now(UTC).date()
         self._known_waivers: tuple[Waiver, ...] | None = None
-        self._baselines: dict[tuple[str, str], Baseline | None] = {}
+        self._baselines: dict[tuple[Path, str, str], Baseline | None] = {}
 
     @property
     def gated_metric_count(self) -> int:
@@ -72,6 +79,8 @@ class GateKeeper:
         policy = self.policy(cell)
         verdict = compare(baseline, measurement, policy, self._references)
         verdict = with_reference_arm(verdict, baseline, measurement, policy)
+        if self._own(cell) and baseline is not None:
+            verdict = replace(verdict, notes=(*verdict.notes, _OWN_JUDGE))
         return apply_waivers(
             verdict,
             self._waivers(),
@@ -83,28 +92,53 @@ class GateKeeper:
         """The target's policy in this run. Raises ConfigFileError for a tolerance of an
         unknown metric, and for a waiver that never holds.
         """
-        name = cell.target.name
-        if name not in self._policies:
+        name, own = cell.target.name, self._own(cell)
+        key = (name, cell.config.name if own else "", cell.workload.name if own else "")
+        if key not in self._policies:
             self._waivers()
             policy = target_policy(
                 self._settings.suite, cell.target, gated_metric_count=self.gated_metric_count
             )
-            self._policies[name] = with_noise_of(
-                policy, read_target_baselines(self._settings.baselines_directory, name)
-            )
-        return self._policies[name]
+            baselines = read_target_baselines(self._directory, name)
+            if own:
+                found = self._baseline(cell)
+                baselines = (
+                    *(other for other in baselines if other.config != cell.config.name),
+                    *((found,) if found is not None else ()),
+                )
+            self._policies[key] = with_noise_of(policy, baselines)
+        return self._policies[key]
+
+    @property
+    def _directory(self) -> Path:
+        """Where baselines and waivers come from."""
+        judge = self._settings.judge
+        return self._settings.baselines_directory if judge is None else judge.baselines_directory
+
+    def _own(self, cell: Cell) -> bool:
+        """The base has no baseline of the cell, so that only the change's own can judge
+        it. Such a baseline judges no other cell.
+        """
+        if self._settings.judge is None:
+            return False
+        baseline = self._read(self._directory, cell)
+        return baseline is None or baseline.workload(cell.workload.name) is None
 
     def _waivers(self) -> tuple[Waiver, ...]:
         if self._known_waivers is None:
-            path = self._settings.baselines_directory / "waivers.yaml"
+            path = self._directory / "waivers.yaml"
             self._known_waivers = read_waivers(path)
-            check_waivers(self._known_waivers, self._settings.suite, path)
+            check_waivers(self._known_waivers, self._settings.suite, path, today=self._today)
         return self._known_waivers
 
     def _baseline(self, cell: Cell) -> Baseline | None:
-        key = (cell.target.name, cell.config.name)
+        own = self._own(cell)
+        return self._read(self._settings.baselines_directory if own else self._directory, cell)
+
+    def _read(self, directory: Path, cell: Cell) -> Baseline | None:
+        key = (directory, cell.target.name, cell.config.name)
         if key not in self._baselines:
-            self._baselines[key] = read_baseline(self._settings.baselines_directory, *key)
+            self._baselines[key] = read_baseline(*key)
         return self._baselines[key]
 
     def _missing(self, cell: Cell, plan_digest: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.records.samples import Arm
+
+if TYPE_CHECKING:
+    from k3perf.store.base_checkout import Judge
 
 Mode = Literal["baseline", "reference", "ab"]
 
@@ -65,11 +68,12 @@ class RunSettings:
 
     ``mode`` None takes each target's own. ``ab_base`` is the base's engine Python in
     ``ab`` mode, with ``ab_suite`` the declarations the base is measured with (another
-    git ref's, or the same), and ``ab_base_name`` what it is called.
+    git ref's, or the same), and ``ab_base_name`` what it is called. ``judge``: the base
+    whose baselines and waivers judge, None if the suite judges itself.
     ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
     ``cpu_features``: the instruction sets that can be used on this machine.
     ``quiet_wait_s``: how long a recording waits each time for other processes to leave
-    the CPUs alone.
+    the CPUs idle.
     """
 
     suite: Suite
@@ -84,6 +88,7 @@ class RunSettings:
     ab_base_python: Path | None = None
     ab_suite: Suite | None = None
     ab_base_name: str = ""
+    judge: Judge | None = None
     record: bool = False
     record_sessions: int | None = None
     strict: bool = False
@@ -98,7 +103,8 @@ class RunSettings:
     @property
     def experiment(self) -> dict[str, str]:
         """What must be equal for results of an earlier run to be this run's."""
-        return {
+        judged = {} if self.judge is None else {"judge_from": self.judge.name}
+        return judged | {
             "commit": self.commit,
             "engine_python": str(self.engine_python),
             "injected": ",".join(str(injection) for injection in self.injections),

@@ -38,9 +38,9 @@ class Repository:
         found += [ChangedPath(_text(path)) for path in untracked]
         return tuple(sorted(found, key=lambda change: change.path))
 
-    def merge_base(self, reference: str) -> str:
-        """The commit where the work tree's branch left ``reference``."""
-        return self._git("merge-base", _checked(reference), "HEAD").decode("ascii").strip()
+    def merge_base(self, reference: str, head: str = "HEAD") -> str:
+        """The commit where ``head``, the work tree's branch, left ``reference``."""
+        return self._git("merge-base", _checked(reference), _checked(head)).decode("ascii").strip()
 
     def commit(self, reference: str) -> str:
         """The full hash of the commit that ``reference`` names."""
@@ -60,9 +60,14 @@ class Repository:
             .strip()
         )
 
-    def archive(self, commit: str, folder: str) -> bytes:
-        """A folder as it was at ``commit`` (a full hash), as a tar file's bytes."""
-        return self._git("archive", "--format=tar", commit, folder)
+    def folders(self, commit: str, *names: str) -> tuple[str, ...]:
+        """Those of the folders that exist at ``commit`` (a full hash)."""
+        listed = self._git("ls-tree", "-d", "-z", "--name-only", commit, "--", *names)
+        return tuple(_text(name) for name in listed.split(b"\0")[:-1])
+
+    def archive(self, commit: str, *folders: str) -> bytes:
+        """Folders as they were at ``commit`` (a full hash), as a tar file's bytes."""
+        return self._git("archive", "--format=tar", commit, *folders)
 
     def read_at(self, commit: str, path: str) -> bytes | None:
         """A file's content at ``commit`` (a full hash); None when it was not there."""

@@ -313,6 +313,34 @@ def test_outside_a_repository(
         run("plan", "--changed-since", "main")
 
 
+def test_a_plan_holds_the_cells_and_metrics_that_the_base_judges(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / "perf_tests" / "configs" / "seqs_5.yaml").unlink()
+    gated = {"tpot_mean_ms": None, "ttft_mean_ms": {"loss_ratio": 0.5}}
+    (checkout / "perf_tests" / "tolerances.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "schema_version": 1,
+                "defaults": {"tpot_mean_ms": {"loss_ratio": 0.9}},
+                "workloads": {"chat": gated},
+            }
+        )
+    )
+    cell = "alpha-seqs_1-chat"
+    costs = {"schema_version": 1, "runs": ["r"], "session_s": {cell: 6e6}}
+    (checkout / "perf_tests" / "costs.json").write_text(json.dumps(costs))
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message", "fewer")
+    own = planned(capsys, "--changed-since", "main")
+    judged = planned(capsys, "--changed-since", "main", "--judge-from", "main")
+    assert (len(own["cells"]), len(judged["cells"])) == (54, 60)
+    assert (own["gated_metric_count"], judged["gated_metric_count"]) == (54, 60)
+    assert sum("-seqs_5-" in str(one) for one in judged["cells"]) == 6
+    assert {one["cost"] for one in own["cells"]} != {"assumed"}
+    assert {one["cost"] for one in judged["cells"]} == {"assumed"}
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Callable[[str, object], Path]:
     def write(name: str, data: object) -> Path:

@@ -273,6 +273,7 @@ COMMANDS = {
         {
             "--suite": SUITE,
             "--changed-since": REFERENCE,
+            "--judge-from": REFERENCE,
             "--budget-minutes": NUMBER,
             "--shards": NUMBER,
             "--target": NAME,
@@ -315,6 +316,17 @@ COMMANDS = {
     ),
     "ci check-baselines": Command(
         "ci check-baselines --base main", {"--base": REFERENCE, "--suite": SUITE}
+    ),
+    "ci check-judge": Command(
+        "ci check-judge --base main",
+        {
+            "--base": REFERENCE,
+            "--head": REFERENCE,
+            "--acknowledge": REFERENCE,
+            "--format": CHOICE,
+            "--output": OUTPUT,
+            "--suite": SUITE,
+        },
     ),
     "history append": Command(
         "history append run --history other/history.jsonl",

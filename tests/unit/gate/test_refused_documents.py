@@ -152,7 +152,8 @@ WAIVER = {
     "owner": "ann",
     "build": "0.32",
 }
-WAIVER |= {"reason": "known and looked into", "expires_on": "2999-01-01"}
+WAIVER |= {"reason": "known and looked into", "expires_on": "2026-06-30"}
+TODAY = date(2026, 6, 1)
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +188,12 @@ def suite() -> Suite:
             {"build": "v0.32.0"},
             "at '1.build': not a release name.*Write 0.32.0, without the v",
         ),
+        (
+            {"expires_on": "2026-08-31"},
+            "waivers.yaml at '1.expires_on': a waiver lasts at most 90 days"
+            r" \(value: '2026-08-31'\). Write 2026-08-30",
+        ),
+        ({"expires_on": "9999-12-31"}, "at '1.expires_on': a waiver lasts at most 90 days"),
     ],
 )
 def test_a_waiver_that_can_never_hold_is_refused(
@@ -195,10 +202,11 @@ def test_a_waiver_that_can_never_hold_is_refused(
     path = tmp_path / "waivers.yaml"
     path.write_text(yaml.safe_dump([WAIVER, {**WAIVER, **change}]))
     with pytest.raises(ConfigFileError, match=message.replace("?", r"\?")):
-        check_waivers(read_waivers(path), suite, path)
-    path.write_text(yaml.safe_dump([WAIVER, {**WAIVER, "workload": "poisson"}]))
+        check_waivers(read_waivers(path), suite, path, today=TODAY)
+    last_day = {"workload": "poisson", "expires_on": "2026-08-30"}
+    path.write_text(yaml.safe_dump([WAIVER, {**WAIVER, **last_day}]))
     # a workload on request is measured too
-    check_waivers(read_waivers(path), suite, path)
+    check_waivers(read_waivers(path), suite, path, today=TODAY)
 
 
 @pytest.mark.parametrize("kind", ["loss_ratio", "loss_absolute"])
