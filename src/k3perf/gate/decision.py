@@ -1,9 +1,11 @@
-"""Where REGRESSED is decided. Pure arithmetic on floats. Three rules say it, and
-nothing else does:
+"""Where REGRESSED is decided. Pure arithmetic on floats. Three rules decide it:
 
 * ``regressed``: a metric that varies loses more than its tolerance;
 * ``exactly_regressed``: a metric that does not vary does;
 * ``slid_beyond_cap``: the losses since the anchor add up to more than the cap.
+
+``gate.metric_verdict`` assigns the outcome for the last two, and ``baselines.waivers``
+turns a REGRESSED that a waiver covers into a PASS.
 
 The unit of replication is the session. The estimate is the mean over candidate sessions
 of their values minus that of the baseline's sessions at as many rounds. Its standard

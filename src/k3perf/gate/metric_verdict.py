@@ -239,7 +239,7 @@ def _verdict(
 
 
 _DECIDED = {
-    Outcome.REGRESSED: "the loss exceeds the tolerance and its lower bound excludes no loss",
+    Outcome.REGRESSED: "the loss exceeds the tolerance and its lower bound is above zero",
     Outcome.PASS: "the upper bound of the loss lies inside the tolerance",
     Outcome.IMPROVED: f"the gain is certain; {_UPDATE}",
 }

@@ -38,7 +38,7 @@ class MetricVerdict:
     ``loss_ratio`` is the estimated loss (positive is worse) as a share of the baseline;
     the bounds are one-sided confidence bounds of the loss at the error rates in
     ``alpha`` (REGRESSED) and ``beta`` (PASS). ``relevant``: the estimate exceeds the
-    tolerance; ``significant``: the lower bound excludes no loss.
+    tolerance; ``significant``: the lower bound is above zero.
     ``smallest_detectable_loss_ratio``: the run's minimum detectable effect. Exact
     metrics have no bounds: ``now_value`` and ``baseline_value`` are compared as they
     are. ``look`` is the interim analysis that the numbers belong to (0: none was
