@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from k3perf.records.measurement import Batch
 from k3perf.records.metric_definitions import METRICS
 
 BASELINE_SCHEMA_VERSION = 1
@@ -40,20 +41,26 @@ class SessionValue(_Document):
     estimated from.
 
     ``rank_count``: how many ranks the value is the worst of. None in older files and
-    for metrics without ranks; None is not written, so that an older file keeps its
-    digest.
+    for metrics without ranks. ``host`` and ``day`` (UTC, ``YYYY-MM-DD``): where and
+    when the session ran, empty where it is not known. None and empty texts are not
+    written, so that an older file keeps its digest.
     """
 
     session_id: str
     value: FiniteFloat
     round_values: tuple[FiniteFloat, ...] = ()
     rank_count: Annotated[int, Field(ge=1)] | None = None
+    host: str = ""
+    day: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
 
     @model_serializer(mode="wrap")
     def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
         if self.rank_count is None:
             del data["rank_count"]
+        for name in ("host", "day"):
+            if not data[name]:
+                del data[name]
         return data
 
 
@@ -106,6 +113,12 @@ class MetricBaseline(_Document):
     def round_count(self) -> int:
         """The fewest rounds of a recorded session; 0: the metric has no rounds."""
         return min(len(session.round_values) for session in self.sessions)
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """Host and day of each session. Empty if a session's day is not known."""
+        known = tuple((session.host, session.day) for session in self.sessions)
+        return known if all(day for _, day in known) else ()
 
     @property
     def rank_counts(self) -> frozenset[int]:
