@@ -181,10 +181,13 @@ class _Cell:
         recorded nor measured.
         """
         findings: list[MetricFinding] = []
-        notes = []
         foreign = self.baseline is not None and _other_class(self.baseline, self.measurement)
         here = "neither recorded nor measured in this cell"
+        left_out = {} if self.workload is None else self.workload.not_gated
+        notes = [f"{name}: not judged, {why}" for name, why in left_out.items()]
         for name, tolerance in self.policy.tolerances.items():
+            if name in left_out:
+                continue
             scale = scale_for(METRICS[name], tolerance, self.measurement.mode)
             found: MetricFinding | MetricVerdict | None
             if METRICS[name].comparison is Comparison.EXACT:

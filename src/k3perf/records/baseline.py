@@ -139,11 +139,23 @@ class MetricBaseline(_Document):
 
 
 class WorkloadBaseline(_Document):
-    """The cell's numbers for one workload; the plan digest is part of the key."""
+    """The cell's numbers for one workload; the plan digest is part of the key.
+
+    ``not_gated``: metrics that were recorded but are not judged, each with the reason
+    (``propose --only-testable``). Empty, it is not written.
+    """
 
     workload: str
     plan_digest: str
     metrics: tuple[MetricBaseline, ...]
+    not_gated: dict[str, str] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if not self.not_gated:
+            del data["not_gated"]
+        return data
 
     @model_validator(mode="after")
     def _once(self) -> Self:

@@ -13,7 +13,8 @@ from k3perf.baselines.accept import strictest_policy
 from k3perf.baselines.testable import testable
 from k3perf.cli import baseline_command as command
 from k3perf.config.suite import load_suite
-from k3perf.errors import K3PerfError, UnknownNameError, UsageError
+from k3perf.errors import ExitStatus, K3PerfError, UnknownNameError, UsageError
+from k3perf.gate.compare import compare
 from k3perf.records.measurement import (
     CellMeasurement,
     MeasurementFile,
@@ -197,16 +198,65 @@ def test_worst_values_of_different_sessions_are_told_apart(
 def test_an_untestable_tolerance_is_refused_and_nothing_is_written(
     tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(
-        "propose",
-        record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0)),
-    )
-    assert "cannot be accepted" in capsys.readouterr().out
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0))
+    assert run("propose", result) == ExitStatus.USAGE
+    said = capsys.readouterr().out
+    assert "cannot be accepted" in said
+    assert "pytest perf_tests -k 'seqs_down' --k3-target cpu-gqa --k3-record" in said
+    assert f"k3perf baseline propose {result} --only-testable" in said
+    assert "--new-anchor" not in said
+    assert "k3perf baseline accept" not in said
     with pytest.raises(
         UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*what would do"
     ):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
+
+
+def test_what_the_noise_cannot_test_is_left_out_on_request(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loud = cell("seqs_down", 98.0, spread=60.0)
+    result = record(tmp_path / "r1", cell("default", 100.0), loud)
+    assert run("propose", result, "--only-testable") == ExitStatus.OK
+    said = capsys.readouterr().out
+    assert "not gated: output_tokens_per_s of chat: left out of the gate" in said
+    assert run("accept", "--reason", "lock and memory, and what is quiet enough") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down")
+    assert written is not None
+    workload = written.workload("chat")
+    assert workload is not None
+    assert list(workload.not_gated) == ["output_tokens_per_s"]
+    policy = strictest_policy(
+        load_suite(SUITE), "cpu-gqa", read_target_baselines(tmp_path / "baselines", "cpu-gqa")
+    )
+    verdict = compare(written, cell("seqs_down", 10.0, spread=60.0), policy)
+    assert "output_tokens_per_s" not in [metric.metric for metric in verdict.metrics]
+    assert any("output_tokens_per_s: not judged, left out" in note for note in verdict.notes)
+    other = written.model_copy(
+        update={"workloads": (workload.model_copy(update={"not_gated": {}}),)}
+    )
+    judged = compare(other, cell("seqs_down", 10.0, spread=60.0), policy)
+    assert "output_tokens_per_s" in [metric.metric for metric in judged.metrics]
+
+
+def test_a_config_without_a_testable_timing_is_lock_and_memory_only(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loud = cell("seqs_down", 98.0, spread=60.0)
+    workload = "output_tokens_per_s"
+    rounds_without = [
+        replace(
+            session,
+            rounds=tuple(
+                replace(one, values={workload: one.values[workload]}) for one in session.rounds
+            ),
+        )
+        for session in loud.sessions
+    ]
+    result = record(tmp_path / "r1", replace(loud, sessions=tuple(rounds_without)))
+    assert run("propose", result, "--only-testable") == ExitStatus.OK
+    assert "lock and memory only: no timing can be tested" in capsys.readouterr().out
 
 
 def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_theirs(
