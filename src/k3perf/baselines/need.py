@@ -4,7 +4,7 @@ what a baseline gates where no number would do. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,54 +19,80 @@ from k3perf.records.metric_definitions import METRICS, Comparison
 
 _UNKNOWN: Final = "not accepted"
 
+ENOUGH_TO_GIVE_UP: Final = 4
+"""Sessions of each cell after which a metric may count as hopeless: with two, one odd
+session alone can make it look so.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """What the tolerances of one target need.
 
-    ``sessions_count``: sessions of each cell. None: none up to 30 would do. ``most``:
-    the metrics that need most, as ``metric of workload in config``.
+    ``recorded_count``: the fewest sessions recorded of a cell. ``sessions_count``: how
+    many every cell needs, for the metrics ``most``. ``hopeless``: metrics for which no
+    number up to 30 would do; they are not in the count. Metrics are named as ``metric
+    of workload in config``.
     """
 
     target: str
-    sessions_count: int | None
+    recorded_count: int
+    sessions_count: int
     most: tuple[str, ...]
+    hopeless: tuple[str, ...]
 
     @property
-    def hopeless(self) -> bool:
-        """More sessions would not help a metric."""
-        return self.sessions_count is None
+    def missing_count(self) -> int:
+        """Sessions of each cell that are still missing. Fewer than four say too little
+        to give a metric up.
+        """
+        wanted = max(self.sessions_count, ENOUGH_TO_GIVE_UP if self.hopeless else 0)
+        return max(wanted - self.recorded_count, 0)
 
     def text(self) -> str:
         """One clause without the time that it takes."""
-        shown = ", ".join(self.most[:3])
-        if len(self.most) > 3:
-            shown += f" and {len(self.most) - 3} more"
-        if self.sessions_count is None:
-            return (
-                f"{self.target}: at this noise no number of sessions up to {SESSIONS_CONSIDERED}"
-                f" tests the tolerance of {shown}"
+        parts = []
+        if self.most:
+            parts.append(
+                f"the tolerances need {self.sessions_count} sessions of each cell, for"
+                f" {_shown(self.most)}"
             )
-        return (
-            f"{self.target}: at this noise the tolerances need {self.sessions_count} sessions of"
-            f" each cell, for {shown}"
-        )
+        if self.hopeless:
+            parts.append(
+                f"no number of sessions up to {SESSIONS_CONSIDERED} tests the tolerance of"
+                f" {_shown(self.hopeless)}"
+            )
+        return f"{self.target}: at this noise {', and '.join(parts)}"
 
 
-def need_of(suite: Suite, target: str, baselines: Sequence[Baseline], asked: Iterable[str]) -> Need:
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def need_of(
+    suite: Suite, target: str, baselines: Sequence[Baseline], asked: Collection[str]
+) -> Need | None:
     """The need of the configs ``asked`` for, with the noise of all ``baselines`` of the
-    target. Where a metric needs more than 30 sessions, the others do not count.
+    target. None: none of them has a baseline with a gated statistical metric.
     """
     policy = strictest_policy(suite, target, baselines)
-    wanted = set(asked)
     found: dict[str, int | None] = {}
-    for baseline in baselines:
-        if baseline.config in wanted:
-            for (workload, metric), count in sessions_that_do(baseline, policy).items():
-                found[f"{metric} of {workload} in {baseline.config}"] = count
-    counts = [count for count in found.values() if count is not None]
-    most = None if len(counts) < len(found) else max(counts, default=2)
-    return Need(target, most, tuple(name for name, count in found.items() if count == most))
+    recorded = []
+    for baseline in (one for one in baselines if one.config in asked):
+        for (workload, metric), count in sessions_that_do(baseline, policy).items():
+            found[f"{metric} of {workload} in {baseline.config}"] = count
+        recorded += [len(entry.sessions) for part in baseline.workloads for entry in part.metrics]
+    if not found:
+        return None
+    most = max((count for count in found.values() if count is not None), default=0)
+    return Need(
+        target,
+        min(recorded),
+        most,
+        tuple(name for name, count in found.items() if count == most),
+        tuple(name for name, count in found.items() if count is None),
+    )
 
 
 def need_after(

@@ -14,6 +14,9 @@ Mode = Literal["baseline", "reference", "ab"]
 
 QUIET_WAIT_S: Final = 300.0
 
+RECORD_MINUTES: Final = 120.0
+"""After the planned sessions a recording starts no other one that would end later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Injection:
@@ -58,7 +61,8 @@ class RunSettings:
     git ref's, or the same). ``planned_gated_metric_count``: of the whole plan, when
     this run is a shard. ``cpu_features``: the instruction sets that can be used on this
     machine. ``quiet_wait_s``: how long a recording waits each time for other processes
-    to leave the CPUs alone.
+    to leave the CPUs alone. ``record_minutes``: the limit of a recording's further
+    sessions, from its start.
     """
 
     suite: Suite
@@ -74,6 +78,7 @@ class RunSettings:
     ab_suite: Suite | None = None
     record: bool = False
     record_sessions: int | None = None
+    record_minutes: float = RECORD_MINUTES
     strict: bool = False
     planned_gated_metric_count: int | None = None
     injections: tuple[Injection, ...] = ()
