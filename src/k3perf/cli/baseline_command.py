@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,13 +15,19 @@ from k3perf.baselines.accept import (
     changes,
     objections,
     strictest_policy,
-    with_proposed,
 )
 from k3perf.baselines.need import left_out_text, only_testable
 from k3perf.baselines.propose import propose
 from k3perf.baselines.testable import testable
 from k3perf.ci.commits import distinct_commits
-from k3perf.cli.baseline_lines import Refusal, environment_lines, mending, scaling_lines
+from k3perf.cli.baseline_lines import (
+    Refusal,
+    accepted_gains,
+    environment_lines,
+    mending,
+    scaling_lines,
+    target_baselines,
+)
 from k3perf.cli.output import login_name
 from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
@@ -191,7 +197,7 @@ def _put_forward(
     """Write one proposal, and print its table and what stands against it."""
     target, config = baseline.target, baseline.config
     previous = read_baseline(root, target, config)
-    policy = strictest_policy(suite, target, _target_baselines(root, target, proposed.values()))
+    policy = strictest_policy(suite, target, target_baselines(root, target, proposed.values()))
     if arguments.only_testable:
         baseline = only_testable(baseline, testable(baseline, policy))
     rows = changes(baseline, previous, policy.known_tolerances)
@@ -259,6 +265,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "not accepted, nothing was written:\n" + "\n".join(f"  {line}" for line in refused)
         )
+    gains = {name: accepted_gains(suite, root, waiting[name][1], proposals) for name in chosen}
     for name in chosen:
         path, proposal = waiting[name]
         written = write_baseline(
@@ -272,6 +279,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
         )
         path.unlink()
         sys.stdout.write(f"wrote {written}\n")
+        sys.stdout.writelines(f"  {line}\n" for line in gains[name])
     return 0
 
 
@@ -362,18 +370,12 @@ def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
     }
 
 
-def _target_baselines(
-    root: Path, target: str, proposed: Iterable[Baseline]
-) -> tuple[Baseline, ...]:
-    return with_proposed(read_target_baselines(root, target), proposed, target)
-
-
 def _objections_now(
     suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
 ) -> tuple[str, ...]:
     """Objections to a proposal when all ``proposals`` are accepted."""
     baseline = proposal.baseline
-    together = _target_baselines(root, baseline.target, [item.baseline for item in proposals])
+    together = target_baselines(root, baseline.target, [item.baseline for item in proposals])
     return objections(
         baseline,
         read_baseline(root, baseline.target, baseline.config),

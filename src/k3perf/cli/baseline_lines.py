@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from k3perf.baselines.accept import strictest_policy, with_proposed
+from k3perf.baselines.gain import gain_lines
 from k3perf.config.suite import Suite
 from k3perf.metrics.environment import environment_text
 from k3perf.metrics.recorded_environments import recorded_environments
 from k3perf.records.baseline import Baseline
+from k3perf.store.baselines import Proposal, read_target_baselines
 
 
 class Refusal(NamedTuple):
@@ -63,3 +66,20 @@ def environment_lines(baseline: Baseline) -> list[str]:
         f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}"
         for part in recorded_environments(baseline)
     ]
+
+
+def target_baselines(root: Path, target: str, proposed: Iterable[Baseline]) -> tuple[Baseline, ...]:
+    """The target's baselines as they will be with those proposed."""
+    return with_proposed(read_target_baselines(root, target), proposed, target)
+
+
+def accepted_gains(
+    suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
+) -> tuple[str, ...]:
+    """What an accepted config gains over its parent, when all ``proposals`` are
+    accepted.
+    """
+    baseline = proposal.baseline
+    together = target_baselines(root, baseline.target, [item.baseline for item in proposals])
+    policy = strictest_policy(suite, baseline.target, together)
+    return gain_lines(suite, baseline, together, policy)

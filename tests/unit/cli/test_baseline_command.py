@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -471,3 +472,47 @@ def test_a_proposal_that_was_edited_or_moved_is_not_accepted(tmp_path: Path, run
     with pytest.raises(UsageError, match=r"seqs_down.json: holds a proposal for cpu-gqa/default"):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
+
+
+def test_accept_says_the_gain_and_whether_its_loss_would_be_noticed(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """seqs_down extends default. Its tolerance of 10 % needs a loss of about 12 %."""
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 140.0))
+    assert run("propose", result) == 0
+    capsys.readouterr()
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    said = capsys.readouterr().out
+    gain = re.search(
+        r"output_tokens_per_s of chat: \+40\.0% \(\+39\.\d% to \+40\.\d%\); the gate would notice",
+        said,
+    )
+    assert gain, said
+    assert "ttft_mean_ms of chat: -0.0%" in said or "ttft_mean_ms of chat: +0.0%" in said
+    assert "cannot tell" not in said
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        (104.0, "the gate would NOT notice the loss of it"),
+        (100.0, "chat cannot tell seqs_down from default"),
+        (96.0, ", worse"),
+    ],
+)
+def test_a_gain_too_small_for_the_gate_is_said_to_be_so(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], level: float, text: str
+) -> None:
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", level))
+    assert run("propose", result) == 0
+    assert "gain over" not in capsys.readouterr().out
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    assert text in capsys.readouterr().out
+
+
+def test_a_parent_without_a_baseline_is_no_gain_of_zero(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("propose", record(tmp_path / "r1", cell("seqs_down", 140.0))) == 0
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    assert "gain over default: not known, default has no baseline" in capsys.readouterr().out
