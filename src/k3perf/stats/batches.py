@@ -4,8 +4,10 @@ Estimator: one-way random effects, by the analysis of variance (Searle, Casella 
 McCulloch, Variance Components, 1992, section 3.6), pooled over cells. In a cell of N
 sessions in a batches of n_k each, E[SS between] = (a - 1) s_w^2 + (N - sum n_k^2 / N)
 s_b^2. Sums of both sides over the cells are solved for s_b^2, and a negative answer
-counts as 0. Batches of different cells count as independent. Ones of a few batches are
-rough: with two, chance alone gives 0 in about half of the cases.
+counts as 0. Batches of different cells count as independent. Where a day shifts all
+cells at once, two days say less than that: with days that differ by 40 and 60 % of the
+tolerance, 1 and 5 % of the clean runs of 60 metrics were red (300 runs each), with 20 %
+none (tests/calibration/test_batches.py).
 """
 
 from __future__ import annotations
