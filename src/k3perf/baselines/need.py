@@ -5,6 +5,7 @@ what a baseline gates where no number would do. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -102,8 +103,8 @@ def need_after(
     committed: Iterable[Baseline],
 ) -> Need | None:
     """The need of the configs that are being recorded. ``cells``: by config, what was
-    measured so far. None: a cell has fewer than two valid sessions, so nothing is known
-    yet.
+    measured so far. A config with a cell of fewer than two valid sessions is omitted.
+    None: every one is.
     """
     policy = strictest_policy(suite, target, ())
     short = replace(policy, plan=policy.plan.model_copy(update={"baseline_sessions": 2}))
@@ -114,19 +115,19 @@ def need_after(
         commit=_UNKNOWN,
         run_ids=(_UNKNOWN,),
     )
-    try:
-        made = [
-            propose(measured, versions={}, policy=short, previous=None, acceptance=stub)
-            for measured in cells.values()
-        ]
-    except UsageError:
-        return None
-    return need_of(suite, target, with_proposed(committed, made, target), cells)
+    made = []
+    for measured in cells.values():
+        with suppress(UsageError):
+            made.append(
+                propose(measured, versions={}, policy=short, previous=None, acceptance=stub)
+            )
+    asked = {baseline.config for baseline in made}
+    return need_of(suite, target, with_proposed(committed, made, target), asked)
 
 
 def only_testable(baseline: Baseline, problems: Iterable[Untestable]) -> Baseline:
-    """The proposal without the metrics that its noise cannot test: they are left out of
-    the gate, each with the reason. They stay recorded, and part of the target's noise.
+    """The proposal without the metrics that its noise cannot test. They are omitted
+    from the gate with the reason. They stay recorded, and part of the target's noise.
     """
     by_workload: dict[str, dict[str, str]] = {}
     for problem in problems:
@@ -136,7 +137,7 @@ def only_testable(baseline: Baseline, problems: Iterable[Untestable]) -> Baselin
             else f"at its noise a loss of {problem.detectable_ratio:.1%} can be seen at best"
         )
         by_workload.setdefault(problem.workload, {})[problem.metric] = (
-            f"left out of the gate when the baseline was recorded: {could}"
+            f"omitted from the gate when the baseline was recorded: {could}"
         )
     workloads = tuple(
         part.model_copy(
@@ -148,8 +149,8 @@ def only_testable(baseline: Baseline, problems: Iterable[Untestable]) -> Baselin
     return made.model_copy(update={"digest": digest_of(made)})
 
 
-def left_out_text(baseline: Baseline) -> tuple[str, ...]:
-    """A line for each metric that is left out, and one more where nothing timed is
+def omitted_text(baseline: Baseline) -> tuple[str, ...]:
+    """A line for each omitted metric, and one more where nothing timed is
     gated.
     """
     lines = [

@@ -16,7 +16,7 @@ from k3perf.baselines.accept import (
     objections,
     strictest_policy,
 )
-from k3perf.baselines.need import left_out_text, only_testable
+from k3perf.baselines.need import omitted_text, only_testable
 from k3perf.baselines.propose import propose
 from k3perf.baselines.testable import testable
 from k3perf.ci.commits import distinct_commits
@@ -223,7 +223,7 @@ def _put_forward(
         for line in (
             *scaling_lines(suite, root, baseline),
             *environment_lines(baseline),
-            *left_out_text(baseline),
+            *omitted_text(baseline),
         )
     )
     sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in against)

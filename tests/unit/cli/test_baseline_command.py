@@ -214,14 +214,14 @@ def test_an_untestable_tolerance_is_refused_and_nothing_is_written(
     assert not (tmp_path / "baselines").exists()
 
 
-def test_what_the_noise_cannot_test_is_left_out_on_request(
+def test_what_the_noise_cannot_test_is_omitted_on_request(
     tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loud = cell("seqs_down", 98.0, spread=60.0)
     result = record(tmp_path / "r1", cell("default", 100.0), loud)
     assert run("propose", result, "--only-testable") == ExitStatus.OK
     said = capsys.readouterr().out
-    assert "not gated: output_tokens_per_s of chat: left out of the gate" in said
+    assert "not gated: output_tokens_per_s of chat: omitted from the gate" in said
     assert run("accept", "--reason", "lock and memory, and what is quiet enough") == 0
     written = read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down")
     assert written is not None
@@ -233,7 +233,7 @@ def test_what_the_noise_cannot_test_is_left_out_on_request(
     )
     verdict = compare(written, cell("seqs_down", 10.0, spread=60.0), policy)
     assert "output_tokens_per_s" not in [metric.metric for metric in verdict.metrics]
-    assert any("output_tokens_per_s: not judged, left out" in note for note in verdict.notes)
+    assert any("output_tokens_per_s: not judged, omitted" in note for note in verdict.notes)
     other = written.model_copy(
         update={"workloads": (workload.model_copy(update={"not_gated": {}}),)}
     )
