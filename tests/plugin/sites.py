@@ -79,7 +79,8 @@ TOLERANCES = {
 
 
 # a recording watches the machine for two seconds in front of each session
-AT_ONCE = ("--k3-quiet-wait", "0")
+# and it must not go on for as long as the noise of a loaded machine needs
+AT_ONCE = ("--k3-quiet-wait", "0", "--k3-record-minutes", "0")
 # the plugin is imported already when a fork becomes pytest
 IMPORTED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 

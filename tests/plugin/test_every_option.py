@@ -82,6 +82,9 @@ OWN_OPTIONS = [
     row("--k3-record --k3-resume --k3-results x", USAGE, base=False),
     row("--k3-record --k3-results new --k3-sessions 1 --k3-quiet-wait 0", (0, 0, 10), base=False),
     row("--k3-quiet-wait soon", USAGE),
+    row("--k3-record-minutes 1"),
+    row("--k3-record-minutes soon", USAGE),
+    row("--k3-record-minutes -1", USAGE),
     row("--k3-nosuch", USAGE),
 ]
 # options that have nothing to do with each other share a run

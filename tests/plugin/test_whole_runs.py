@@ -417,6 +417,11 @@ def test_killed_recording_is_recovered(site):
     record = ("--k3-record", "--k3-sessions", "2", "--k3-results", "rec")
     run = site.pytest("-k", "fp8_kv", *record)
     assert run.returncode == ExitStatus.OK, run.stdout
+    assert "recording 2 sessions of each cell (--k3-sessions)" in run.stdout
+    assert "after 2 sessions: tiny: at this noise" in run.stdout
+    measured = json.loads((site.root / "rec" / "measurements.json").read_text())
+    sessions = [session for cell in measured["cells"] for session in cell["sessions"]]
+    assert {session["host"] for session in sessions} == {"here"}
     (site.root / "rec" / "measurements.json").unlink()
     recovered = site.k3perf(
         "recover", "rec/results.jsonl", "--commit", "abc"

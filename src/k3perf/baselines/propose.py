@@ -233,17 +233,18 @@ def worst_value(metric: MetricDef, values: Sequence[float]) -> float:
 
 def _exact_sessions(cell: CellMeasurement, name: str) -> list[SessionValue]:
     found = [
-        (unit.session.session_id, unit.session.values[name])
+        (unit.session, unit.session.values[name])
         for unit in read_cell(cell).units
         if name in unit.session.values
     ]
     return [
         SessionValue(
-            session_id=session_id,
+            session_id=session.session_id,
             value=value.value,
             rank_count=(value.n or None) if name in RANK_METRICS else None,
+            **_batch(session),
         )
-        for session_id, value in found
+        for session, value in found
         if value.value is not None
     ]
 
@@ -276,17 +277,24 @@ def _sessions(cell: CellMeasurement, scale: Scale) -> list[SessionValue]:
         for unit in readings.units
         if scale.basis == "ratio" and (value := reference_value(unit, scale)) is not None
     }
+    batches = {session.session_id: _batch(session) for session in cell.sessions}
     return [
         SessionValue(
             session_id=session_id,
             value=_digits(scale.value(median(losses))),
             round_values=tuple(_digits(scale.value(loss)) for loss in losses) if indices else (),
             reference_value=beside.get(session_id),
+            **batches[session_id],
         )
         for session_id, losses, indices in zip(
             series.session_ids, series.sessions, rounds, strict=True
         )
     ]
+
+
+def _batch(session: SessionMetrics) -> dict[str, str]:
+    host, day = session.batch or ("", "")
+    return {"host": host, "day": day}
 
 
 def _digits(value: float) -> float:

@@ -21,7 +21,7 @@ from k3perf.metrics.loss_scale import recorded_losses, scale_for
 from k3perf.metrics.validity import SPREAD_LIMIT, ValidityRules
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison
-from k3perf.stats.noise import MetricNoise
+from k3perf.stats.noise import MetricNoise, batched_noise
 
 
 def target_policy(suite: Suite, target: TargetSpec, *, gated_metric_count: int) -> Policy:
@@ -119,17 +119,17 @@ def _pools(
     for (key, tolerance), members in groups.items():
         scale = scale_for(METRICS[key[0]], tolerance)
         cells = [
-            (recorded_losses(entry, scale), entry.round_count)
-            for _, entry in members
-            if not entry.constant
+            (recorded_losses(entry, scale), entry) for _, entry in members if not entry.constant
         ]
         usable = [
-            (cell, rounds)
-            for cell, rounds in cells
+            (cell, entry)
+            for cell, entry in cells
             if all(math.isfinite(loss) for losses in cell for loss in losses)
         ]
-        noise = MetricNoise(
-            tuple(cell for cell, _ in usable), min((rounds for _, rounds in usable), default=0)
+        noise = batched_noise(
+            [cell for cell, _ in usable],
+            [entry.batches for _, entry in usable],
+            min((entry.round_count for _, entry in usable), default=0),
         )
         found[key, tolerance] = noise, {config for config, _ in members}
     return found

@@ -9,7 +9,7 @@ stay INCONCLUSIVE.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -105,17 +105,44 @@ def testable(baseline: Baseline, policy: Policy) -> tuple[Untestable, ...]:
     ``policy.noise`` must include the proposal itself.
     """
     found = []
+    for workload, entry, tolerance, own in _gated(baseline, policy):
+        apart = entry.metric in policy.config_tolerances.get(baseline.config, {})
+        problem = _judge(workload, entry, tolerance, own, None if apart else baseline)
+        if problem is not None:
+            found.append(problem)
+    return tuple(found)
+
+
+def _gated(
+    baseline: Baseline, policy: Policy
+) -> Iterator[tuple[str, MetricBaseline, Tolerance, Policy]]:
+    """Workload, entry, tolerance and the cell's policy of each statistical metric that
+    is gated.
+    """
     for workload in baseline.workloads:
         own = policy.for_cell(baseline.config, workload.workload)
         for entry in workload.metrics:
             tolerance = own.tolerances.get(entry.metric)
-            if tolerance is None or METRICS[entry.metric].comparison is Comparison.EXACT:
-                continue
-            apart = entry.metric in policy.config_tolerances.get(baseline.config, {})
-            problem = _judge(workload.workload, entry, tolerance, own, None if apart else baseline)
-            if problem is not None:
-                found.append(problem)
-    return tuple(found)
+            exact = METRICS[entry.metric].comparison is Comparison.EXACT
+            if tolerance is not None and not exact and entry.metric not in workload.not_gated:
+                yield workload.workload, entry, tolerance, own
+
+
+def sessions_that_do(baseline: Baseline, policy: Policy) -> dict[tuple[str, str], int | None]:
+    """By workload and metric, how many sessions recorded in every cell would make its
+    tolerance testable at the noise of ``policy``, at least 2. None: none up to 30.
+    """
+    found: dict[tuple[str, str], int | None] = {}
+    for workload, entry, tolerance, own in _gated(baseline, policy):
+        scale = replace(scale_for(METRICS[entry.metric], tolerance), basis=entry.basis)
+        reference = recorded_reference(scale, entry, own)
+        last = analyses_of(scale, reference, own.plan)[-1]
+        limits = limits_of(scale, own)._replace(beta=CATCH_MISS)
+        if reference.at(last.rounds).variance == 0:
+            found[workload, entry.metric] = 2
+            continue
+        found[workload, entry.metric] = _recorded_that_do(reference, own, entry, limits, last)
+    return found
 
 
 testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
@@ -153,11 +180,8 @@ def _judge(
             lambda count: _with_sessions(scale, reference, limits, policy, count),
             policy.plan.maximum_sessions + 1,
         ),
-        baseline_sessions_that_do=_first(
-            lambda count: _sees(
-                _recorded_more(reference, policy, entry, count), limits, analyses[-1]
-            ),
-            len(entry.sessions) + 1,
+        baseline_sessions_that_do=_recorded_that_do(
+            reference, policy, entry, limits, analyses[-1], len(entry.sessions) + 1
         ),
         tolerance_that_does=smallest_tolerance(scale, reference, limits, analyses[-1]),
         own=unsplit is None,
@@ -213,6 +237,20 @@ def _with_sessions(
 ) -> bool:
     plan = policy.plan.model_copy(update={"maximum_sessions": count})
     return _sees(reference, limits, analyses_of(scale, reference, plan)[-1])
+
+
+def _recorded_that_do(
+    reference: Reference,
+    policy: Policy,
+    entry: MetricBaseline,
+    limits: Limits,
+    analysis: InterimAnalysis,
+    start: int = 2,
+) -> int | None:
+    return _first(
+        lambda count: _sees(_recorded_more(reference, policy, entry, count), limits, analysis),
+        start,
+    )
 
 
 def _recorded_more(

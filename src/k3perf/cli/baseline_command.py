@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,16 +15,23 @@ from k3perf.baselines.accept import (
     changes,
     objections,
     strictest_policy,
-    with_proposed,
 )
+from k3perf.baselines.need import omitted_text, only_testable
 from k3perf.baselines.propose import propose
+from k3perf.baselines.testable import testable
 from k3perf.ci.commits import distinct_commits
+from k3perf.cli.baseline_lines import (
+    Refusal,
+    accepted_gains,
+    environment_lines,
+    mending,
+    scaling_lines,
+    target_baselines,
+)
 from k3perf.cli.output import login_name
 from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of, suite_of
 from k3perf.config.suite import Suite
-from k3perf.errors import UnknownNameError, UsageError
-from k3perf.metrics.environment import environment_text
-from k3perf.metrics.recorded_environments import recorded_environments
+from k3perf.errors import ExitStatus, UnknownNameError, UsageError
 from k3perf.records.baseline import Acceptance, Baseline
 from k3perf.records.measurement import CellMeasurement, MeasurementFile
 from k3perf.report.baseline_table import committed_table, proposal_table
@@ -45,8 +52,40 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser("baseline", help="propose, accept and show committed baselines")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    proposing = _register_propose(actions)
+    accepting = actions.add_parser("accept", help="write pending proposals into the baselines")
+    accepting.add_argument(
+        "cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)"
+    )
+    accepting.add_argument(
+        "--reason", required=True, help="why these numbers are right, at least 8 characters"
+    )
+    accepting.add_argument("--by", default="", help="who accepts (default: the login name)")
+    accepting.set_defaults(run=run_accept)
+    showing = actions.add_parser("show", help="print committed baselines")
+    showing.add_argument(
+        "cells", nargs="*", metavar="TARGET/CONFIG", help="which baselines (default: all)"
+    )
+    showing.set_defaults(run=run_show)
+    for action in (proposing, accepting, showing):
+        add_suite_option(action)
+        add_baselines_option(action)
+    for action in (proposing, accepting):
+        action.add_argument(
+            "--proposals",
+            metavar="DIR",
+            default=".k3perf/proposals",
+            help="directory of pending proposals (default: .k3perf/proposals)",
+        )
+
+
+def _register_propose(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
     proposing = actions.add_parser(
-        "propose", help="make proposals from measurements.json files; writes no baseline"
+        "propose",
+        help="make proposals from measurements.json files; writes no baseline",
+        epilog="exit status: 4 when accept would refuse a proposal",
     )
     proposing.add_argument(
         "results",
@@ -74,31 +113,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="TARGET/CONFIG",
         help="propose only this one; repeatable",
     )
+    proposing.add_argument(
+        "--only-testable",
+        action="store_true",
+        help=(
+            "leave every metric out of the gate that the recorded noise cannot test; where that is"
+            " all timings, the gate is lock and memory only"
+        ),
+    )
     proposing.set_defaults(run=run_propose)
-    accepting = actions.add_parser("accept", help="write pending proposals into the baselines")
-    accepting.add_argument(
-        "cells", nargs="*", metavar="TARGET/CONFIG", help="which proposals (default: all)"
-    )
-    accepting.add_argument(
-        "--reason", required=True, help="why these numbers are right, at least 8 characters"
-    )
-    accepting.add_argument("--by", default="", help="who accepts (default: the login name)")
-    accepting.set_defaults(run=run_accept)
-    showing = actions.add_parser("show", help="print committed baselines")
-    showing.add_argument(
-        "cells", nargs="*", metavar="TARGET/CONFIG", help="which baselines (default: all)"
-    )
-    showing.set_defaults(run=run_show)
-    for action in (proposing, accepting, showing):
-        add_suite_option(action)
-        add_baselines_option(action)
-    for action in (proposing, accepting):
-        action.add_argument(
-            "--proposals",
-            metavar="DIR",
-            default=".k3perf/proposals",
-            help="directory of pending proposals (default: .k3perf/proposals)",
-        )
+    return proposing
 
 
 def _measurement_files(names: Sequence[str]) -> list[MeasurementFile]:
@@ -151,33 +175,62 @@ def run_propose(arguments: argparse.Namespace) -> int:
         key: _propose(suite, root, cells, files, new_anchor=arguments.new_anchor)
         for key, cells in wanted.items()
     }
-    for (target, config), baseline in proposed.items():
-        previous = read_baseline(root, target, config)
-        policy = strictest_policy(suite, target, _target_baselines(root, target, proposed.values()))
-        rows = changes(baseline, previous, policy.known_tolerances)
-        against = objections(
-            baseline,
-            previous,
-            policy,
-            new_anchor=arguments.new_anchor,
-            step="it needs --new-anchor with a reason",
-        )
-        path = write_proposal(
-            Path(arguments.proposals),
-            Proposal(
-                schema_version=1,
-                new_anchor=arguments.new_anchor,
-                objections=against,
-                baseline=baseline,
-            ),
-        )
-        sys.stdout.write(f"{target}/{config} -> {path}\n{proposal_table(rows)}")
-        sys.stdout.writelines(
-            f"  {line}\n" for line in (*_scaling(suite, root, baseline), *_environments(baseline))
-        )
-        sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in against)
+    refused = [
+        problem
+        for baseline in proposed.values()
+        if (problem := _put_forward(suite, root, baseline, proposed, arguments)) is not None
+    ]
+    if refused:
+        sys.stdout.write(mending(refused, arguments.results))
+        return ExitStatus.USAGE
     sys.stdout.write('Review the tables, then: k3perf baseline accept --reason "WHY"\n')
-    return 0
+    return ExitStatus.OK
+
+
+def _put_forward(
+    suite: Suite,
+    root: Path,
+    baseline: Baseline,
+    proposed: Mapping[tuple[str, str], Baseline],
+    arguments: argparse.Namespace,
+) -> Refusal | None:
+    """Write one proposal, and print its table and what stands against it."""
+    target, config = baseline.target, baseline.config
+    previous = read_baseline(root, target, config)
+    policy = strictest_policy(suite, target, target_baselines(root, target, proposed.values()))
+    if arguments.only_testable:
+        baseline = only_testable(baseline, testable(baseline, policy))
+    rows = changes(baseline, previous, policy.known_tolerances)
+    against = objections(
+        baseline,
+        previous,
+        policy,
+        new_anchor=arguments.new_anchor,
+        step="it needs --new-anchor with a reason",
+    )
+    path = write_proposal(
+        Path(arguments.proposals),
+        Proposal(
+            schema_version=1,
+            new_anchor=arguments.new_anchor,
+            objections=against,
+            baseline=baseline,
+        ),
+    )
+    sys.stdout.write(f"{target}/{config} -> {path}\n{proposal_table(rows)}")
+    sys.stdout.writelines(
+        f"  {line}\n"
+        for line in (
+            *scaling_lines(suite, root, baseline),
+            *environment_lines(baseline),
+            *omitted_text(baseline),
+        )
+    )
+    sys.stdout.writelines(f"  cannot be accepted: {objection}\n" for objection in against)
+    if not against:
+        return None
+    noisy_count = len(testable(baseline, policy))
+    return Refusal(target, config, bool(noisy_count), len(against) > noisy_count)
 
 
 def run_accept(arguments: argparse.Namespace) -> int:
@@ -211,6 +264,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "not accepted, nothing was written:\n" + "\n".join(f"  {line}" for line in refused)
         )
+    gains = {name: accepted_gains(suite, root, waiting[name][1], proposals) for name in chosen}
     for name in chosen:
         path, proposal = waiting[name]
         written = write_baseline(
@@ -224,6 +278,7 @@ def run_accept(arguments: argparse.Namespace) -> int:
         )
         path.unlink()
         sys.stdout.write(f"wrote {written}\n")
+        sys.stdout.writelines(f"  {line}\n" for line in gains[name])
     return 0
 
 
@@ -250,35 +305,12 @@ def run_show(arguments: argparse.Namespace) -> int:
             f" {acceptance.accepted_at_utc} ({acceptance.reason}), commit {acceptance.commit}, runs"
             f" {', '.join(acceptance.run_ids)}\n"
         )
-        sys.stdout.writelines(f"  {line}\n" for line in _environments(baseline))
+        sys.stdout.writelines(f"  {line}\n" for line in environment_lines(baseline))
         known = strictest_policy(suite, baseline.target, ()).known_tolerances
         sys.stdout.write(committed_table(changes(baseline, baseline, known)))
     if not chosen:
         sys.stdout.write(f"no baseline is committed in {root}\n")
     return 0
-
-
-def _scaling(suite: Suite, root: Path, baseline: Baseline) -> list[str]:
-    """What the proposed rates are against the target's scaling base, a line a
-    workload.
-    """
-    from k3perf.run.cell_notes import read_scaling_base
-
-    base = read_scaling_base(suite, suite.target(baseline.target), root)
-    if base is None:
-        return []
-    return [
-        f"{entry.workload}: {base.of_baseline(baseline, baseline.config, entry.workload).text}"
-        for entry in baseline.workloads
-    ]
-
-
-def _environments(baseline: Baseline) -> list[str]:
-    """A line for each environment that the baseline's sessions were recorded in."""
-    return [
-        f"{len(part.session_ids)} sessions recorded with {environment_text(part.values)}"
-        for part in recorded_environments(baseline)
-    ]
 
 
 def _sources(target: str, config: str, files: Sequence[MeasurementFile]) -> list[MeasurementFile]:
@@ -337,18 +369,12 @@ def _agreed(sources: Sequence[MeasurementFile]) -> dict[str, str]:
     }
 
 
-def _target_baselines(
-    root: Path, target: str, proposed: Iterable[Baseline]
-) -> tuple[Baseline, ...]:
-    return with_proposed(read_target_baselines(root, target), proposed, target)
-
-
 def _objections_now(
     suite: Suite, root: Path, proposal: Proposal, proposals: Sequence[Proposal]
 ) -> tuple[str, ...]:
     """Objections to a proposal when all ``proposals`` are accepted."""
     baseline = proposal.baseline
-    together = _target_baselines(root, baseline.target, [item.baseline for item in proposals])
+    together = target_baselines(root, baseline.target, [item.baseline for item in proposals])
     return objections(
         baseline,
         read_baseline(root, baseline.target, baseline.config),

@@ -30,6 +30,7 @@ from k3perf.gate.policy import Policy
 from k3perf.gate.reference import References
 from k3perf.metrics.drift import config_differences
 from k3perf.metrics.loss_scale import Scale, scale_for
+from k3perf.metrics.recorded_batches import batch_notes, candidate_batch
 from k3perf.metrics.recorded_environments import environment_notes
 from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS, rank_counts
 from k3perf.records.baseline import Baseline, MetricBaseline, WorkloadBaseline
@@ -182,10 +183,13 @@ class _Cell:
         recorded nor measured.
         """
         findings: list[MetricFinding] = []
-        notes = []
         foreign = self.baseline is not None and _other_class(self.baseline, self.measurement)
         here = "neither recorded nor measured in this cell"
+        left_out = {} if self.workload is None else self.workload.not_gated
+        notes = [f"{name}: not judged, {why}" for name, why in left_out.items()]
         for name, tolerance in self.policy.tolerances.items():
+            if name in left_out:
+                continue
             scale = scale_for(METRICS[name], tolerance, self.measurement.mode)
             found: MetricFinding | MetricVerdict | None
             if METRICS[name].comparison is Comparison.EXACT:
@@ -246,8 +250,9 @@ class _Cell:
             return _one_sided(scale, measured=not series.empty, recorded=entry is not None)
         reference = None
         if entry is not None:
-            alternating = self.readings.alternating
-            reference = self.references.recorded(scale, entry, self.policy, alternating=alternating)
+            batch = candidate_batch(unit.session for unit in self.readings.units)
+            how = {"alternating": self.readings.alternating, "batch": batch}
+            reference = self.references.recorded(scale, entry, self.policy, **how)
         return judge_statistical(scale, entry, reference, series, self.policy)
 
     def _without_rounds(self, scale: Scale) -> MetricVerdict | None:
@@ -266,6 +271,7 @@ class _Cell:
         return (
             *self._hardware_notes(),
             *(note for _, _, notes in findings for note in notes),
+            *batch_notes(self.workload),
             *environment_notes(self.baseline, self.measurement.workload, own, arms),
             *unjudged,
             *self._rank_notes(),

@@ -263,7 +263,7 @@ class Judgement:
         """
         at, recorded = self.reference.at, self.reference.session_count
         level, count = at(analysis.rounds), len(ready)
-        known = level.variance / recorded if recorded else 0.0
+        known = (level.variance / recorded if recorded else 0.0) + level.batch_variance
         if not self.reference.round_count or all(one.rounds == analysis.rounds for one in ready):
             return level.variance / count + known
         return sum(at(session.rounds).variance for session in ready) / count**2 + known
@@ -376,7 +376,7 @@ def minimum_detectable(
 @lru_cache(maxsize=4096)
 def _detectable(level: Level, recorded: int, limits: Limits, analysis: InterimAnalysis) -> float:
     share = 1 / analysis.sessions + (1 / recorded if recorded else 0.0)
-    error = math.sqrt(level.variance * share)
+    error = math.sqrt(level.variance * share + level.batch_variance)
     alpha_width, half_width, *_ = _widths(level.df, level.skewness, recorded, limits, analysis)
     half = CLEAR_SHARE * limits.tolerance + half_width * error
     critical = max(limits.tolerance, alpha_width * error, half)

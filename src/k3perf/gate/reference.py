@@ -5,11 +5,13 @@ expectation of no difference. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
 from k3perf.metrics.loss_scale import Scale, recorded_losses
 from k3perf.records.baseline import MetricBaseline
+from k3perf.records.measurement import Batch
 from k3perf.records.metric_definitions import Scope
 from k3perf.stats.estimators import locate, mean, sample_variance
 from k3perf.stats.noise import MetricNoise
@@ -25,30 +27,38 @@ class References:
         self._made: dict[tuple[object, ...], tuple[MetricBaseline, MetricNoise, Reference]] = {}
 
     def recorded(
-        self, scale: Scale, entry: MetricBaseline, policy: Policy, *, alternating: bool
+        self, scale: Scale, entry: MetricBaseline, policy: Policy, **candidate: Any
     ) -> Reference:
         """As ``recorded_reference``."""
-        bounds = (policy.plan.minimum_rounds, policy.plan.maximum_rounds)
-        ratio = policy.spread_over_noise_ratio
-        key = (id(entry), scale.logarithmic, alternating, bounds, ratio)
         noise = policy.noise_of(entry.metric, scale.basis)
-        made = self._made.get(key)
-        if made is None or made[0] is not entry or made[1] is not noise:
-            made = (entry, noise, recorded_reference(scale, entry, policy, alternating=alternating))
-            self._made[key] = made
-        return made[2]
+        plan = (policy.plan.minimum_rounds, policy.plan.maximum_rounds)
+        key = (id(entry), id(noise), scale.logarithmic, plan, policy.spread_over_noise_ratio)
+        key = (*key, *candidate.values())
+        if key not in self._made:  # entry and noise are kept, so that their ids stay theirs
+            made = recorded_reference(scale, entry, policy, **candidate)
+            self._made[key] = (entry, noise, made)
+        return self._made[key][2]
 
 
 def recorded_reference(
-    scale: Scale, entry: MetricBaseline, policy: Policy, *, alternating: bool = True
+    scale: Scale,
+    entry: MetricBaseline,
+    policy: Policy,
+    *,
+    alternating: bool = True,
+    batch: Batch | None = None,
 ) -> Reference:
-    """Mean and noise of a cell's recorded sessions. NaN where one has no loss."""
+    """Mean and noise of a cell's recorded sessions. NaN where one has no loss.
+    ``batch``: the candidate's. None: it is not that of any recorded session.
+    """
     reference = cell_reference(
         recorded_losses(entry, scale),
         policy.noise_of(entry.metric, scale.basis),
         entry.round_count,
         (policy.plan.minimum_rounds, policy.plan.maximum_rounds),
         one_armed=scale.basis != "absolute" and not alternating,
+        batches=entry.batches,
+        candidate_batch=batch,
         spread_over_noise_ratio=policy.spread_over_noise_ratio,
     )
     committed = mean([scale.loss(session.value) for session in entry.sessions])

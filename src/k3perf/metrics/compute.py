@@ -50,6 +50,7 @@ def session_metrics(
         invalid_reasons=record.invalid_reasons,
         started_at_utc=record.started_at_utc,
         environment=environment_of(record.environment, record.resolved_config),
+        host=record.identity.host,
     )
 
 

@@ -51,7 +51,20 @@ VALUES: Final = {
             " perf_tests and baselines, or a git ref"
         ),
     ),
-    "--k3-sessions": ("N", "with --k3-record: sessions per cell (default: the target's)"),
+    "--k3-sessions": (
+        "N",
+        (
+            "with --k3-record: exactly so many sessions per cell (default: at least the target's,"
+            " then until the tolerances can be tested)"
+        ),
+    ),
+    "--k3-record-minutes": (
+        "N",
+        (
+            "with --k3-record: after the target's sessions, start no further one that would end"
+            " later than this (default: 120; 0: none)"
+        ),
+    ),
     "--k3-quiet-wait": (
         "SECONDS",
         (

@@ -14,7 +14,7 @@ from k3perf.config.cpu_features import usable
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
-from k3perf.run.settings import QUIET_WAIT_S, Injection, RunSettings
+from k3perf.run.settings import QUIET_WAIT_S, RECORD_MINUTES, Injection, RunSettings
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
         "mode": _mode(option("--k3-mode")),
         "record": option("--k3-record"),
         "record_sessions": _positive(option("--k3-sessions"), "--k3-sessions"),
+        "record_minutes": _amount(
+            option("--k3-record-minutes"), "--k3-record-minutes", RECORD_MINUTES, "minutes"
+        ),
         "strict": option("--k3-strict"),
         "planned_gated_metric_count": _positive(
             option("--k3-gated-metric-count"), "--k3-gated-metric-count"
@@ -59,7 +62,9 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
         "injections": tuple(Injection.parse(text) for text in option("--k3-inject")),
         "trace_file": _existing(option("--k3-trace"), "--k3-trace"),
         "resume": option("--k3-resume"),
-        "quiet_wait_s": _seconds(option("--k3-quiet-wait"), "--k3-quiet-wait", QUIET_WAIT_S),
+        "quiet_wait_s": _amount(
+            option("--k3-quiet-wait"), "--k3-quiet-wait", QUIET_WAIT_S, "seconds"
+        ),
     }
 
 
@@ -166,7 +171,7 @@ def _positive(given: str | None, name: str) -> int | None:
     return int(given)
 
 
-def _seconds(given: str | None, name: str, default: float) -> float:
+def _amount(given: str | None, name: str, default: float, unit: str) -> float:
     if given is None:
         return default
     try:
@@ -174,7 +179,7 @@ def _seconds(given: str | None, name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} {given!r}: give seconds, 0 or more")
+        raise UsageError(f"{name} {given!r}: give {unit}, 0 or more")
     return value
 
 

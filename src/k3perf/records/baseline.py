@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from k3perf.records.measurement import Batch
 from k3perf.records.metric_definitions import METRICS
 
 BASELINE_SCHEMA_VERSION = 1
@@ -40,9 +41,10 @@ class SessionValue(_Document):
     estimated from.
 
     ``rank_count``: how many ranks the value is the worst of. ``reference_value``: of a
-    ratio, the reference arm's own value in the metric's unit. None in older files and
-    where they do not apply; None is not written, so that an older file keeps its
-    digest.
+    ratio, the reference arm's own value in the metric's unit. Both are None in older
+    files and where they do not apply. ``host`` and ``day`` (UTC, ``YYYY-MM-DD``): where
+    and when the session ran, empty where it is not known. None and empty texts are not
+    written, so that an older file keeps its digest.
     """
 
     session_id: str
@@ -50,12 +52,17 @@ class SessionValue(_Document):
     round_values: tuple[FiniteFloat, ...] = ()
     rank_count: Annotated[int, Field(ge=1)] | None = None
     reference_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    host: str = ""
+    day: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
 
     @model_serializer(mode="wrap")
     def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
         for name in ("rank_count", "reference_value"):
             if data[name] is None:
+                del data[name]
+        for name in ("host", "day"):
+            if not data[name]:
                 del data[name]
         return data
 
@@ -110,6 +117,12 @@ class MetricBaseline(_Document):
         """The fewest rounds of a recorded session; 0: the metric has no rounds."""
         return min(len(session.round_values) for session in self.sessions)
 
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """Host and day of each session. Empty if a session's day is not known."""
+        known = tuple((session.host, session.day) for session in self.sessions)
+        return known if all(day for _, day in known) else ()
+
     @property
     def rank_counts(self) -> frozenset[int]:
         """Number of ranks behind each recorded value; empty if unknown, or for a metric
@@ -129,11 +142,23 @@ class MetricBaseline(_Document):
 
 
 class WorkloadBaseline(_Document):
-    """The cell's numbers for one workload; the plan digest is part of the key."""
+    """The cell's numbers for one workload; the plan digest is part of the key.
+
+    ``not_gated``: metrics that were recorded but are not judged, each with the reason
+    (``propose --only-testable``). Empty, it is not written.
+    """
 
     workload: str
     plan_digest: str
     metrics: tuple[MetricBaseline, ...]
+    not_gated: dict[str, str] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if not self.not_gated:
+            del data["not_gated"]
+        return data
 
     @model_validator(mode="after")
     def _once(self) -> Self:

@@ -11,6 +11,9 @@ from pydantic import ConfigDict, Field
 
 from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
 
+Batch = tuple[str, str]
+"""Host and day of a session. One batch shares what changes from day to day."""
+
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
@@ -51,7 +54,8 @@ class SessionMetrics:
 
     ``pair_id`` joins a candidate session with the reference session that was resident
     or measured with it. ``started_at_utc``: ISO 8601, empty in older files.
-    ``environment``: what the machine brought (``metrics.environment``).
+    ``environment``: what the machine brought (``metrics.environment``). ``host``: the
+    machine's name, empty in older files.
     """
 
     session_id: Annotated[str, Field(min_length=1)]
@@ -63,6 +67,13 @@ class SessionMetrics:
     invalid_reasons: tuple[InvalidReason, ...] = ()
     started_at_utc: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    host: str = ""
+
+    @property
+    def batch(self) -> Batch | None:
+        """Host and day (UTC) of the session. None: the day is not known."""
+        day = self.started_at_utc[:10]
+        return (self.host, day) if day else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from k3perf.records.samples import Arm, InvalidReason
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.cell_measurement import engine_reason
 from k3perf.run.patience import FirstRounds, RecordingStopped
+from k3perf.run.recording_need import RecordingNeed
 from k3perf.run.run_parts import CellResult, RunParts
 from k3perf.run.time_left import sessions_to_record
 
@@ -30,8 +31,10 @@ class Recording:
 
     def run(self) -> dict[str, CellResult]:
         """The result of every cell, by its id."""
-        parts = self._parts
-        for index in range(self._count):
+        parts, need = self._parts, RecordingNeed(self._parts)
+        need.say_before()
+        index = 0
+        while index == 0 or need.goes_on(index, self._sessions, set(self._broken)):
             parts.pool.stop_all()
             for position, cell in enumerate(parts.cells):
                 if cell.cell_id in self._broken:
@@ -42,11 +45,12 @@ class Recording:
                     for other in parts.cells[position + 1 :]
                     if other.cell_id not in self._broken
                 ]
-                again = parts.cells[0] if index + 1 < self._count else None
+                again = parts.cells[0] if index + 1 < need.expected_count else None
                 parts.expect_after(cell, coming, again)
                 self._record(cell)
                 outcome = "INVALID" if cell.cell_id in self._broken else "recorded"
                 parts.progress.finished(cell.cell_id, outcome, measured=True)
+            index += 1
         return {cell.cell_id: self._result(cell) for cell in parts.cells}
 
     def _record(self, cell: Cell) -> None:

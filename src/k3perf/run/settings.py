@@ -18,6 +18,9 @@ Mode = Literal["baseline", "reference", "ab"]
 
 QUIET_WAIT_S: Final = 300.0
 
+RECORD_MINUTES: Final = 120.0
+"""After the planned sessions a recording starts no other one that would end later."""
+
 
 def arm_name(arm: Arm, mode: str) -> str:
     """What a user reads: in ``ab`` mode the reference arm is the base."""
@@ -73,7 +76,8 @@ class RunSettings:
     ``planned_gated_metric_count``: of the whole plan, when this run is a shard.
     ``cpu_features``: the instruction sets that can be used on this machine.
     ``quiet_wait_s``: how long a recording waits each time for other processes to leave
-    the CPUs idle.
+    the CPUs idle. ``record_minutes``: the limit of a recording's further sessions, from
+    its start.
     """
 
     suite: Suite
@@ -91,6 +95,7 @@ class RunSettings:
     judge: Judge | None = None
     record: bool = False
     record_sessions: int | None = None
+    record_minutes: float = RECORD_MINUTES
     strict: bool = False
     planned_gated_metric_count: int | None = None
     injections: tuple[Injection, ...] = ()

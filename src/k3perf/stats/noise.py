@@ -10,6 +10,7 @@ about it is assumed.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from k3perf.stats.batches import UNKNOWN_SPREAD, BatchSpread, batch_groups, batch_spread
 from k3perf.stats.estimators import Location, locate_rows, median, robust_sigma
 from k3perf.stats.pooling import NO_PRIOR, VariancePrior, pool_groups, pooled_skewness
 
@@ -43,13 +45,21 @@ class MetricNoise:
     ``cells``: the recorded sessions of every cell in which the metric varies.
     ``round_count``: the fewest rounds that a recorded session rests on, 0 for a metric
     without rounds. ``factor``: 2 where the noise of a pair is inferred from that of
-    single sessions. Answers are kept: a run asks the same ones for every cell.
+    single sessions. ``groups_of``: where cells were split into batches, which of
+    ``cells`` make up each. None: every session is a batch by itself. ``batched_noise``
+    makes both. Answers are kept: a run asks the same ones for every cell.
     """
 
     def __init__(
-        self, cells: tuple[Sessions, ...] = (), round_count: int = 0, factor: float = 1.0
+        self,
+        cells: tuple[Sessions, ...] = (),
+        round_count: int = 0,
+        factor: float = 1.0,
+        *,
+        groups_of: tuple[tuple[int, ...], ...] | None = (),
     ) -> None:
         self.cells = cells
+        self.groups_of = groups_of
         self.round_count = round_count
         self.factor = factor
         self._values: dict[tuple[Location, int], NDArray[np.float64]] = {}
@@ -81,7 +91,20 @@ class MetricNoise:
 
     def doubled(self) -> MetricNoise:
         """The noise of a difference of two independent sessions."""
-        return MetricNoise(self.cells, self.round_count, 2 * self.factor)
+        return MetricNoise(self.cells, self.round_count, 2 * self.factor, groups_of=self.groups_of)
+
+    def batch_spread(self, location: Location, rounds: int) -> BatchSpread:
+        """The variance between batches of sessions."""
+        if self.groups_of == () or not self.cells:
+            return UNKNOWN_SPREAD
+        values = self._located(location, rounds)
+        edges = pairwise((*self._starts, len(values)))
+        groups = [values[start:end].tolist() for start, end in edges]
+        if self.groups_of is None:
+            found = batch_spread([[[value] for value in group] for group in groups])
+        else:
+            found = batch_spread([[groups[index] for index in part] for part in self.groups_of])
+        return found._replace(variance=self.factor * found.variance)
 
     def prior(self, location: Location, rounds: int) -> VariancePrior:
         """What the pooled cells say about the variance between session values."""
@@ -174,3 +197,25 @@ class MetricNoise:
 
 
 NO_NOISE: Final = MetricNoise()
+
+
+def batched_noise(
+    cells: Sequence[Sessions], labels: Sequence[Sequence[Hashable]], round_count: int
+) -> MetricNoise:
+    """The noise of cells, with that between batches where a cell has two.
+
+    ``labels``: the batch of each session of each cell, empty where it is not known. The
+    noise between sessions is then that inside of batches. Where no batch has two
+    sessions it stays that of all.
+    """
+    if all(len(set(own)) < 2 for own in labels):
+        return MetricNoise(tuple(cells), round_count)
+    split: list[Sessions] = []
+    groups_of = []
+    for cell, own in zip(cells, labels, strict=True):
+        places = batch_groups(own) or (tuple(range(len(cell))),)
+        groups_of.append(tuple(range(len(split), len(split) + len(places))))
+        split += [tuple(cell[place] for place in batch) for batch in places]
+    if all(len(batch) < 2 for batch in split):
+        return MetricNoise(tuple(cells), round_count, groups_of=None)
+    return MetricNoise(tuple(split), round_count, groups_of=tuple(groups_of))

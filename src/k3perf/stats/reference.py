@@ -8,23 +8,27 @@ session, taken by the same estimator. What happens to every session as it goes o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from typing import NamedTuple
 
+from k3perf.stats.batches import batch_factor, batch_groups, joint_df
 from k3perf.stats.estimators import MAD_TO_SIGMA, Location, locate, mean, median, sample_variance
-from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions
+from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions, batched_noise
 
 
 class Level(NamedTuple):
     """Sessions of one number of rounds, on the loss scale: their mean, the variance
     between them with its degrees of freedom, and their skewness towards a loss.
+    ``batch_variance``: what the candidate's batch and the recorded ones add to the
+    error, however many sessions the candidate has.
     """
 
     mean: float
     variance: float
     df: int
     skewness: float = 0.0
+    batch_variance: float = 0.0
 
 
 class Reference:
@@ -92,6 +96,15 @@ class Reference:
         return changed
 
 
+def _own_variance(values: Sequence[float], batches: Sequence[Hashable]) -> tuple[float, int]:
+    """A cell's variance inside of its batches, with its degrees of freedom."""
+    groups = batch_groups(batches) or (tuple(range(len(values))),)
+    parts = [[values[place] for place in places] for places in groups]
+    df = sum(len(part) - 1 for part in parts)
+    total = sum(sample_variance(part) * (len(part) - 1) for part in parts)
+    return (total / df if df else 0.0), df
+
+
 def _median_deviation(ordered: Sequence[float]) -> float:
     centre = median(ordered)
     return median([abs(value - centre) for value in ordered])
@@ -104,25 +117,35 @@ def cell_reference(
     rounds: tuple[int, int],
     *,
     one_armed: bool = False,
+    batches: Sequence[Hashable] = (),
+    candidate_batch: Hashable | None = None,
     spread_over_noise_ratio: float,
 ) -> Reference:
     """``rounds``: the plan's fewest and most. ``one_armed``: the rounds were compared
     with one value of the reference session, so that fewer rounds show half of the noise
-    they bring.
+    they bring. ``batches``: that of each recorded session, empty where it is not known.
+    ``candidate_batch``: None for one that was not recorded.
     """
     finite = all(math.isfinite(loss) for losses in cell for loss in losses)
     if not noise.cells and finite:
-        noise = MetricNoise((cell,), round_count)
+        noise = batched_noise((cell,), (batches,), round_count)
     location, worth = noise.choice(*rounds)
+    factor = batch_factor(batches, candidate_batch) if batches else 0.0
 
     def plain(count: int) -> Level:
         if not finite:
             return Level(math.nan, math.nan, 0)
         values = [locate(location, losses[:count]) for losses in cell]
         prior = noise.prior(location, count)
-        own = 0.0 if prior.pooled else sample_variance(values)
-        variance, df = prior.moderate(own, len(values) - 1)
-        return Level(mean(values), variance, df, noise.skewness(location, count))
+        own = (0.0, len(values) - 1)
+        if not prior.pooled:
+            own = _own_variance(values, batches if noise.groups_of else ())
+        variance, df = prior.moderate(*own)
+        spread = noise.batch_spread(location, count)
+        added = factor * spread.variance
+        # where the candidate has many sessions, the part between batches weighs most
+        df = joint_df(variance / len(values), df, added, spread.df)
+        return Level(mean(values), variance, df, noise.skewness(location, count), added)
 
     def level_at(count: int) -> Level:
         level = plain(count)

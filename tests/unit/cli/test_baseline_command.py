@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from k3perf.baselines.accept import strictest_policy
 from k3perf.baselines.testable import testable
 from k3perf.cli import baseline_command as command
 from k3perf.config.suite import load_suite
-from k3perf.errors import K3PerfError, UnknownNameError, UsageError
+from k3perf.errors import ExitStatus, K3PerfError, UnknownNameError, UsageError
+from k3perf.gate.compare import compare
 from k3perf.records.measurement import (
     CellMeasurement,
     MeasurementFile,
@@ -197,16 +199,65 @@ def test_worst_values_of_different_sessions_are_told_apart(
 def test_an_untestable_tolerance_is_refused_and_nothing_is_written(
     tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(
-        "propose",
-        record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0)),
-    )
-    assert "cannot be accepted" in capsys.readouterr().out
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 98.0, spread=60.0))
+    assert run("propose", result) == ExitStatus.USAGE
+    said = capsys.readouterr().out
+    assert "cannot be accepted" in said
+    assert "pytest perf_tests -k 'seqs_down' --k3-target cpu-gqa --k3-record" in said
+    assert f"k3perf baseline propose {result} --only-testable" in said
+    assert "--new-anchor" not in said
+    assert "k3perf baseline accept" not in said
     with pytest.raises(
         UsageError, match=r"nothing was written(.|\n)*seqs_down(.|\n)*To make it testable"
     ):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
+
+
+def test_what_the_noise_cannot_test_is_omitted_on_request(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loud = cell("seqs_down", 98.0, spread=60.0)
+    result = record(tmp_path / "r1", cell("default", 100.0), loud)
+    assert run("propose", result, "--only-testable") == ExitStatus.OK
+    said = capsys.readouterr().out
+    assert "not gated: output_tokens_per_s of chat: omitted from the gate" in said
+    assert run("accept", "--reason", "lock and memory, and what is quiet enough") == 0
+    written = read_baseline(tmp_path / "baselines", "cpu-gqa", "seqs_down")
+    assert written is not None
+    workload = written.workload("chat")
+    assert workload is not None
+    assert list(workload.not_gated) == ["output_tokens_per_s"]
+    policy = strictest_policy(
+        load_suite(SUITE), "cpu-gqa", read_target_baselines(tmp_path / "baselines", "cpu-gqa")
+    )
+    verdict = compare(written, cell("seqs_down", 10.0, spread=60.0), policy)
+    assert "output_tokens_per_s" not in [metric.metric for metric in verdict.metrics]
+    assert any("output_tokens_per_s: not judged, omitted" in note for note in verdict.notes)
+    other = written.model_copy(
+        update={"workloads": (workload.model_copy(update={"not_gated": {}}),)}
+    )
+    judged = compare(other, cell("seqs_down", 10.0, spread=60.0), policy)
+    assert "output_tokens_per_s" in [metric.metric for metric in judged.metrics]
+
+
+def test_a_config_without_a_testable_timing_is_lock_and_memory_only(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loud = cell("seqs_down", 98.0, spread=60.0)
+    workload = "output_tokens_per_s"
+    rounds_without = [
+        replace(
+            session,
+            rounds=tuple(
+                replace(one, values={workload: one.values[workload]}) for one in session.rounds
+            ),
+        )
+        for session in loud.sessions
+    ]
+    result = record(tmp_path / "r1", replace(loud, sessions=tuple(rounds_without)))
+    assert run("propose", result, "--only-testable") == ExitStatus.OK
+    assert "lock and memory only: no timing can be tested" in capsys.readouterr().out
 
 
 def test_a_loud_config_is_accepted_by_its_own_tolerance_and_its_siblings_keep_theirs(
@@ -422,3 +473,47 @@ def test_a_proposal_that_was_edited_or_moved_is_not_accepted(tmp_path: Path, run
     with pytest.raises(UsageError, match=r"seqs_down.json: holds a proposal for cpu-gqa/default"):
         run("accept", "--reason", "first numbers of this target")
     assert not (tmp_path / "baselines").exists()
+
+
+def test_accept_says_the_gain_and_whether_its_loss_would_be_noticed(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """seqs_down extends default. Its tolerance of 10 % needs a loss of about 12 %."""
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", 140.0))
+    assert run("propose", result) == 0
+    capsys.readouterr()
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    said = capsys.readouterr().out
+    gain = re.search(
+        r"output_tokens_per_s of chat: \+40\.0% \(\+39\.\d% to \+40\.\d%\); the gate would notice",
+        said,
+    )
+    assert gain, said
+    assert "ttft_mean_ms of chat: -0.0%" in said or "ttft_mean_ms of chat: +0.0%" in said
+    assert "cannot tell" not in said
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        (104.0, "the gate would NOT notice the loss of it"),
+        (100.0, "chat cannot tell seqs_down from default"),
+        (96.0, ", worse"),
+    ],
+)
+def test_a_gain_too_small_for_the_gate_is_said_to_be_so(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str], level: float, text: str
+) -> None:
+    result = record(tmp_path / "r1", cell("default", 100.0), cell("seqs_down", level))
+    assert run("propose", result) == 0
+    assert "gain over" not in capsys.readouterr().out
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    assert text in capsys.readouterr().out
+
+
+def test_a_parent_without_a_baseline_is_no_gain_of_zero(
+    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("propose", record(tmp_path / "r1", cell("seqs_down", 140.0))) == 0
+    assert run("accept", "--reason", "first numbers of this target") == 0
+    assert "gain over default: not known, default has no baseline" in capsys.readouterr().out

@@ -158,6 +158,7 @@ COMMANDS = {
             "--new-anchor": FLAG,
             "--across-commits": FLAG,
             "--only": NAME,
+            "--only-testable": FLAG,
             "--suite": SUITE,
             **BASELINES,
             "--proposals": OUTPUT.without("a_folder"),

@@ -193,6 +193,11 @@ def session(**fields):
     return SessionRecord(**(defaults | fields))
 
 
+def test_a_session_has_its_host_and_day():
+    assert session_metrics(session()).batch == ("here", "2026-11-29")
+    assert session_metrics(session(started_at_utc="")).batch is None
+
+
 def test_session_values_are_those_of_the_worst_rank():
     found = session_metrics(session()).values
     assert found["weights_bytes"].value == 120
