@@ -52,7 +52,9 @@ class Fork:
         )
         self.module.write_text(PARSER.format(log=str(self.log)))
         self.python = root / "python"
-        self.python.write_text(f'#!/bin/sh\nPYTHONPATH={self.site} exec {sys.executable} "$@"\n')
+        self.python.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{self.site}" exec "{sys.executable}" "$@"\n'
+        )
         self.python.chmod(0o755)
 
     @property

@@ -204,11 +204,11 @@ def engines(tmp_path: Path) -> Any:
 
 
 def busy_program(folder: Path, name: str, seconds: float) -> Path:
-    """A program of this name that uses the processor, as a compiler does."""
-    path = folder / name
-    path.write_text(
-        f"#!{sys.executable} -S\nimport time\nwhile time.process_time() < {seconds}: pass\n"
-    )
+    """A program of this name that uses the CPU, as a compiler does."""
+    path, python = folder / name, folder / "python"
+    if not python.exists():
+        python.symlink_to(sys.executable)  # whose path may hold a space
+    path.write_text(f"#!{python} -S\nimport time\nwhile time.process_time() < {seconds}: pass\n")
     path.chmod(0o755)
     return path
 
@@ -422,7 +422,7 @@ def test_whether_a_release_can_be_verbose_is_read_from_its_source(
         (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')\n")
         (package / "observability.py").write_text(f"class ObservabilityConfig:\n    {text}\n")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncd {tmp_path}\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\ncd "{tmp_path}"\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     assert can_be_verbose(python) is expected
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser("gate", help="calibrate the gate (in a checkout)")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    if (REPOSITORY / LAB_COMMAND.replace(".", "/")).with_suffix(".py").is_file():
+    if os.access((REPOSITORY / LAB_COMMAND.replace(".", "/")).with_suffix(".py"), os.R_OK):
         if str(REPOSITORY) not in sys.path:
             sys.path.insert(0, str(REPOSITORY))
         importlib.import_module(LAB_COMMAND).register(actions)

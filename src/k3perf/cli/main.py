@@ -99,6 +99,13 @@ def modules_for(arguments: Sequence[str]) -> Sequence[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. docs/exit-statuses.md has the statuses."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _with_streams(given)
+    except KeyboardInterrupt as error:  # before the command began, or after it ended
+        return _explained(error)
+
+
+def _with_streams(given: Sequence[str]) -> int:
     with ending_signals(), lasting_streams() as output:
         ended: SystemExit | None = None
         try:
@@ -121,11 +128,15 @@ def _run(given: Sequence[str]) -> int:
         parsed = build_parser(modules_for(given)).parse_args(given)
         return int(parsed.run(parsed))
     except (Exception, KeyboardInterrupt) as error:
-        if os.environ.get(TRACEBACK_VARIABLE):
-            raise
-        text, status = explain(error)
-        sys.stderr.write(f"k3perf: {text}\n")
-        return int(status)
+        return _explained(error)
+
+
+def _explained(error: BaseException) -> int:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        raise error
+    text, status = explain(error)
+    sys.stderr.write(f"k3perf: {text}\n")
+    return int(status)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def test_a_loss_does_not_hide_a_drift():
     assert "outcome: REGRESSED and CONFIG_DRIFT - 2 cells" in text
     assert "(1 REGRESSED and CONFIG_DRIFT, 1 REGRESSED)" in text
     assert "A loss beyond the tolerance is proven." in text
-    assert "The engine runs with other settings than the approved ones." in text
+    assert "The engine's settings differ from the approved ones." in text
     assert failure_text(both).startswith("REGRESSED and CONFIG_DRIFT: ")
 
 
