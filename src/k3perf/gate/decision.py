@@ -23,6 +23,9 @@ decides that, never what they lost. Later sessions take its place as long as
 * the plan has room: an excluded session counts towards its maximum of sessions.
 
 While a session is excluded and nothing is decided, the outcome is INVALID.
+
+An estimate beyond the tolerance that is not proven is SUSPECT. It alone gets the extra
+analyses, of sessions beyond the plan's maximum.
 """
 
 from __future__ import annotations
@@ -31,22 +34,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from k3perf.records.outcome import Outcome
+from k3perf.stats.bounds import CLEAR_SHARE, Limits, minimum_detectable, widths
 from k3perf.stats.estimators import locate_ordered, median
-from k3perf.stats.quantiles import (
-    mean_difference_skewness,
-    single_draw_quantile,
-    skewed_quantile,
-    upper_quantile,
-)
-from k3perf.stats.reference import Level, Reference
-from k3perf.stats.sequential import InterimAnalysis
-
-CLEAR_SHARE: Final = 0.5
-"""The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
+from k3perf.stats.reference import Reference
+from k3perf.stats.sequential import InterimAnalysis, last_planned
 
 IMPROVED_SHARE: Final = 0.5
 """The share of the tolerance that a gain must exceed to be worth a new baseline."""
@@ -71,18 +65,6 @@ class Cause(StrEnum):
     NO_NOISE = "no_noise"
     SPREAD = "spread"
     OUTLIERS = "outliers"
-
-
-class Limits(NamedTuple):
-    """Tolerance on the loss scale and this metric's shares of the error rates, before
-    they are spent over interim analyses.
-    """
-
-    tolerance: float
-    alpha: float
-    half_alpha: float
-    beta: float
-    maximum_rounds: int
 
 
 class SessionLoss(NamedTuple):
@@ -177,7 +159,7 @@ def judge(
     ``sessions``: per valid candidate session, in order of time, its valid rounds'
     losses in order of time (one value for session metrics).
     """
-    return Judgement(sessions, reference, limits, analyses[-1].sessions).over(analyses)
+    return Judgement(sessions, reference, limits, analyses).over()
 
 
 class Judgement:
@@ -188,23 +170,26 @@ class Judgement:
         sessions: Sequence[Sequence[float]],
         reference: Reference,
         limits: Limits,
-        maximum_sessions: int,
+        analyses: Sequence[InterimAnalysis],
     ) -> None:
         self.sessions = sessions
         self.reference = reference
         self.limits = limits
-        self.maximum_sessions = maximum_sessions
+        self.analyses = analyses
+        self.planned = last_planned(analyses)
         self.decision = Decision(math.nan, len(sessions), sum(map(len, sessions)))
         self._known: dict[tuple[int, int], SessionLoss] = {}
 
-    def over(self, analyses: Sequence[InterimAnalysis]) -> Decision:
+    def over(self) -> Decision:
         """Judge at each analysis until one decides or sessions are missing."""
-        decision, last = self.decision, analyses[-1]
-        decision.detectable = minimum_detectable(self.reference, self.limits, last)
+        decision, analyses = self.decision, self.analyses
+        decision.detectable = minimum_detectable(self.reference, self.limits, self.planned)
         if decision.detectable is None:
-            return self._without_noise(last)
+            return self._without_noise(self.planned)
         decision.reference_mean = self.reference.at(analyses[0].rounds).mean
         for number, analysis in enumerate(analyses, start=1):
+            if analysis.extra and decision.outcome is not Outcome.SUSPECT:
+                break
             ready = self._choose_sessions(analysis)
             if ready is None:
                 break
@@ -212,14 +197,27 @@ class Judgement:
                 continue  # says nothing; an analysis of more sessions may
             self._analyse(ready, analysis)
             decision.analysis = number
-            if decision.outcome is not Outcome.INCONCLUSIVE:
+            if decision.outcome not in (Outcome.INCONCLUSIVE, Outcome.SUSPECT):
                 decision.cause = Cause.DECIDED
                 return decision
         if decision.excluded:
             decision.outcome, decision.cause = Outcome.INVALID, Cause.SPREAD
         elif decision.cause is Cause.TOO_FEW and decision.analysis:
             decision.cause = Cause.UNDECIDED
+        self._suspect_untested()
         return decision
+
+    def _suspect_untested(self) -> None:
+        """Sessions that no analysis was made of can be suspect all the same."""
+        decision, means = self.decision, []
+        for losses in filter(None, self.sessions):
+            mean = self.reference.at(len(losses) if self.reference.round_count else 1).mean
+            means.append(locate_ordered(self.reference.location, sorted(losses)) - mean)
+        if decision.analysis == 0 and means and decision.outcome is Outcome.INCONCLUSIVE:
+            estimate = sum(means) / len(means)
+            if estimate > self.limits.tolerance:
+                decision.outcome, decision.estimate = Outcome.SUSPECT, estimate
+                decision.relevant = True
 
     def _without_noise(self, last: InterimAnalysis) -> Decision:
         """Only in ab do more sessions bring the noise that is missing."""
@@ -228,6 +226,7 @@ class Judgement:
         decision.reference_mean = self.reference.at(last.rounds).mean
         if self.reference.session_count == 0 and had < max(2, last.sessions) <= last.sessions:
             decision.need_sessions, decision.need_rounds = max(2, had + 1), last.rounds
+        self._suspect_untested()
         return decision
 
     def _analyse(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> None:
@@ -238,7 +237,7 @@ class Judgement:
         for session in ready:
             estimate += session.loss / count
         error = math.sqrt(self._variance(ready, analysis))
-        alpha_width, half_width, beta_width, gain_width = _widths(
+        alpha_width, half_width, beta_width, gain_width = widths(
             level.df, level.skewness, self.reference.session_count, self.limits, analysis
         )
         lower, upper = estimate - alpha_width * error, estimate + beta_width * error
@@ -249,6 +248,9 @@ class Judgement:
             gained = estimate + gain_width * error < 0
             worth_it = -estimate > IMPROVED_SHARE * tolerance
             decision.outcome = Outcome.IMPROVED if gained and worth_it else Outcome.PASS
+        else:
+            suspect = estimate > tolerance
+            decision.outcome = Outcome.SUSPECT if suspect else Outcome.INCONCLUSIVE
         decision.reference_mean = level.mean
         decision.estimate, decision.lower, decision.upper = estimate, lower, upper
         decision.relevant, decision.significant = estimate > tolerance, lower > 0
@@ -268,10 +270,13 @@ class Judgement:
 
     def _choose_sessions(self, analysis: InterimAnalysis) -> list[SessionLoss] | None:
         """The first sessions with enough rounds, as many as the analysis has, within
-        the plan's ``maximum_sessions``. None: they are not all there, and ``decision``
-        says what is missing. A session of fewer rounds takes its place in the plan.
+        the plan's maximum, or the one of suspected losses. None: they are not all
+        there, and ``decision`` says what is missing. A session of fewer rounds takes
+        its place in the plan.
         """
-        decision, maximum_sessions = self.decision, self.maximum_sessions
+        decision = self.decision
+        suspect = decision.outcome is Outcome.SUSPECT
+        maximum_sessions = (self.analyses[-1] if suspect else self.planned).sessions
         wanted = analysis.rounds if self.reference.round_count else 1
         ready: list[SessionLoss] = []
         excluded: list[SessionLoss] = []
@@ -337,45 +342,3 @@ class Judgement:
         loss = locate_ordered(self.reference.location, used) - mean
         few = 1 < count < FEW_ROUNDS
         return SessionLoss(place, loss, count, min(loss, 2 * (used[0] - mean)) if few else loss)
-
-
-@lru_cache(maxsize=65536)
-def _widths(
-    df: int, skewness: float, recorded: int, limits: Limits, analysis: InterimAnalysis
-) -> tuple[float, float, float, float]:
-    """Standard errors from the estimate to the lower bounds at the shares of alpha and
-    of the half-tolerance rate, to the upper bound at the share of beta, and to the
-    bound of a gain. The lower bounds move outwards where recorded sessions are skewed
-    towards losses. One session alone must pass the quantile of a heavy-tailed draw.
-    """
-    quantile = single_draw_quantile if analysis.sessions == 1 else upper_quantile
-    gain = alpha = quantile(limits.alpha * analysis.alpha_share, df)
-    half = quantile(limits.half_alpha * analysis.alpha_share, df)
-    if skewness > 0 and analysis.sessions > 1:
-        of_mean = mean_difference_skewness(skewness, analysis.sessions, recorded)
-        alpha, half = skewed_quantile(alpha, of_mean), skewed_quantile(half, of_mean)
-    return alpha, half, upper_quantile(limits.beta * analysis.beta_share, df), gain
-
-
-def minimum_detectable(
-    reference: Reference, limits: Limits, analysis: InterimAnalysis
-) -> float | None:
-    """Minimum detectable effect: the true loss that ``analysis`` calls REGRESSED with
-    probability 1 - beta, its critical value plus t_beta standard errors. It counts as
-    the only one spending its share, which overstates the loss a little. None: no noise
-    is known.
-    """
-    level = reference.at(analysis.rounds)
-    if level.df < 1 or not math.isfinite(level.variance):
-        return None
-    return _detectable(level, reference.session_count, limits, analysis)
-
-
-@lru_cache(maxsize=4096)
-def _detectable(level: Level, recorded: int, limits: Limits, analysis: InterimAnalysis) -> float:
-    share = 1 / analysis.sessions + (1 / recorded if recorded else 0.0)
-    error = math.sqrt(level.variance * share)
-    alpha_width, half_width, *_ = _widths(level.df, level.skewness, recorded, limits, analysis)
-    half = CLEAR_SHARE * limits.tolerance + half_width * error
-    critical = max(limits.tolerance, alpha_width * error, half)
-    return critical + upper_quantile(limits.beta, level.df) * error

@@ -14,7 +14,6 @@ from k3perf.gate.decision import (
     OUTLIER_SIGMAS,
     Cause,
     Decision,
-    Limits,
     exactly_regressed,
     judge,
     slid_beyond_cap,
@@ -29,6 +28,7 @@ from k3perf.records.baseline import MetricBaseline
 from k3perf.records.metric_definitions import Scope
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
+from k3perf.stats.bounds import Limits
 from k3perf.stats.estimators import Location, median, robust_sigma
 from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis, schedule
@@ -160,7 +160,7 @@ def judge_statistical(
     if entry is not None:
         moved, cap_ratio = reference.moved_since_anchor, policy.cumulative_loss_cap_ratio
         verdict = _against_anchor(verdict, scale, decision, moved, entry.anchor_value, cap_ratio)
-    undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
+    undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.INVALID)
     needs = (decision.need_sessions, decision.need_rounds) if undecided else NOTHING_NEEDED
     notes = [*_outliers(scale, series), *excluded]
     return verdict, needs, tuple(f"{scale.metric.name}: {text}" for text in notes)
@@ -193,14 +193,15 @@ def analyses_of(
 ) -> tuple[InterimAnalysis, ...]:
     """The metric's interim analyses under the plan and the recorded noise."""
     sessions = range(plan.minimum_sessions, plan.maximum_sessions + 1)
+    extra = plan.suspect_sessions - plan.maximum_sessions
     if scale.metric.scope is Scope.SESSION:
-        return schedule(sessions, 1, 1, 1, reference.session_count)
+        return schedule(sessions, 1, 1, 1, reference.session_count, extra=extra)
     least, rounds, share = plan.minimum_rounds, reference.rounds, 1.0
     full = plan.maximum_rounds if plan.maximum_sessions == 1 else rounds
     if full > least:
         share = reference.noise.share(reference.location, least, full)
     most, recorded = plan.maximum_rounds, reference.session_count
-    return schedule(sessions, least, rounds, most, recorded, share)
+    return schedule(sessions, least, rounds, most, recorded, share, extra)
 
 
 def _verdict(
@@ -218,10 +219,16 @@ def _verdict(
 
     estimate = decision.estimate
     now = None if estimate is None else scale.value(decision.reference_mean + estimate)
+    reason = _reason(decision, analysis_count, reference, excluded)
+    if decision.outcome is Outcome.SUSPECT and estimate is not None:
+        shown, allowed = f"{estimate:.4g}", f"{scale.allowed:g} {scale.metric.unit}"
+        if scale.logarithmic:
+            shown, allowed = f"{ratio(estimate) or 0:.1%}", f"{scale.tolerance.loss_ratio:.1%}"
+        reason = f"worse {shown}, tolerance {allowed}, not proven; {reason}"
     return plain_verdict(
         scale,
         decision.outcome,
-        _reason(decision, analysis_count, reference, excluded),
+        reason,
         unit=scale.unit,
         baseline_value=base,
         now_value=now,
@@ -237,6 +244,10 @@ def _verdict(
         look=decision.analysis,
     )
 
+
+_SUSPECTED: Final = (
+    "; raise maximum_suspect_sessions in the target's plan, or compare with --k3-ab-base"
+)
 
 _DECIDED = {
     Outcome.REGRESSED: "the loss exceeds the tolerance and its lower bound excludes no loss",
@@ -266,7 +277,8 @@ def _reason(
         return f"{'; '.join(excluded)}{need or '; the plan has too few sessions to do without'}"
     if decision.cause is Cause.SPREAD:
         return f"a session's rounds {_spread(decision.spread, reference)}{need}"
-    spent = need or "; the measurement budget is spent"
+    suspect = decision.outcome is Outcome.SUSPECT
+    spent = need or (_SUSPECTED if suspect else "; the measurement budget is spent")
     return f"the evidence decides neither way ({where}){spent}"
 
 

@@ -27,6 +27,7 @@ ORDER: Final = (
     ExitStatus.USAGE,
     ExitStatus.INTERNAL_ERROR,
     ExitStatus.INVALID,
+    ExitStatus.SUSPECT,
     ExitStatus.INCONCLUSIVE,
 )
 """Where several hold, the first one is the run's: what a retry cannot change before

@@ -19,7 +19,7 @@ from k3perf.baselines.propose import propose
 from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare, next_purchase
-from k3perf.gate.decision import Decision, Limits, judge
+from k3perf.gate.decision import Decision, judge
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
 from k3perf.metrics.loss_scale import scale_for
@@ -28,6 +28,7 @@ from k3perf.records.measurement import SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
+from k3perf.stats.bounds import Limits
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Reference, cell_reference
 from k3perf.stats.sequential import InterimAnalysis
@@ -143,7 +144,7 @@ def _documents_run(
 
 def _draw(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
     return [
-        source(rng, setting.plan.baseline_sessions + setting.plan.maximum_sessions)
+        source(rng, setting.plan.baseline_sessions + setting.plan.suspect_sessions)
         for source in setting.sources
     ]
 
@@ -310,6 +311,8 @@ class Tally:
     regressed: int = 0
     passed: int = 0
     inconclusive: int = 0
+    suspect: int = 0
+    suspect_runs: int = 0
     invalid: int = 0
     rounds: int = 0
     cells: int = 0
@@ -324,6 +327,8 @@ class Tally:
         self.regressed += regressed
         self.passed += outcomes.count(Outcome.PASS) + outcomes.count(Outcome.IMPROVED)
         self.inconclusive += outcomes.count(Outcome.INCONCLUSIVE)
+        self.suspect += outcomes.count(Outcome.SUSPECT)
+        self.suspect_runs += Outcome.SUSPECT in outcomes
         self.invalid += outcomes.count(Outcome.INVALID)
         self.rounds += sum(cell.round_count for cell in run)
         self.cells += len(run)

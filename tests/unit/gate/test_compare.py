@@ -71,7 +71,7 @@ def test_significant_and_relevant_are_told_apart(build: Build) -> None:
 def test_one_session_alone_is_never_a_regression_while_the_plan_has_a_second(build: Build) -> None:
     verdict = compare(build.baseline(), build.cell(build.sessions(500.0, 1)), build.policy())
     assert (verdict.outcome, verdict.buy, verdict.buy_until_sessions) == (
-        Outcome.INCONCLUSIVE,
+        Outcome.SUSPECT,
         Buy.SESSIONS,
         2,
     )
@@ -85,14 +85,14 @@ def test_a_plan_of_one_session_needs_all_its_rounds_and_a_loss_no_single_draw_ex
         plan=MeasurementPlan(mode="baseline", maximum_sessions=1), gated_metric_count=1000
     )
     few = compare(build.baseline(), build.cell(build.sessions(800.0, 1, rounds=4)), policy)
-    assert (few.outcome, few.buy, few.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 12)
+    assert (few.outcome, few.buy, few.buy_until_rounds) == (Outcome.SUSPECT, Buy.ROUNDS, 12)
     assert (
         compare(build.baseline(), build.cell(build.sessions(800.0, 1)), policy).outcome
         is Outcome.REGRESSED
     )
     assert (
         compare(build.baseline(), build.cell(build.sessions(940.0, 1)), policy).outcome
-        is Outcome.INCONCLUSIVE
+        is Outcome.SUSPECT
     )
 
 
@@ -100,7 +100,7 @@ def test_one_lucky_session_of_two_is_not_enough_for_a_regression(build: Build) -
     sessions = [*build.sessions(1000.0, 1), build.session("bad", build.rounds(700.0))]
     assert (
         compare(build.baseline(), build.cell([sessions[1], sessions[0]]), build.policy()).outcome
-        is Outcome.INCONCLUSIVE
+        is Outcome.SUSPECT
     )
 
 
@@ -169,7 +169,7 @@ def test_a_decided_cell_buys_nothing_and_an_undecided_metric_goes_on(build: Buil
 
     baseline = build.baseline(build.cell(sessions(1000, 50, 6)), policy)
     verdict = compare(baseline, build.cell(sessions(1000, 60, 1)), policy)
-    assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.INCONCLUSIVE]
+    assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.SUSPECT]
     assert verdict.buy is Buy.SESSIONS
     verdict = compare(baseline, build.cell(sessions(1000, 60, 2)), policy)
     assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.REGRESSED]
@@ -438,7 +438,7 @@ def test_rounds_out_of_line_ask_for_more_then_for_another_session_and_are_invali
         build.baseline(), build.cell([replace(session, rounds=session.rounds[:4])]), build.policy()
     )
     assert (early.outcome, early.buy, early.buy_until_rounds) == (
-        Outcome.INCONCLUSIVE,
+        Outcome.SUSPECT,
         Buy.ROUNDS,
         12,
     )
@@ -896,7 +896,7 @@ def test_session_metrics_are_judged_without_rounds(build: Build) -> None:
         ).outcome
 
     assert judged(30.1) is Outcome.PASS
-    assert judged(45.0) is Outcome.INCONCLUSIVE
+    assert judged(45.0) is Outcome.SUSPECT
     assert judged(45.0, 45.3) is Outcome.REGRESSED
     assert judged(None, 30.0) is Outcome.PASS
     assert judged(None) is Outcome.INVALID

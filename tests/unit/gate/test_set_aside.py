@@ -18,7 +18,7 @@ from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.documents import validated
 from k3perf.gate.compare import compare
-from k3perf.gate.decision import Cause, Decision, Limits, judge
+from k3perf.gate.decision import Cause, Decision, judge
 from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import base_arm_reference
@@ -28,6 +28,7 @@ from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
 from k3perf.records.verdict import Buy, CellVerdict
+from k3perf.stats.bounds import Limits
 from k3perf.stats.estimators import Location
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Level, Reference

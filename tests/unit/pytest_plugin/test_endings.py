@@ -62,6 +62,7 @@ def test_the_first_of_the_order_is_the_runs() -> None:
         ExitStatus.CONFIG_DRIFT: Outcome.CONFIG_DRIFT,
         ExitStatus.NO_BASELINE: Outcome.NO_BASELINE,
         ExitStatus.INVALID: Outcome.INVALID,
+        ExitStatus.SUSPECT: Outcome.SUSPECT,
         ExitStatus.INCONCLUSIVE: Outcome.INCONCLUSIVE,
     }
     for first, second in itertools.combinations(ORDER, 2):
