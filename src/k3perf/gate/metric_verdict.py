@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.decision import (
+    IMPROVED_SHARE,
     OUTLIER_SIGMAS,
     Cause,
     Decision,
@@ -25,7 +26,7 @@ from k3perf.metrics.loss_scale import Scale
 from k3perf.metrics.session_values import ranks_text
 from k3perf.metrics.validity import SPREAD_LIMIT
 from k3perf.records.baseline import MetricBaseline
-from k3perf.records.metric_definitions import Scope
+from k3perf.records.metric_definitions import Gain, Scope
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
 from k3perf.stats.bounds import Limits
@@ -72,8 +73,8 @@ def judge_exact(
     scale: Scale, recorded: Sequence[float], measured: Sequence[float]
 ) -> MetricVerdict:
     """Worst measured against worst recorded value, one of each session and at least one
-    each. IMPROVED if every measured value beats the best recorded one by more than half
-    the tolerance.
+    each. IMPROVED if every measured value beats the best recorded one by more than the
+    metric's ``gain`` says.
     """
     if not all(map(math.isfinite, (*measured, *recorded))):
         text = "a session, or one it is compared with, holds a value that is not a finite number"
@@ -91,7 +92,7 @@ def judge_exact(
     if exactly_regressed(loss, allowed):
         outcome = Outcome.REGRESSED
         text += f", allowed loss {_number(allowed)}"
-    elif sign * (best_was - worst_now) > allowed / 2:
+    elif _improved(scale.metric.gain, sign * (best_was - worst_now), allowed):
         outcome = Outcome.IMPROVED
         text += f", better than every recorded value; {_UPDATE}"
     else:
@@ -107,6 +108,12 @@ def judge_exact(
         relevant=outcome is Outcome.REGRESSED,
         session_count=len(measured),
     )
+
+
+def _improved(kind: Gain, gain: float, allowed: float) -> bool:
+    if kind is Gain.BEYOND_TOLERANCE:
+        return gain > allowed > 0
+    return kind is Gain.ANY and gain > IMPROVED_SHARE * allowed
 
 
 def _number(value: float) -> str:
@@ -146,7 +153,8 @@ def judge_statistical(
         return plain_verdict(scale, Outcome.INVALID, series.defect)
     if entry is not None and entry.constant and len({x for s in series.sessions for x in s}) == 1:
         return _as_exact(scale, entry, series)
-    if any(len(x) > 1 and x[0] == x[-1] and len(set(x)) == 1 for x in series.sessions):
+    equal = any(len(x) > 1 and x[0] == x[-1] and len(set(x)) == 1 for x in series.sessions)
+    if equal and not scale.metric.counted:
         stuck = "every round of a session read the very same value, which a measured quantity does"
         return plain_verdict(scale, Outcome.INVALID, f"{stuck} not do")
     reference = base_arm_reference(scale, series, policy) if recorded is None else recorded

@@ -539,6 +539,55 @@ def test_numbers_of_any_size_come_to_an_outcome_that_can_be_written_down(
     json.dumps(asdict(compare(baseline, build.cell(wild), policy)), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("metric", "now", "tolerance", "outcome"),
+    [
+        ("kv_cache_bytes", 700.0, Tolerance(loss_absolute=0), Outcome.PASS),
+        ("kv_cache_bytes", 700.0, Tolerance(loss_ratio=0.1), Outcome.PASS),
+        ("engine_peak_rss_bytes", 997.0, Tolerance(loss_absolute=5), Outcome.PASS),
+        ("engine_peak_rss_bytes", 994.0, Tolerance(loss_absolute=5), Outcome.IMPROVED),
+        ("engine_peak_rss_bytes", 994.0, Tolerance(loss_absolute=0), Outcome.PASS),
+        ("weights_bytes", 997.0, Tolerance(loss_absolute=5), Outcome.IMPROVED),
+        ("weights_bytes", 999.0, Tolerance(loss_absolute=0), Outcome.IMPROVED),
+    ],
+)
+def test_less_is_an_improvement_only_where_it_is_worth_something(
+    build: Build, metric: str, now: float, tolerance: Tolerance, outcome: Outcome
+) -> None:
+    """A leak of 300 MiB leaves fewer bytes of KV cache, and a resident size wanders."""
+    policy = build.policy(tolerances={metric: tolerance})
+    recorded = [build.session(f"s{n}", **{metric: 1000.0}) for n in range(6)]
+    baseline = build.baseline(build.cell(recorded), policy)
+    cell = build.cell([build.session("now", **{metric: now})])
+    assert compare(baseline, cell, policy).outcome is outcome
+
+
+@pytest.mark.parametrize("metric", ["prefix_hit_ratio", "goodput_requests_per_s"])
+@pytest.mark.parametrize("tolerance", [Tolerance(loss_ratio=0.1), Tolerance(loss_absolute=0.08)])
+@pytest.mark.parametrize(
+    ("now", "outcome"), [(0.0, Outcome.REGRESSED), (0.8, Outcome.PASS), (0.4, Outcome.REGRESSED)]
+)
+def test_a_counted_metric_may_read_the_same_in_every_round(
+    build: Build, metric: str, tolerance: Tolerance, now: float, outcome: Outcome
+) -> None:
+    policy = build.policy(tolerances={metric: tolerance})
+
+    def sessions(level: float, count: int, step: float = 0.0) -> list[SessionMetrics]:
+        return [
+            build.session(
+                f"s{n}",
+                [build.round(i, {metric: level + step * (i % 3 + n % 2)}) for i in range(12)],
+            )
+            for n in range(count)
+        ]
+
+    baseline = build.baseline(build.cell(sessions(0.8, 6, 0.004)), policy)
+    found = only(compare(baseline, build.cell(sessions(now, 3)), policy))
+    assert found.outcome is outcome, found.reason
+    none = build.baseline(build.cell(sessions(0.0, 6)), policy)
+    assert compare(none, build.cell(sessions(0.0, 3)), policy).outcome is Outcome.PASS
+
+
 def test_one_token_less_capacity_is_seen_and_sessions_that_differ_are_named(build: Build) -> None:
     policy = build.policy(tolerances={"kv_capacity_tokens": Tolerance(loss_absolute=0)})
     baseline = build.baseline(
