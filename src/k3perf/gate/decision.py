@@ -1,9 +1,9 @@
-"""Where REGRESSED is decided. Pure arithmetic on floats. Three rules say it, and
-nothing else does:
+"""Where REGRESSED is decided. Pure arithmetic on floats. Two rules say it, and nothing
+else does:
 
-* ``regressed``: a metric that varies loses more than its tolerance;
-* ``exactly_regressed``: a metric that does not vary does;
-* ``slid_beyond_cap``: the losses since the anchor add up to more than the cap.
+* ``regressed``: a metric that varies loses more than its tolerance, or than what the
+  losses since the anchor leave of it (``remaining_tolerance``);
+* ``exactly_regressed``: a metric that does not vary does.
 
 The unit of replication is the session. The estimate is the mean over candidate sessions
 of their values minus that of the baseline's sessions at as many rounds. Its standard
@@ -140,12 +140,14 @@ def exactly_regressed(loss: float, allowed: float) -> bool:
     return loss > allowed
 
 
-def slid_beyond_cap(moved: float, certain_ratio: float | None, cap_ratio: float) -> bool:
-    """A slow slide: every step inside the tolerance, the sum certainly beyond the cap.
-    ``moved``: the baseline's own loss since the anchor. ``certain_ratio``: the lower
-    bound of the candidate's.
+def remaining_tolerance(moved: float, cap: float, tolerance: float) -> float:
+    """A slow slide: every step is inside the tolerance, and their sum reaches the cap.
+    A baseline that lost ``moved`` since its anchor leaves less of the tolerance, at
+    least half of it. Continuous in ``moved``.
     """
-    return moved > 0 and certain_ratio is not None and certain_ratio > cap_ratio
+    if not moved > 0:
+        return tolerance
+    return min(tolerance, max(tolerance / 2, max(cap, tolerance) - moved))
 
 
 def judge(
@@ -232,6 +234,7 @@ class Judgement:
     def _analyse(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> None:
         """One interim analysis: estimate, bounds and outcome."""
         decision, tolerance = self.decision, self.limits.tolerance
+        beyond = self.limits.regress_beyond
         level = self.reference.at(analysis.rounds)
         count, estimate = len(ready), 0.0
         for session in ready:
@@ -242,9 +245,9 @@ class Judgement:
         )
         lower, upper = estimate - alpha_width * error, estimate + beta_width * error
         half_lower = estimate - half_width * error
-        if analysis.may_regress and regressed(ready, estimate, lower, half_lower, tolerance):
+        if analysis.may_regress and regressed(ready, estimate, lower, half_lower, beyond):
             decision.outcome = Outcome.REGRESSED
-        elif upper < tolerance:
+        elif upper < tolerance and estimate <= beyond:
             gained = estimate + gain_width * error < 0
             worth_it = -estimate > IMPROVED_SHARE * tolerance
             decision.outcome = Outcome.IMPROVED if gained and worth_it else Outcome.PASS
@@ -253,7 +256,7 @@ class Judgement:
             decision.outcome = Outcome.SUSPECT if suspect else Outcome.INCONCLUSIVE
         decision.reference_mean = level.mean
         decision.estimate, decision.lower, decision.upper = estimate, lower, upper
-        decision.relevant, decision.significant = estimate > tolerance, lower > 0
+        decision.relevant, decision.significant = estimate > beyond, lower > 0
         decision.alpha = self.limits.alpha * analysis.alpha_share
         decision.sessions, decision.rounds = count, sum(session.rounds for session in ready)
 

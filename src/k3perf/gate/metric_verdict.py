@@ -17,7 +17,7 @@ from k3perf.gate.decision import (
     Decision,
     exactly_regressed,
     judge,
-    slid_beyond_cap,
+    remaining_tolerance,
 )
 from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
@@ -162,12 +162,17 @@ def judge_statistical(
         text = "the baseline holds a value without a logarithm; record it again"
         return plain_verdict(scale, Outcome.INVALID, text)
     analyses = analyses_of(scale, reference, policy.plan)
-    decision = judge(series.sessions, reference, limits_of(scale, policy), analyses)
+    limits = limits_of(scale, policy)
+    if entry is not None:
+        cap = scale.loss_of(policy.cumulative_loss_cap_ratio, entry.anchor_value)
+        left = remaining_tolerance(reference.moved_since_anchor, cap, limits.tolerance)
+        limits = limits._replace(remaining=left)
+    decision = judge(series.sessions, reference, limits, analyses)
     excluded = _excluded(decision, scale, reference, series)
     verdict = _verdict(scale, reference, decision, len(analyses), excluded)
     if entry is not None:
-        moved, cap_ratio = reference.moved_since_anchor, policy.cumulative_loss_cap_ratio
-        verdict = _against_anchor(verdict, scale, decision, moved, entry.anchor_value, cap_ratio)
+        moved = reference.moved_since_anchor
+        verdict = _against_anchor(verdict, scale, decision, moved, entry.anchor_value)
     undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.INVALID)
     needs = (decision.need_sessions, decision.need_rounds) if undecided else NOTHING_NEEDED
     notes = [*_outliers(scale, series), *excluded]
@@ -308,28 +313,17 @@ def _excluded(decision: Decision, scale: Scale, reference: Reference, series: Se
 
 
 def _against_anchor(
-    verdict: MetricVerdict,
-    scale: Scale,
-    decision: Decision,
-    moved: float,
-    anchor_value: float,
-    cap_ratio: float,
+    verdict: MetricVerdict, scale: Scale, decision: Decision, moved: float, anchor_value: float
 ) -> MetricVerdict:
     """The loss since the anchor, where the baseline has moved away from it."""
-    if decision.estimate is None or decision.lower is None:
-        return verdict
-    if not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
+    if decision.estimate is None or not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
         return verdict
     cumulative = scale.loss_ratio(decision.estimate + moved, anchor_value)
-    certain = scale.loss_ratio(decision.lower + moved, anchor_value)
-    verdict = replace(verdict, cumulative_loss_ratio=cumulative)
-    if cumulative is None or not slid_beyond_cap(moved, certain, cap_ratio):
-        return verdict
-    text = (
-        f"the losses since the anchor add up to {cumulative:.1%} (certainly {certain:.1%}), the cap"
-        f" is {cap_ratio:.1%}"
-    )
-    return replace(verdict, outcome=Outcome.REGRESSED, reason=text)
+    reason = verdict.reason
+    slid = verdict.outcome is Outcome.REGRESSED and decision.estimate <= scale.allowed
+    if slid and cumulative is not None:
+        reason = f"the losses since the anchor add up to {cumulative:.1%}; {reason}"
+    return replace(verdict, cumulative_loss_ratio=cumulative, reason=reason)
 
 
 def _outliers(scale: Scale, series: Series) -> list[str]:

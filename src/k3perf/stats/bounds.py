@@ -21,7 +21,8 @@ CLEAR_SHARE: Final = 0.5
 
 class Limits(NamedTuple):
     """Tolerance on the loss scale and this metric's shares of the error rates, before
-    they are spent over interim analyses.
+    they are spent over interim analyses. ``remaining``: what of the tolerance the
+    losses since the anchor leave, where less.
     """
 
     tolerance: float
@@ -29,6 +30,12 @@ class Limits(NamedTuple):
     half_alpha: float
     beta: float
     maximum_rounds: int
+    remaining: float | None = None
+
+    @property
+    def regress_beyond(self) -> float:
+        """The loss that REGRESSED takes as relevant."""
+        return self.tolerance if self.remaining is None else self.remaining
 
 
 @lru_cache(maxsize=65536)

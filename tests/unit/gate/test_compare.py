@@ -14,6 +14,7 @@ from k3perf.baselines.waivers import apply_waivers
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
+from k3perf.gate.decision import remaining_tolerance
 from k3perf.gate.reference import References
 from k3perf.records.measurement import MetricValue, SessionMetrics
 from k3perf.records.outcome import SEVERITY, Outcome, join
@@ -888,6 +889,41 @@ def test_a_slow_slide_is_caught_against_the_anchor(build: Build) -> None:
         Outcome.PASS,
         pytest.approx(0.07, abs=0.01),
     )
+
+
+def test_one_bad_session_is_no_regression_whatever_the_anchor_says(build: Build) -> None:
+    """The cap was no test of its own: one analysis, one session."""
+    policy = build.policy(tolerances={RATE: Tolerance(loss_ratio=0.15)})
+    slid = build.baseline(build.cell(build.sessions(930.0, 6)), policy, previous=build.baseline())
+    bad = build.session("bad", build.rounds(700.0))
+    assert compare(slid, build.cell([bad]), policy).outcome is Outcome.SUSPECT
+    mixed = build.cell([bad, *build.sessions(930.0, 2)])
+    assert compare(slid, mixed, policy).outcome is not Outcome.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("moved", "outcome"),
+    [(1000.5, Outcome.PASS), (999.5, Outcome.PASS), (870.0, Outcome.REGRESSED)],
+)
+def test_the_anchor_takes_from_the_tolerance_as_much_as_the_baseline_moved(
+    build: Build, moved: float, outcome: Outcome
+) -> None:
+    """A move of 0.05 % turned a tolerance of 25 % into the cap of 10 %."""
+    policy = build.policy(tolerances={RATE: Tolerance(loss_ratio=0.25)})
+    first = build.baseline()
+    near = build.baseline(build.cell(build.sessions(moved, 6)), policy, previous=first)
+    now = build.cell(build.sessions(moved * 0.83, 3))
+    assert compare(near, now, policy).outcome is outcome
+
+
+@given(st.floats(0, 1), st.floats(1e-6, 1), st.floats(1e-6, 1))
+def test_what_an_anchor_leaves_of_a_tolerance_is_continuous(
+    moved: float, cap: float, tolerance: float
+) -> None:
+    left = remaining_tolerance(moved, cap, tolerance)
+    assert tolerance / 2 <= left <= tolerance
+    assert abs(remaining_tolerance(moved + 1e-9, cap, tolerance) - left) <= 2e-9
+    assert remaining_tolerance(-moved, cap, tolerance) == tolerance
 
 
 def waiver(**changes: object) -> dict[str, object]:
