@@ -39,6 +39,7 @@ from typing import Final, NamedTuple
 from k3perf.records.outcome import Outcome
 from k3perf.stats.bounds import CLEAR_SHARE, Limits, minimum_detectable, widths
 from k3perf.stats.estimators import locate_ordered, median
+from k3perf.stats.own_noise import NoiseRatio, own_noise
 from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis, last_planned
 
@@ -92,7 +93,7 @@ class Decision:
     count what the estimate was taken of, ``excluded`` the sessions that were not.
     ``need_sessions``/``need_rounds``: what to measure before the next analysis,
     excluded sessions counted; None when nothing helps. ``analysis`` is its number, 0
-    when none was reached.
+    when none was reached. ``noise``: the candidate's own, over the recorded one.
     """
 
     reference_mean: float
@@ -112,6 +113,7 @@ class Decision:
     excluded: Sequence[SessionLoss] = ()
     need_sessions: int | None = None
     need_rounds: int | None = None
+    noise: NoiseRatio | None = None
 
 
 def regressed(
@@ -198,6 +200,7 @@ class Judgement:
             if len(decision.excluded) >= len(ready):
                 continue  # says nothing; an analysis of more sessions may
             self._analyse(ready, analysis)
+            self._compare_noise(analysis)
             decision.analysis = number
             if decision.outcome not in (Outcome.INCONCLUSIVE, Outcome.SUSPECT):
                 decision.cause = Cause.DECIDED
@@ -259,6 +262,20 @@ class Judgement:
         decision.relevant, decision.significant = estimate > beyond, lower > 0
         decision.alpha = self.limits.alpha * analysis.alpha_share
         decision.sessions, decision.rounds = count, sum(session.rounds for session in ready)
+
+    def _compare_noise(self, analysis: InterimAnalysis) -> None:
+        """Of all measured sessions but the excluded ones."""
+        decision, reference = self.decision, self.reference
+        rounds = analysis.rounds if reference.round_count else 1
+        excluded = {session.place for session in decision.excluded}
+        values = [
+            locate_ordered(reference.location, sorted(losses[:rounds]))
+            for place, losses in enumerate(self.sessions)
+            if len(losses) >= rounds and place not in excluded
+        ]
+        counts, alpha = (decision.sessions, reference.session_count), decision.alpha or 0.0
+        level = reference.at(analysis.rounds)
+        decision.noise = own_noise(values, level, decision.estimate or 0.0, counts, alpha)
 
     def _variance(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> float:
         """Of candidate mean minus baseline mean. Where some sessions have more rounds,

@@ -31,6 +31,7 @@ from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
 from k3perf.stats.bounds import Limits
 from k3perf.stats.estimators import Location, median, robust_sigma
+from k3perf.stats.own_noise import METRIC_LEVEL
 from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis, schedule
 
@@ -238,6 +239,9 @@ def _verdict(
         if scale.logarithmic:
             shown, allowed = f"{ratio(estimate) or 0:.1%}", f"{scale.tolerance.loss_ratio:.1%}"
         reason = f"worse {shown}, tolerance {allowed}, not proven; {reason}"
+    if decision.noise is not None and decision.noise.p < METRIC_LEVEL:
+        times = math.sqrt(decision.noise.ratio)
+        reason += f"; the candidate's sessions vary {times:.1f} times as much as recorded"
     return plain_verdict(
         scale,
         decision.outcome,
@@ -255,6 +259,7 @@ def _verdict(
         round_count=decision.rounds,
         alpha=decision.alpha,
         look=decision.analysis,
+        **({} if decision.noise is None else decision.noise.as_fields()),
     )
 
 

@@ -120,8 +120,9 @@ def cell_reference(
             return Level(math.nan, math.nan, 0)
         values = [locate(location, losses[:count]) for losses in cell]
         prior = noise.prior(location, count)
-        own = 0.0 if prior.pooled else sample_variance(values)
-        variance, df = prior.moderate(own, len(values) - 1)
+        own, own_df = sample_variance(values), len(values) - 1
+        loud = noise.louder(cell, own, location, count)
+        variance, df = (own, own_df) if loud else prior.moderate(own, own_df)
         return Level(mean(values), variance, df, noise.skewness(location, count))
 
     def level_at(count: int) -> Level:

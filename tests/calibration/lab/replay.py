@@ -58,13 +58,15 @@ class Setting:
 
     Where there are fewer cells than a suite has, the same cells are drawn ``repeats``
     times into one run, each time on their own; noise is pooled within a draw, over the
-    cells that there really are.
+    cells that there really are. ``candidate_noise``: the candidates' deviations over
+    the recorded ones; for made-up sessions around 0.
     """
 
     sources: tuple[CellSource, ...]
     tolerances: Mapping[str, Tolerance]
     plan: MeasurementPlan
     repeats: int = 1
+    candidate_noise: float = 1.0
 
     @property
     def mode(self) -> str:
@@ -105,6 +107,7 @@ class Replayed:
     session_count: int
     baseline_sessions: tuple[Session, ...]
     candidate_sessions: tuple[Session, ...]
+    decisions: tuple[Decision, ...] = ()
 
 
 def suite_run(
@@ -200,12 +203,12 @@ def _sessions(
 
 def _with_loss(setting: Setting, session: Session, tolerances: float) -> Session:
     own, beside = session
-    if not tolerances:
+    if not tolerances and setting.candidate_noise == 1:
         return session
     lost = {}
     for metric, losses in own.items():
         step = setting.loss_of(metric, tolerances)
-        lost[metric] = tuple(value + step for value in losses)
+        lost[metric] = tuple(setting.candidate_noise * value + step for value in losses)
     return lost, beside
 
 
@@ -295,6 +298,7 @@ def _replay_series(
                 len(bought),
                 recorded,
                 candidates,
+                tuple(found),
             )
         bought = wanted
 

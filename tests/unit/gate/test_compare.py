@@ -129,7 +129,9 @@ def test_asking_more_often_never_changes_a_look(build: Build) -> None:
         baseline, build.cell([replace(decided[0], rounds=decided[0].rounds[:4])]), policy
     )
     later = compare(baseline, build.cell([*decided, *build.sessions(700.0, 2)]), policy)
-    assert only(first) == only(later)
+    known = {"reason": "", "noise_ratio": None, "noise_df": 0, "recorded_noise_df": 0}
+    later_found = replace(only(later), **known, holds_by_own_noise=None)
+    assert replace(only(first), reason="") == later_found
 
 
 def test_too_few_rounds_ask_for_the_first_look(build: Build) -> None:
@@ -924,6 +926,18 @@ def test_what_an_anchor_leaves_of_a_tolerance_is_continuous(
     assert tolerance / 2 <= left <= tolerance
     assert abs(remaining_tolerance(moved + 1e-9, cap, tolerance) - left) <= 2e-9
     assert remaining_tolerance(-moved, cap, tolerance) == tolerance
+
+
+def test_the_candidates_own_noise_is_named(build: Build) -> None:
+    wild = [build.session(f"w{n}", build.rounds(level)) for n, level in enumerate((1000.0, 830.0))]
+    found = only(compare(build.baseline(), build.cell(wild), build.policy()))
+    assert "the candidate's sessions vary" in found.reason
+    assert found.noise_ratio is not None
+    assert found.noise_ratio > 100
+    assert (found.noise_df, found.holds_by_own_noise) == (1, False)
+    usual = only(compare(build.baseline(), build.cell(build.sessions(960.0, 2)), build.policy()))
+    assert "vary" not in usual.reason
+    assert only(compare(build.baseline(), build.cell(wild[:1]), build.policy())).noise_ratio is None
 
 
 def waiver(**changes: object) -> dict[str, object]:
