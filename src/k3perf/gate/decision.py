@@ -13,9 +13,10 @@ standard deviation between sessions (ddof 1 in each cell). All tests are one-sid
 ``stats.sequential`` plans the interim analyses. Each takes the same first sessions and
 rounds however often the gate is asked. The first that decides is the decision.
 
-A session whose rounds spread out of line, with all the rounds of the plan, is
-**excluded**: the host was busy, or the engine is no longer steady. Their spread alone
-decides that, never what they lost. Later sessions take its place as long as
+The rounds of a session can spread out of line: the host was busy, or the engine is no
+longer steady. That adds to the variance of its value. Where it adds more than a quarter
+of the tolerance, with all the rounds of the plan, the session is **excluded**. Later
+sessions take its place as long as
 
 * fewer than half of the measured sessions are excluded. With a share q of sessions out
   of line a plan of three sessions gives up with probability q (2 q - q^2): 2 % where a
@@ -75,6 +76,7 @@ class SessionLoss(NamedTuple):
 
     ``lacking``: why it needs more rounds before it can be judged. ``spread``: its
     rounds' robust sigma over the recorded one, where it is excluded or lacks rounds.
+    ``extra``: the variance that this spread adds.
     """
 
     place: int
@@ -83,6 +85,7 @@ class SessionLoss(NamedTuple):
     carried: float
     spread: float | None = None
     lacking: Cause | None = None
+    extra: float = 0.0
 
 
 @dataclass(slots=True)
@@ -284,6 +287,7 @@ class Judgement:
         at, recorded = self.reference.at, self.reference.session_count
         level, count = at(analysis.rounds), len(ready)
         known = level.variance / recorded if recorded else 0.0
+        known += sum(session.extra for session in ready) / count**2
         if not self.reference.round_count or all(one.rounds == analysis.rounds for one in ready):
             return level.variance / count + known
         return sum(at(session.rounds).variance for session in ready) / count**2 + known
@@ -340,7 +344,7 @@ class Judgement:
         session = self._valued(place, used)
         if used[-1] - used[0] <= min(2 * reference.spread_bound, tolerance):
             return session  # neither out of line nor standing out
-        spread = reference.out_of_line(used)
+        spread = reference.drowned(used, tolerance)
         centre = median(used)
         furthest = max(used[-1] - centre, centre - used[0])
         stands_out = furthest > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)
@@ -352,7 +356,7 @@ class Judgement:
             return session._replace(spread=reference.spread(used), lacking=lacking)
         if wanted < min(len(losses), reachable):
             used = sorted(losses[:reachable])
-            spread = reference.out_of_line(used)
+            spread = reference.drowned(used, tolerance)
             session = self._valued(place, used)
         return session._replace(spread=reference.spread(used)) if spread else session
 
@@ -361,4 +365,5 @@ class Judgement:
         mean = self.reference.at(count if self.reference.round_count else 1).mean
         loss = locate_ordered(self.reference.location, used) - mean
         few = 1 < count < FEW_ROUNDS
-        return SessionLoss(place, loss, count, min(loss, 2 * (used[0] - mean)) if few else loss)
+        carried = min(loss, 2 * (used[0] - mean)) if few else loss
+        return SessionLoss(place, loss, count, carried, extra=self.reference.extra_variance(used))

@@ -23,7 +23,7 @@ RUN_LEVEL: Final = 0.001
 APART_LEVEL: Final = 0.05
 """Level at which any cell of a target is called louder than all others."""
 
-APART_RATIO: Final = 9.0
+APART_RATIO: Final = 6.0
 """And its variance is at least this many times theirs. Below that its moderated
 variance does, and has more degrees of freedom.
 """

@@ -10,10 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from k3perf.stats.estimators import MAD_TO_SIGMA, Location, locate, mean, median, sample_variance
 from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions
+
+DROWNED_SHARE: Final = 0.25
+"""Of the tolerance: the standard deviation that a session's rounds may add to its value
+before the session says nothing.
+"""
 
 
 class Level(NamedTuple):
@@ -82,6 +87,19 @@ class Reference:
             ordered[-1] - ordered[0] > 2 * self.spread_bound
             and _median_deviation(ordered) > self.spread_bound
         )
+
+    def extra_variance(self, ordered: Sequence[float]) -> float:
+        """What the rounds of a session out of line add to the variance of its value:
+        their own less the recorded one, over their number. 0 for one in line.
+        """
+        if not self.out_of_line(ordered):
+            return 0.0
+        own = MAD_TO_SIGMA * _median_deviation(ordered)
+        return max(own**2 - self.round_sigma**2, 0.0) / len(ordered)
+
+    def drowned(self, ordered: Sequence[float], tolerance: float) -> bool:
+        """Whether that matters for the tolerance."""
+        return math.sqrt(self.extra_variance(ordered)) > DROWNED_SHARE * tolerance
 
     def with_level(self, session_count: int, change: Callable[[Level], Level]) -> Reference:
         """The same as if that many sessions had been recorded, every level changed."""
