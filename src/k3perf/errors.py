@@ -40,6 +40,7 @@ class ExitStatus(IntEnum):
     NO_BASELINE = 11
     CONFIG_DRIFT = 12
     INCONCLUSIVE = 13
+    SUSPECT = 14
     JUDGE_CHANGED = 15
 
 
@@ -64,7 +65,11 @@ STATUS_MEANINGS: Final = {
     ExitStatus.NO_BASELINE: "a cell has no baseline",
     ExitStatus.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
     ExitStatus.INCONCLUSIVE: (
-        "the measurement plan ended before the evidence decided, under `--k3-strict`"
+        "the measurement plan ended before the evidence decided, and the estimate lies inside the"
+        " tolerance, under `--k3-strict`"
+    ),
+    ExitStatus.SUSPECT: (
+        "a loss beyond the tolerance was estimated and not proven with the sessions of the plan"
     ),
     ExitStatus.JUDGE_CHANGED: (
         "a change makes its own judge looser and no person acknowledged it"

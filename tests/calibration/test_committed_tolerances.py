@@ -77,7 +77,9 @@ def judged(
     baseline_sessions: tuple[SessionMetrics, ...], candidates: tuple[SessionMetrics, ...]
 ) -> Outcome:
     target = SUITE.target(TARGET)
-    plan = target.measurement.model_copy(update={"maximum_sessions": len(candidates)})
+    plan = target.measurement.model_copy(
+        update=dict.fromkeys(("maximum_sessions", "maximum_suspect_sessions"), len(candidates))
+    )
     count = statistical_metric_count(SUITE, SUITE.cells((TARGET,)))
     policy = replace(target_policy(SUITE, target, gated_metric_count=count), plan=plan)
     siblings = [
@@ -128,5 +130,5 @@ def test_five_percent_are_caught_in_most_splits_and_pass_in_none() -> None:
     and otherwise said to be undecided.
     """
     found = outcomes(1.05, 4)
-    assert set(found) <= {"REGRESSED", "INCONCLUSIVE"}
-    assert found["REGRESSED"] > found["INCONCLUSIVE"]
+    assert set(found) <= {"REGRESSED", "SUSPECT", "INCONCLUSIVE"}
+    assert found["REGRESSED"] > found["SUSPECT"] + found["INCONCLUSIVE"]

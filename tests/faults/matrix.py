@@ -494,7 +494,7 @@ _ROUND = (
     _round("clock_jumps", "the wall clock jumps by two seconds", "clock_jump_ms"),
     _round(
         "spread_too_wide",
-        "rounds vary ten times as much as the baseline's",
+        "rounds vary fifty times as much as the baseline's",
         "spread_over_noise_ratio",
     ),
 )

@@ -17,7 +17,6 @@ from typing import Final
 
 from k3perf.baselines.propose import worst_value
 from k3perf.config.suite import Suite
-from k3perf.gate.decision import minimum_detectable
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import recorded_reference
@@ -25,6 +24,7 @@ from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison, Direction
 from k3perf.stats.batches import joint_df
+from k3perf.stats.bounds import minimum_detectable
 from k3perf.stats.quantiles import upper_quantile
 
 LEVEL: Final = 0.025

@@ -23,7 +23,7 @@ from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict, MetricVerdict
 from k3perf.stats.estimators import mean, median
 
-COMMON_LOSS: Final = Outcome.INVALID
+COMMON_LOSS: Final = Outcome.SUSPECT
 """What a reference arm beyond the limit comes to. Not a proven loss of the change."""
 
 _UNREAD: Final = "a loss common to both arms cannot be seen"

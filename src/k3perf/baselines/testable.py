@@ -3,7 +3,7 @@ do. Pure.
 
 A tolerance counts as testable when the plan's last look calls a true loss of one and a
 half tolerances REGRESSED with probability 97 %: 95 % are promised, and at most 3 % may
-stay INCONCLUSIVE.
+stay unproven. The extra sessions of a suspected loss are not counted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 
 from k3perf.baselines.target_policy import pool_own_noise
 from k3perf.config.models import Tolerance
-from k3perf.gate.decision import Limits, minimum_detectable
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import recorded_reference
 from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.records.baseline import Baseline, MetricBaseline
 from k3perf.records.metric_definitions import METRICS, Comparison
+from k3perf.stats.bounds import Limits, minimum_detectable
 from k3perf.stats.reference import Reference
-from k3perf.stats.sequential import InterimAnalysis
+from k3perf.stats.sequential import InterimAnalysis, last_planned
 
 CATCH_FACTOR: Final = 1.5
 """A true loss of this many tolerances must be caught."""
@@ -136,7 +136,7 @@ def sessions_that_do(baseline: Baseline, policy: Policy) -> dict[tuple[str, str]
     for workload, entry, tolerance, own in _gated(baseline, policy):
         scale = replace(scale_for(METRICS[entry.metric], tolerance), basis=entry.basis)
         reference = recorded_reference(scale, entry, own)
-        last = analyses_of(scale, reference, own.plan)[-1]
+        last = last_planned(analyses_of(scale, reference, own.plan))
         limits = limits_of(scale, own)._replace(beta=CATCH_MISS)
         if reference.at(last.rounds).variance == 0:
             found[workload, entry.metric] = 2
@@ -160,12 +160,12 @@ def _judge(
     """
     scale = replace(scale_for(METRICS[entry.metric], tolerance), basis=entry.basis)
     reference = recorded_reference(scale, entry, policy)
-    analyses = analyses_of(scale, reference, policy.plan)
-    level = reference.at(analyses[-1].rounds)
+    planned = last_planned(analyses_of(scale, reference, policy.plan))
+    level = reference.at(planned.rounds)
     if level.variance == 0:
         return None
     limits = limits_of(scale, policy)._replace(beta=CATCH_MISS)
-    detectable = minimum_detectable(reference, limits, analyses[-1])
+    detectable = minimum_detectable(reference, limits, planned)
     if detectable is not None and detectable <= CATCH_FACTOR * limits.tolerance:
         return None
     return Untestable(
@@ -181,9 +181,9 @@ def _judge(
             policy.plan.maximum_sessions + 1,
         ),
         baseline_sessions_that_do=_recorded_that_do(
-            reference, policy, entry, limits, analyses[-1], len(entry.sessions) + 1
+            reference, policy, entry, limits, planned, len(entry.sessions) + 1
         ),
-        tolerance_that_does=smallest_tolerance(scale, reference, limits, analyses[-1]),
+        tolerance_that_does=smallest_tolerance(scale, reference, limits, planned),
         own=unsplit is None,
         own_tolerance_that_does=(
             None if unsplit is None else _own_tolerance(scale, unsplit, limits, policy)
@@ -213,7 +213,7 @@ def _own_tolerance(
     ):
         own = replace(scale, basis=entry.basis)
         reference = recorded_reference(own, entry, alone)
-        last = analyses_of(own, reference, policy.plan)[-1]
+        last = last_planned(analyses_of(own, reference, policy.plan))
         if reference.at(last.rounds).variance == 0:
             continue
         tolerance = smallest_tolerance(own, reference, limits, last)
@@ -235,8 +235,10 @@ def _sees(reference: Reference, limits: Limits, analysis: InterimAnalysis) -> bo
 def _with_sessions(
     scale: Scale, reference: Reference, limits: Limits, policy: Policy, count: int
 ) -> bool:
-    plan = policy.plan.model_copy(update={"maximum_sessions": count})
-    return _sees(reference, limits, analyses_of(scale, reference, plan)[-1])
+    plan = policy.plan.model_copy(
+        update={"maximum_sessions": count, "maximum_suspect_sessions": None}
+    )
+    return _sees(reference, limits, last_planned(analyses_of(scale, reference, plan)))
 
 
 def _recorded_that_do(

@@ -39,6 +39,7 @@ _MEANING: Final[dict[Outcome, str]] = {
     Outcome.PASS: "every gated metric is proven inside its tolerance",
     Outcome.IMPROVED: "no loss, and some metrics are better: update the baseline",
     Outcome.INCONCLUSIVE: "the budget ended before the evidence decided",
+    Outcome.SUSPECT: "a loss beyond the tolerance was estimated and is not proven",
     Outcome.INVALID: "some measurements cannot be trusted; they say nothing about the change",
     Outcome.NO_BASELINE: "some cells have no baseline",
     Outcome.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
@@ -48,6 +49,7 @@ _LEVEL: Final[dict[Outcome, str]] = {
     Outcome.REGRESSED: "failure",
     Outcome.CONFIG_DRIFT: "failure",
     Outcome.NO_BASELINE: "failure",
+    Outcome.SUSPECT: "failure",
     Outcome.INVALID: "warning",
     Outcome.INCONCLUSIVE: "notice",
     Outcome.IMPROVED: "notice",
@@ -92,6 +94,8 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     lines += _between_arms(verdict)
     lines += _missing(verdict)
     lines += _invalid(verdict)
+    suspected = "Suspected: beyond the tolerance, not proven"
+    lines += _metric_table(verdict, (Outcome.SUSPECT,), suspected)
     lines += _metric_table(verdict, (Outcome.INCONCLUSIVE,), "Undecided")
     improved = "Improved: run `k3perf baseline propose` to update the baseline"
     lines += _metric_table(verdict, (Outcome.IMPROVED,), improved)

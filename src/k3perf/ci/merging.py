@@ -2,7 +2,7 @@
 
 A planned cell without a result becomes INVALID, never absent. A retry's result replaces
 an INVALID one and nothing else. The chosen results together spend at most the suite's
-family-wise error rate.
+family-wise error rate. The noise of all cells together judges the candidate's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from k3perf.ci.commits import distinct_commits
+from k3perf.ci.run_noise import judged_by_own_noise
 from k3perf.errors import UsageError
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument, PlannedCell, PlannedShard
@@ -65,7 +66,7 @@ def merge(
         vllm_version=_only(document.vllm_version for document in files),
         false_alarm_budget=plan.false_alarm_budget,
         gated_metric_count=plan.gated_metric_count,
-        cells=tuple(cells),
+        cells=judged_by_own_noise(cells),
     )
 
 

@@ -259,6 +259,8 @@ class MeasurementPlan(Declared):
     """Sessions of a cell before the first verdict."""
     maximum_sessions: int = Field(ge=1, default=3)
     """Most sessions (engine starts) of a cell."""
+    maximum_suspect_sessions: int | None = Field(ge=1, default=None)
+    """Most sessions while a loss is suspected. Default: `maximum_sessions` + 2."""
     baseline_sessions: int = Field(ge=2, default=6)
     """Sessions in a new baseline."""
     interleave: Literal["rounds", "sessions"] = "sessions"
@@ -274,12 +276,15 @@ class MeasurementPlan(Declared):
 
     @model_validator(mode="after")
     def _ordered(self) -> MeasurementPlan:
-        if (
-            self.minimum_rounds > self.maximum_rounds
-            or self.minimum_sessions > self.maximum_sessions
-        ):
+        sessions = (self.minimum_sessions, self.maximum_sessions, self.suspect_sessions)
+        if self.minimum_rounds > self.maximum_rounds or list(sessions) != sorted(sessions):
             raise ValueError("a minimum is larger than its maximum")
         return self
+
+    @property
+    def suspect_sessions(self) -> int:
+        """``maximum_suspect_sessions`` with its default."""
+        return self.maximum_suspect_sessions or self.maximum_sessions + 2
 
 
 class StageDeadlines(Declared):

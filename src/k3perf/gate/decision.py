@@ -1,10 +1,10 @@
-"""Where REGRESSED is decided. Pure arithmetic on floats. Three rules decide it:
+"""Where REGRESSED is decided. Pure arithmetic on floats. Two rules decide it:
 
-* ``regressed``: a metric that varies loses more than its tolerance;
-* ``exactly_regressed``: a metric that does not vary does;
-* ``slid_beyond_cap``: the losses since the anchor add up to more than the cap.
+* ``regressed``: a metric that varies loses more than its tolerance, or than what the
+  losses since the anchor leave of it (``remaining_tolerance``);
+* ``exactly_regressed``: a metric that does not vary does.
 
-``gate.metric_verdict`` assigns the outcome for the last two, and ``baselines.waivers``
+``gate.metric_verdict`` assigns the outcome for the last one, and ``baselines.waivers``
 turns a REGRESSED that a waiver covers into a PASS.
 
 The unit of replication is the session. The estimate is the mean over candidate sessions
@@ -15,9 +15,10 @@ standard deviation between sessions (ddof 1 in each cell). All tests are one-sid
 ``stats.sequential`` plans the interim analyses. Each takes the same first sessions and
 rounds however often the gate is asked. The first that decides is the decision.
 
-A session whose rounds spread out of line, with all the rounds of the plan, is
-**excluded**: the host was busy, or the engine is no longer steady. Their spread alone
-decides that, never what they lost. Later sessions take its place as long as
+The rounds of a session can spread out of line: the host was busy, or the engine is no
+longer steady. That adds to the variance of its value. Where it adds more than a quarter
+of the tolerance, with all the rounds of the plan, the session is **excluded**. Later
+sessions take its place as long as
 
 * fewer than half of the measured sessions are excluded. With a share q of sessions out
   of line a plan of three sessions gives up with probability q (2 q - q^2): 2 % where a
@@ -25,6 +26,9 @@ decides that, never what they lost. Later sessions take its place as long as
 * the plan has room: an excluded session counts towards its maximum of sessions.
 
 While a session is excluded and nothing is decided, the outcome is INVALID.
+
+An estimate beyond the tolerance that is not proven is SUSPECT. It alone gets the extra
+analyses, of sessions beyond the plan's maximum.
 """
 
 from __future__ import annotations
@@ -33,22 +37,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from k3perf.records.outcome import Outcome
+from k3perf.stats.bounds import CLEAR_SHARE, Limits, minimum_detectable, widths
 from k3perf.stats.estimators import locate_ordered, median
-from k3perf.stats.quantiles import (
-    mean_difference_skewness,
-    single_draw_quantile,
-    skewed_quantile,
-    upper_quantile,
-)
-from k3perf.stats.reference import Level, Reference
-from k3perf.stats.sequential import InterimAnalysis
-
-CLEAR_SHARE: Final = 0.5
-"""The share of the tolerance that a REGRESSED loss must exceed beyond doubt."""
+from k3perf.stats.own_noise import NoiseRatio, own_noise
+from k3perf.stats.reference import Reference
+from k3perf.stats.sequential import InterimAnalysis, last_planned
 
 IMPROVED_SHARE: Final = 0.5
 """The share of the tolerance that a gain must exceed to be worth a new baseline."""
@@ -75,18 +71,6 @@ class Cause(StrEnum):
     OUTLIERS = "outliers"
 
 
-class Limits(NamedTuple):
-    """Tolerance on the loss scale and this metric's shares of the error rates, before
-    they are spent over interim analyses.
-    """
-
-    tolerance: float
-    alpha: float
-    half_alpha: float
-    beta: float
-    maximum_rounds: int
-
-
 class SessionLoss(NamedTuple):
     """One session at one analysis: its place among the measured ones, its loss, of how
     many rounds, and what it carries towards REGRESSED (twice its best round's loss
@@ -94,6 +78,7 @@ class SessionLoss(NamedTuple):
 
     ``lacking``: why it needs more rounds before it can be judged. ``spread``: its
     rounds' robust sigma over the recorded one, where it is excluded or lacks rounds.
+    ``extra``: the variance that this spread adds.
     """
 
     place: int
@@ -102,6 +87,7 @@ class SessionLoss(NamedTuple):
     carried: float
     spread: float | None = None
     lacking: Cause | None = None
+    extra: float = 0.0
 
 
 @dataclass(slots=True)
@@ -112,7 +98,7 @@ class Decision:
     count what the estimate was taken of, ``excluded`` the sessions that were not.
     ``need_sessions``/``need_rounds``: what to measure before the next analysis,
     excluded sessions counted; None when nothing helps. ``analysis`` is its number, 0
-    when none was reached.
+    when none was reached. ``noise``: the candidate's own, over the recorded one.
     """
 
     reference_mean: float
@@ -132,6 +118,7 @@ class Decision:
     excluded: Sequence[SessionLoss] = ()
     need_sessions: int | None = None
     need_rounds: int | None = None
+    noise: NoiseRatio | None = None
 
 
 def regressed(
@@ -160,12 +147,14 @@ def exactly_regressed(loss: float, allowed: float) -> bool:
     return loss > allowed
 
 
-def slid_beyond_cap(moved: float, certain_ratio: float | None, cap_ratio: float) -> bool:
-    """A slow slide: every step inside the tolerance, the sum certainly beyond the cap.
-    ``moved``: the baseline's own loss since the anchor. ``certain_ratio``: the lower
-    bound of the candidate's.
+def remaining_tolerance(moved: float, cap: float, tolerance: float) -> float:
+    """A slow slide: every step is inside the tolerance, and their sum reaches the cap.
+    A baseline that lost ``moved`` since its anchor leaves less of the tolerance, at
+    least half of it. Continuous in ``moved``.
     """
-    return moved > 0 and certain_ratio is not None and certain_ratio > cap_ratio
+    if not moved > 0:
+        return tolerance
+    return min(tolerance, max(tolerance / 2, max(cap, tolerance) - moved))
 
 
 def judge(
@@ -179,7 +168,7 @@ def judge(
     ``sessions``: per valid candidate session, in order of time, its valid rounds'
     losses in order of time (one value for session metrics).
     """
-    return Judgement(sessions, reference, limits, analyses[-1].sessions).over(analyses)
+    return Judgement(sessions, reference, limits, analyses).over()
 
 
 class Judgement:
@@ -190,38 +179,55 @@ class Judgement:
         sessions: Sequence[Sequence[float]],
         reference: Reference,
         limits: Limits,
-        maximum_sessions: int,
+        analyses: Sequence[InterimAnalysis],
     ) -> None:
         self.sessions = sessions
         self.reference = reference
         self.limits = limits
-        self.maximum_sessions = maximum_sessions
+        self.analyses = analyses
+        self.planned = last_planned(analyses)
         self.decision = Decision(math.nan, len(sessions), sum(map(len, sessions)))
         self._known: dict[tuple[int, int], SessionLoss] = {}
 
-    def over(self, analyses: Sequence[InterimAnalysis]) -> Decision:
+    def over(self) -> Decision:
         """Judge at each analysis until one decides or sessions are missing."""
-        decision, last = self.decision, analyses[-1]
-        decision.detectable = minimum_detectable(self.reference, self.limits, last)
+        decision, analyses = self.decision, self.analyses
+        decision.detectable = minimum_detectable(self.reference, self.limits, self.planned)
         if decision.detectable is None:
-            return self._without_noise(last)
+            return self._without_noise(self.planned)
         decision.reference_mean = self.reference.at(analyses[0].rounds).mean
         for number, analysis in enumerate(analyses, start=1):
+            if analysis.extra and decision.outcome is not Outcome.SUSPECT:
+                break
             ready = self._choose_sessions(analysis)
             if ready is None:
                 break
             if len(decision.excluded) >= len(ready):
                 continue  # says nothing; an analysis of more sessions may
             self._analyse(ready, analysis)
+            self._compare_noise(analysis)
             decision.analysis = number
-            if decision.outcome is not Outcome.INCONCLUSIVE:
+            if decision.outcome not in (Outcome.INCONCLUSIVE, Outcome.SUSPECT):
                 decision.cause = Cause.DECIDED
                 return decision
         if decision.excluded:
             decision.outcome, decision.cause = Outcome.INVALID, Cause.SPREAD
         elif decision.cause is Cause.TOO_FEW and decision.analysis:
             decision.cause = Cause.UNDECIDED
+        self._suspect_untested()
         return decision
+
+    def _suspect_untested(self) -> None:
+        """Sessions that no analysis was made of can be suspect all the same."""
+        decision, means = self.decision, []
+        for losses in filter(None, self.sessions):
+            mean = self.reference.at(len(losses) if self.reference.round_count else 1).mean
+            means.append(locate_ordered(self.reference.location, sorted(losses)) - mean)
+        if decision.analysis == 0 and means and decision.outcome is Outcome.INCONCLUSIVE:
+            estimate = sum(means) / len(means)
+            if estimate > self.limits.tolerance:
+                decision.outcome, decision.estimate = Outcome.SUSPECT, estimate
+                decision.relevant = True
 
     def _without_noise(self, last: InterimAnalysis) -> Decision:
         """Only in ab do more sessions bring the noise that is missing."""
@@ -230,32 +236,51 @@ class Judgement:
         decision.reference_mean = self.reference.at(last.rounds).mean
         if self.reference.session_count == 0 and had < max(2, last.sessions) <= last.sessions:
             decision.need_sessions, decision.need_rounds = max(2, had + 1), last.rounds
+        self._suspect_untested()
         return decision
 
     def _analyse(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> None:
         """One interim analysis: estimate, bounds and outcome."""
         decision, tolerance = self.decision, self.limits.tolerance
+        beyond = self.limits.regress_beyond
         level = self.reference.at(analysis.rounds)
         count, estimate = len(ready), 0.0
         for session in ready:
             estimate += session.loss / count
         error = math.sqrt(self._variance(ready, analysis))
-        alpha_width, half_width, beta_width, gain_width = _widths(
+        alpha_width, half_width, beta_width, gain_width = widths(
             level.df, level.skewness, self.reference.session_count, self.limits, analysis
         )
         lower, upper = estimate - alpha_width * error, estimate + beta_width * error
         half_lower = estimate - half_width * error
-        if analysis.may_regress and regressed(ready, estimate, lower, half_lower, tolerance):
+        if analysis.may_regress and regressed(ready, estimate, lower, half_lower, beyond):
             decision.outcome = Outcome.REGRESSED
-        elif upper < tolerance:
+        elif upper < tolerance and estimate <= beyond:
             gained = estimate + gain_width * error < 0
             worth_it = -estimate > IMPROVED_SHARE * tolerance
             decision.outcome = Outcome.IMPROVED if gained and worth_it else Outcome.PASS
+        else:
+            suspect = estimate > tolerance
+            decision.outcome = Outcome.SUSPECT if suspect else Outcome.INCONCLUSIVE
         decision.reference_mean = level.mean
         decision.estimate, decision.lower, decision.upper = estimate, lower, upper
-        decision.relevant, decision.significant = estimate > tolerance, lower > 0
+        decision.relevant, decision.significant = estimate > beyond, lower > 0
         decision.alpha = self.limits.alpha * analysis.alpha_share
         decision.sessions, decision.rounds = count, sum(session.rounds for session in ready)
+
+    def _compare_noise(self, analysis: InterimAnalysis) -> None:
+        """Of all measured sessions but the excluded ones."""
+        decision, reference = self.decision, self.reference
+        rounds = analysis.rounds if reference.round_count else 1
+        excluded = {session.place for session in decision.excluded}
+        values = [
+            locate_ordered(reference.location, sorted(losses[:rounds]))
+            for place, losses in enumerate(self.sessions)
+            if len(losses) >= rounds and place not in excluded
+        ]
+        counts, alpha = (decision.sessions, reference.session_count), decision.alpha or 0.0
+        level = reference.at(analysis.rounds)
+        decision.noise = own_noise(values, level, decision.estimate or 0.0, counts, alpha)
 
     def _variance(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> float:
         """Of candidate mean minus baseline mean. Where some sessions have more rounds,
@@ -264,16 +289,20 @@ class Judgement:
         at, recorded = self.reference.at, self.reference.session_count
         level, count = at(analysis.rounds), len(ready)
         known = (level.variance / recorded if recorded else 0.0) + level.batch_variance
+        known += sum(session.extra for session in ready) / count**2
         if not self.reference.round_count or all(one.rounds == analysis.rounds for one in ready):
             return level.variance / count + known
         return sum(at(session.rounds).variance for session in ready) / count**2 + known
 
     def _choose_sessions(self, analysis: InterimAnalysis) -> list[SessionLoss] | None:
         """The first sessions with enough rounds, as many as the analysis has, within
-        the plan's ``maximum_sessions``. None: they are not all there, and ``decision``
-        says what is missing. A session of fewer rounds takes its place in the plan.
+        the plan's maximum, or the one of suspected losses. None: they are not all
+        there, and ``decision`` says what is missing. A session of fewer rounds takes
+        its place in the plan.
         """
-        decision, maximum_sessions = self.decision, self.maximum_sessions
+        decision = self.decision
+        suspect = decision.outcome is Outcome.SUSPECT
+        maximum_sessions = (self.analyses[-1] if suspect else self.planned).sessions
         wanted = analysis.rounds if self.reference.round_count else 1
         ready: list[SessionLoss] = []
         excluded: list[SessionLoss] = []
@@ -317,7 +346,7 @@ class Judgement:
         session = self._valued(place, used)
         if used[-1] - used[0] <= min(2 * reference.spread_bound, tolerance):
             return session  # neither out of line nor standing out
-        spread = reference.out_of_line(used)
+        spread = reference.drowned(used, tolerance)
         centre = median(used)
         furthest = max(used[-1] - centre, centre - used[0])
         stands_out = furthest > max(OUTLIER_SIGMAS * reference.round_sigma, tolerance)
@@ -329,7 +358,7 @@ class Judgement:
             return session._replace(spread=reference.spread(used), lacking=lacking)
         if wanted < min(len(losses), reachable):
             used = sorted(losses[:reachable])
-            spread = reference.out_of_line(used)
+            spread = reference.drowned(used, tolerance)
             session = self._valued(place, used)
         return session._replace(spread=reference.spread(used)) if spread else session
 
@@ -338,46 +367,5 @@ class Judgement:
         mean = self.reference.at(count if self.reference.round_count else 1).mean
         loss = locate_ordered(self.reference.location, used) - mean
         few = 1 < count < FEW_ROUNDS
-        return SessionLoss(place, loss, count, min(loss, 2 * (used[0] - mean)) if few else loss)
-
-
-@lru_cache(maxsize=65536)
-def _widths(
-    df: int, skewness: float, recorded: int, limits: Limits, analysis: InterimAnalysis
-) -> tuple[float, float, float, float]:
-    """Standard errors from the estimate to the lower bounds at the shares of alpha and
-    of the half-tolerance rate, to the upper bound at the share of beta, and to the
-    bound of a gain. The lower bounds move outwards where recorded sessions are skewed
-    towards losses. One session alone must pass the quantile of a heavy-tailed draw.
-    """
-    quantile = single_draw_quantile if analysis.sessions == 1 else upper_quantile
-    gain = alpha = quantile(limits.alpha * analysis.alpha_share, df)
-    half = quantile(limits.half_alpha * analysis.alpha_share, df)
-    if skewness > 0 and analysis.sessions > 1:
-        of_mean = mean_difference_skewness(skewness, analysis.sessions, recorded)
-        alpha, half = skewed_quantile(alpha, of_mean), skewed_quantile(half, of_mean)
-    return alpha, half, upper_quantile(limits.beta * analysis.beta_share, df), gain
-
-
-def minimum_detectable(
-    reference: Reference, limits: Limits, analysis: InterimAnalysis
-) -> float | None:
-    """Minimum detectable effect: the true loss that ``analysis`` calls REGRESSED with
-    probability 1 - beta, its critical value plus t_beta standard errors. It counts as
-    the only one spending its share, which overstates the loss a little. None: no noise
-    is known.
-    """
-    level = reference.at(analysis.rounds)
-    if level.df < 1 or not math.isfinite(level.variance):
-        return None
-    return _detectable(level, reference.session_count, limits, analysis)
-
-
-@lru_cache(maxsize=4096)
-def _detectable(level: Level, recorded: int, limits: Limits, analysis: InterimAnalysis) -> float:
-    share = 1 / analysis.sessions + (1 / recorded if recorded else 0.0)
-    error = math.sqrt(level.variance * share + level.batch_variance)
-    alpha_width, half_width, *_ = _widths(level.df, level.skewness, recorded, limits, analysis)
-    half = CLEAR_SHARE * limits.tolerance + half_width * error
-    critical = max(limits.tolerance, alpha_width * error, half)
-    return critical + upper_quantile(limits.beta, level.df) * error
+        carried = min(loss, 2 * (used[0] - mean)) if few else loss
+        return SessionLoss(place, loss, count, carried, extra=self.reference.extra_variance(used))

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from k3perf.metrics.loss_scale import Scale
 from k3perf.metrics.validity import VALID_ROUNDS_LIMIT, Spoils, spoiled_by
@@ -20,6 +21,9 @@ from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMet
 from k3perf.records.metric_definitions import Scope
 from k3perf.records.samples import Arm, InvalidReason
 from k3perf.stats.estimators import median
+
+LEAST_COUNTED: Final = 1e-13
+"""What a counted metric's 0 stands for, where losses are logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,10 @@ def read_metric(readings: Readings, scale: Scale) -> Series:
 def _loss(measured: RoundMetrics | SessionMetrics, scale: Scale) -> float | None:
     """NaN: a value without a loss. None: no value."""
     found = measured.values.get(scale.metric.name)
-    return None if found is None or found.value is None else scale.loss(found.value)
+    if found is None or found.value is None:
+        return None
+    none = scale.metric.counted and scale.logarithmic and found.value == 0
+    return scale.loss(LEAST_COUNTED if none else found.value)
 
 
 def _session_loss(unit: Unit, scale: Scale) -> list[tuple[float, int]]:

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from k3perf.config.models import MeasurementPlan
 from k3perf.gate.decision import (
+    IMPROVED_SHARE,
     OUTLIER_SIGMAS,
     Cause,
     Decision,
-    Limits,
     exactly_regressed,
     judge,
-    slid_beyond_cap,
+    remaining_tolerance,
 )
 from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
@@ -26,10 +26,12 @@ from k3perf.metrics.loss_scale import Scale
 from k3perf.metrics.session_values import ranks_text
 from k3perf.metrics.validity import SPREAD_LIMIT
 from k3perf.records.baseline import MetricBaseline
-from k3perf.records.metric_definitions import Scope
+from k3perf.records.metric_definitions import Gain, Scope
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import MetricVerdict
+from k3perf.stats.bounds import Limits
 from k3perf.stats.estimators import Location, median, robust_sigma
+from k3perf.stats.own_noise import METRIC_LEVEL
 from k3perf.stats.reference import Reference
 from k3perf.stats.sequential import InterimAnalysis, schedule
 
@@ -72,8 +74,8 @@ def judge_exact(
     scale: Scale, recorded: Sequence[float], measured: Sequence[float]
 ) -> MetricVerdict:
     """Worst measured against worst recorded value, one of each session and at least one
-    each. IMPROVED if every measured value beats the best recorded one by more than half
-    the tolerance.
+    each. IMPROVED if every measured value beats the best recorded one by more than the
+    metric's ``gain`` says.
     """
     if not all(map(math.isfinite, (*measured, *recorded))):
         text = "a session, or one it is compared with, holds a value that is not a finite number"
@@ -91,7 +93,7 @@ def judge_exact(
     if exactly_regressed(loss, allowed):
         outcome = Outcome.REGRESSED
         text += f", allowed loss {_number(allowed)}"
-    elif sign * (best_was - worst_now) > allowed / 2:
+    elif _improved(scale.metric.gain, sign * (best_was - worst_now), allowed):
         outcome = Outcome.IMPROVED
         text += f", better than every recorded value; {_UPDATE}"
     else:
@@ -107,6 +109,12 @@ def judge_exact(
         relevant=outcome is Outcome.REGRESSED,
         session_count=len(measured),
     )
+
+
+def _improved(kind: Gain, gain: float, allowed: float) -> bool:
+    if kind is Gain.BEYOND_TOLERANCE:
+        return gain > allowed > 0
+    return kind is Gain.ANY and gain > IMPROVED_SHARE * allowed
 
 
 def _number(value: float) -> str:
@@ -146,7 +154,8 @@ def judge_statistical(
         return plain_verdict(scale, Outcome.INVALID, series.defect)
     if entry is not None and entry.constant and len({x for s in series.sessions for x in s}) == 1:
         return _as_exact(scale, entry, series)
-    if any(len(x) > 1 and x[0] == x[-1] and len(set(x)) == 1 for x in series.sessions):
+    equal = any(len(x) > 1 and x[0] == x[-1] and len(set(x)) == 1 for x in series.sessions)
+    if equal and not scale.metric.counted:
         stuck = "every round of a session read the very same value, which a measured quantity does"
         return plain_verdict(scale, Outcome.INVALID, f"{stuck} not do")
     reference = base_arm_reference(scale, series, policy) if recorded is None else recorded
@@ -154,13 +163,18 @@ def judge_statistical(
         text = "the baseline holds a value without a logarithm; record it again"
         return plain_verdict(scale, Outcome.INVALID, text)
     analyses = analyses_of(scale, reference, policy.plan)
-    decision = judge(series.sessions, reference, limits_of(scale, policy), analyses)
+    limits = limits_of(scale, policy)
+    if entry is not None:
+        cap = scale.loss_of(policy.cumulative_loss_cap_ratio, entry.anchor_value)
+        left = remaining_tolerance(reference.moved_since_anchor, cap, limits.tolerance)
+        limits = limits._replace(remaining=left)
+    decision = judge(series.sessions, reference, limits, analyses)
     excluded = _excluded(decision, scale, reference, series)
     verdict = _verdict(scale, reference, decision, len(analyses), excluded)
     if entry is not None:
-        moved, cap_ratio = reference.moved_since_anchor, policy.cumulative_loss_cap_ratio
-        verdict = _against_anchor(verdict, scale, decision, moved, entry.anchor_value, cap_ratio)
-    undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID)
+        moved = reference.moved_since_anchor
+        verdict = _against_anchor(verdict, scale, decision, moved, entry.anchor_value)
+    undecided = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.INVALID)
     needs = (decision.need_sessions, decision.need_rounds) if undecided else NOTHING_NEEDED
     notes = [*_outliers(scale, series), *excluded]
     return verdict, needs, tuple(f"{scale.metric.name}: {text}" for text in notes)
@@ -193,14 +207,15 @@ def analyses_of(
 ) -> tuple[InterimAnalysis, ...]:
     """The metric's interim analyses under the plan and the recorded noise."""
     sessions = range(plan.minimum_sessions, plan.maximum_sessions + 1)
+    extra = plan.suspect_sessions - plan.maximum_sessions
     if scale.metric.scope is Scope.SESSION:
-        return schedule(sessions, 1, 1, 1, reference.session_count)
+        return schedule(sessions, 1, 1, 1, reference.session_count, extra=extra)
     least, rounds, share = plan.minimum_rounds, reference.rounds, 1.0
     full = plan.maximum_rounds if plan.maximum_sessions == 1 else rounds
     if full > least:
         share = reference.noise.share(reference.location, least, full)
     most, recorded = plan.maximum_rounds, reference.session_count
-    return schedule(sessions, least, rounds, most, recorded, share)
+    return schedule(sessions, least, rounds, most, recorded, share, extra)
 
 
 def _verdict(
@@ -218,10 +233,19 @@ def _verdict(
 
     estimate = decision.estimate
     now = None if estimate is None else scale.value(decision.reference_mean + estimate)
+    reason = _reason(decision, analysis_count, reference, excluded)
+    if decision.outcome is Outcome.SUSPECT and estimate is not None:
+        shown, allowed = f"{estimate:.4g}", f"{scale.allowed:g} {scale.metric.unit}"
+        if scale.logarithmic:
+            shown, allowed = f"{ratio(estimate) or 0:.1%}", f"{scale.tolerance.loss_ratio:.1%}"
+        reason = f"worse {shown}, tolerance {allowed}, not proven; {reason}"
+    if decision.noise is not None and decision.noise.p < METRIC_LEVEL:
+        times = math.sqrt(decision.noise.ratio)
+        reason += f"; the candidate's sessions vary {times:.1f} times as much as recorded"
     return plain_verdict(
         scale,
         decision.outcome,
-        _reason(decision, analysis_count, reference, excluded),
+        reason,
         unit=scale.unit,
         baseline_value=base,
         now_value=now,
@@ -235,8 +259,13 @@ def _verdict(
         round_count=decision.rounds,
         alpha=decision.alpha,
         look=decision.analysis,
+        **({} if decision.noise is None else decision.noise.as_fields()),
     )
 
+
+_SUSPECTED: Final = (
+    "; raise maximum_suspect_sessions in the target's plan, or compare with --k3-ab-base"
+)
 
 _DECIDED = {
     Outcome.REGRESSED: "the loss exceeds the tolerance and its lower bound is above zero",
@@ -266,7 +295,8 @@ def _reason(
         return f"{'; '.join(excluded)}{need or '; the plan has too few sessions to do without'}"
     if decision.cause is Cause.SPREAD:
         return f"a session's rounds {_spread(decision.spread, reference)}{need}"
-    spent = need or "; the measurement budget is spent"
+    suspect = decision.outcome is Outcome.SUSPECT
+    spent = need or (_SUSPECTED if suspect else "; the measurement budget is spent")
     return f"the evidence decides neither way ({where}){spent}"
 
 
@@ -288,28 +318,17 @@ def _excluded(decision: Decision, scale: Scale, reference: Reference, series: Se
 
 
 def _against_anchor(
-    verdict: MetricVerdict,
-    scale: Scale,
-    decision: Decision,
-    moved: float,
-    anchor_value: float,
-    cap_ratio: float,
+    verdict: MetricVerdict, scale: Scale, decision: Decision, moved: float, anchor_value: float
 ) -> MetricVerdict:
     """The loss since the anchor, where the baseline has moved away from it."""
-    if decision.estimate is None or decision.lower is None:
-        return verdict
-    if not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
+    if decision.estimate is None or not math.isfinite(moved) or abs(moved) < SAME_AS_ANCHOR:
         return verdict
     cumulative = scale.loss_ratio(decision.estimate + moved, anchor_value)
-    certain = scale.loss_ratio(decision.lower + moved, anchor_value)
-    verdict = replace(verdict, cumulative_loss_ratio=cumulative)
-    if cumulative is None or not slid_beyond_cap(moved, certain, cap_ratio):
-        return verdict
-    text = (
-        f"the losses since the anchor add up to {cumulative:.1%} (certainly {certain:.1%}), the cap"
-        f" is {cap_ratio:.1%}"
-    )
-    return replace(verdict, outcome=Outcome.REGRESSED, reason=text)
+    reason = verdict.reason
+    slid = verdict.outcome is Outcome.REGRESSED and decision.estimate <= scale.allowed
+    if slid and cumulative is not None:
+        reason = f"the losses since the anchor add up to {cumulative:.1%}; {reason}"
+    return replace(verdict, cumulative_loss_ratio=cumulative, reason=reason)
 
 
 def _outliers(scale: Scale, series: Series) -> list[str]:

@@ -34,8 +34,8 @@ class Policy:
     ``false_alarm_budget``: probability that a run in which nothing changed has any
     REGRESSED metric. ``half_tolerance_budget``: the same when every metric lost half of
     its tolerance. ``missed_loss_budget``: per metric, probability of PASS when the loss
-    equals the tolerance. ``spread_over_noise_ratio``: a session whose rounds spread
-    (robust sigma) more than this times the recorded spread is excluded.
+    equals the tolerance. ``spread_over_noise_ratio``: rounds that spread (robust sigma)
+    more than this times as much as recorded add to the variance of their session.
     """
 
     tolerances: Mapping[str, Tolerance]

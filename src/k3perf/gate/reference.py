@@ -72,7 +72,7 @@ def base_arm_reference(scale: Scale, series: Series, policy: Policy) -> Referenc
     smaller.
 
     The candidate's own pairs have a part in it where the recorded cells differ, except
-    those whose rounds spread out of line, which are excluded.
+    those whose rounds spread too far, which are excluded.
     """
     noise = policy.noise_of(scale.metric.name, scale.basis)
     if not noise.known:
@@ -88,7 +88,7 @@ def base_arm_reference(scale: Scale, series: Series, policy: Policy) -> Referenc
 
     def stays_out_of_line(losses: Sequence[float], count: int) -> bool:
         return all(
-            reference.out_of_line(sorted(losses[:rounds]))
+            reference.drowned(sorted(losses[:rounds]), scale.allowed)
             for rounds in (count, policy.plan.maximum_rounds)
         )
 

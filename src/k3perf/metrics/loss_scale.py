@@ -41,7 +41,12 @@ class Scale:
         """The tolerance on the loss scale, not negative."""
         if self.tolerance.loss_absolute is not None:
             return self.tolerance.loss_absolute
-        ratio = self.tolerance.loss_ratio or 0.0
+        return self.loss_of(self.tolerance.loss_ratio or 0.0, 0.0)
+
+    def loss_of(self, ratio: float, value: float) -> float:
+        """A relative loss of ``value`` on the scale."""
+        if not self.logarithmic:
+            return ratio * abs(value)
         return math.log1p(ratio) if self.sign > 0 else -math.log1p(-ratio)
 
     def loss(self, value: float) -> float:

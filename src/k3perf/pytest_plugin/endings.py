@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,6 +27,7 @@ ORDER: Final = (
     ExitStatus.USAGE,
     ExitStatus.INTERNAL_ERROR,
     ExitStatus.INVALID,
+    ExitStatus.SUSPECT,
     ExitStatus.INCONCLUSIVE,
 )
 """If several apply, the first one is the run's. Those that a retry cannot change come
@@ -51,6 +52,16 @@ class Endings:
         failure = pytest.fail.Exception(text, pytrace=False)
         self.verdict_failures.append(failure)
         raise failure
+
+    def settle(self, outcomes: Iterable[Outcome]) -> None:
+        """The run's last word on its cells: a REGRESSED that the noise of the whole run
+        takes back is INVALID.
+        """
+        found = set(outcomes)
+        if found and Outcome.REGRESSED not in found:
+            self.checked = [
+                Outcome.INVALID if one is Outcome.REGRESSED else one for one in self.checked
+            ]
 
     def status(self, of_pytest: int) -> int:
         """The run's status. ``of_pytest``: what pytest would end with."""

@@ -20,7 +20,7 @@ from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.run_parts import CellResult
 
-FAILING = frozenset({Outcome.REGRESSED, Outcome.CONFIG_DRIFT, Outcome.NO_BASELINE, Outcome.INVALID})
+FAILING = frozenset(Outcome) - {Outcome.PASS, Outcome.IMPROVED, Outcome.INCONCLUSIVE}
 
 
 class SuiteJudge:

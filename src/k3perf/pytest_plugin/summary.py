@@ -57,6 +57,8 @@ def finish(state: PluginState, status: int) -> int:
         state.endings.failures.append(
             ExitStatus.INVALID
         )  # numbers that cannot be kept are no result
+    if state.run is not None:
+        state.endings.settle(cell.outcome for cell in state.run.verdict().cells)
     _keep_benchmark_quiet(state)
     return state.endings.status(status)
 

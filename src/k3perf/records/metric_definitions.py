@@ -48,10 +48,22 @@ class Family(StrEnum):
     ENERGY = "energy"
 
 
+class Gain(StrEnum):
+    """Which gain of an EXACT metric is an improvement: one of more than half of the
+    tolerance, one of more than all of it (a resident size, which wanders), or none
+    (fewer bytes of KV cache are a loss of capacity).
+    """
+
+    ANY = "any"
+    BEYOND_TOLERANCE = "beyond_tolerance"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class MetricDef:
     """One metric: what it is called, which way is a loss, per what it has a value, and
-    how it is compared.
+    how it is compared. ``counted``: of whole requests or tokens, so that 0 is a value
+    and rounds may read the very same one.
     """
 
     name: str
@@ -61,6 +73,8 @@ class MetricDef:
     comparison: Comparison
     family: Family
     description: str
+    counted: bool = False
+    gain: Gain = Gain.ANY
 
     def loss(self, was: float, now: float) -> float:
         """The change in the metric's unit; positive is worse."""

@@ -1,8 +1,8 @@
-"""The seven outcomes and how they join.
+"""The eight outcomes and how they join.
 
 Joining takes the worse of two by ``SEVERITY``; a maximum over a total order is
 commutative, associative and idempotent, with PASS as its identity. A proven loss
-outranks everything, since no other finding takes it back; INVALID and INCONCLUSIVE
+outranks everything, since no other finding takes it back; SUSPECT and INCONCLUSIVE
 claim least.
 """
 
@@ -21,6 +21,7 @@ class Outcome(StrEnum):
     PASS = "PASS"
     IMPROVED = "IMPROVED"
     INCONCLUSIVE = "INCONCLUSIVE"
+    SUSPECT = "SUSPECT"
     INVALID = "INVALID"
     NO_BASELINE = "NO_BASELINE"
     CONFIG_DRIFT = "CONFIG_DRIFT"
@@ -33,6 +34,7 @@ EXIT_STATUS: Final[dict[Outcome, ExitStatus]] = {
     Outcome.PASS: ExitStatus.OK,
     Outcome.IMPROVED: ExitStatus.OK,
     Outcome.INCONCLUSIVE: ExitStatus.OK,  # INCONCLUSIVE fails under --k3-strict only
+    Outcome.SUSPECT: ExitStatus.SUSPECT,
     Outcome.INVALID: ExitStatus.INVALID,
     Outcome.NO_BASELINE: ExitStatus.NO_BASELINE,
     Outcome.CONFIG_DRIFT: ExitStatus.CONFIG_DRIFT,

@@ -45,7 +45,9 @@ class MetricVerdict:
     reached). ``cumulative_loss_ratio`` is the loss against the anchor, where
     the baseline has moved away from it. ``waived_by`` names the owner of the waiver
     that turned a REGRESSED into a PASS. ``unit`` is ``ratio`` where ratios were
-    compared.
+    compared. ``noise_ratio``: the variance between the candidate's sessions over the
+    recorded one, with the degrees of freedom of both. ``holds_by_own_noise``: the
+    lower bound by that variance still excludes no loss.
     """
 
     metric: ShortText
@@ -68,6 +70,10 @@ class MetricVerdict:
     look: Count = 0
     cumulative_loss_ratio: Number | None = None
     waived_by: ShortText = ""
+    noise_ratio: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    noise_df: Count = 0
+    recorded_noise_df: Count = 0
+    holds_by_own_noise: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,12 @@ MEANING: Final = {
         " then accept."
     ),
     Outcome.INCONCLUSIVE: (
-        "The measurement plan ended before the evidence decided. Run it again, or raise"
-        " maximum_sessions of the target."
+        "The measurement plan ended before the evidence decided. The estimate lies inside the"
+        " tolerance. Run it again, or raise maximum_sessions of the target."
+    ),
+    Outcome.SUSPECT: (
+        "The estimate lies beyond the tolerance and the loss is not proven. Raise"
+        " maximum_suspect_sessions of the target, or compare with --k3-ab-base."
     ),
     Outcome.INVALID: (
         "This measurement cannot be trusted and says nothing about the change. Fix the cause above,"
@@ -57,6 +61,7 @@ OUTCOME_STYLE: Final = {
     Outcome.PASS: "green",
     Outcome.IMPROVED: "bold green",
     Outcome.INCONCLUSIVE: "yellow",
+    Outcome.SUSPECT: "red",
     Outcome.INVALID: "magenta",
     Outcome.NO_BASELINE: "blue",
     Outcome.CONFIG_DRIFT: "bold yellow",

@@ -17,6 +17,7 @@ from k3perf.config.suite import Cell
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
 from k3perf.metrics.resolved import forced_by
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
+from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind
 from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.run.gate_keeper import GateKeeper
@@ -59,16 +60,14 @@ class CellRun:
         plan = self.cell.target.measurement
         reasons: tuple[InvalidReason, ...] = ()
         verdict: CellVerdict | None = None
-        for session_index in range(plan.maximum_sessions):
+        for session_index in range(plan.suspect_sessions):
+            last = session_index + 1 >= self._most_sessions(verdict)
             try:
                 verdict = self._measure_session(session_index)
             except EngineError as error:
                 # whatever failed, no engine that may hang is used again
                 self.pool.stop_all()
-                if (
-                    isinstance(error, RepeatedCrashError)
-                    or session_index + 1 == plan.maximum_sessions
-                ):
+                if isinstance(error, RepeatedCrashError) or last:
                     reasons = (engine_reason(error),)
                     self.lost = [
                         note
@@ -88,16 +87,23 @@ class CellRun:
             # this session cannot give the rounds that are still asked for: another may
             if verdict.buy is Buy.NOTHING and session_index + 1 >= plan.minimum_sessions:
                 break
-            if session_index + 1 < plan.maximum_sessions:
-                until_count = min(
-                    max(verdict.buy_until_sessions, session_index + 2), plan.maximum_sessions
-                )
-                self.progress.undecided(self.cell.cell_id, until_count, 0)
+            most = self._most_sessions(verdict)
+            if session_index + 1 >= most:
+                break
+            until_count = min(max(verdict.buy_until_sessions, session_index + 2), most)
+            self.progress.undecided(self.cell.cell_id, until_count, 0)
         measurement = replace(self.nothing, sessions=tuple(self.sessions), invalid_reasons=reasons)
         if reasons or verdict is None:
             verdict = self.keeper.judge(self.cell, measurement)
         # an engine that dies now and then must not pass in silence
         return measurement, replace(verdict, notes=(*verdict.notes, *self.lost))
+
+    def _most_sessions(self, verdict: CellVerdict | None) -> int:
+        """The plan's maximum, or that of suspected losses while there is one."""
+        plan = self.cell.target.measurement
+        metrics = () if verdict is None else verdict.metrics
+        suspect = any(metric.outcome is Outcome.SUSPECT for metric in metrics)
+        return plan.suspect_sessions if suspect else plan.maximum_sessions
 
     def record_session(self) -> None:
         """One session with the full number of rounds and no judgement: what baselines

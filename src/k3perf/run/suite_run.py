@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from k3perf.ci.run_noise import judged_by_own_noise
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
 from k3perf.metrics.compute import session_metrics
@@ -77,9 +78,9 @@ class SuiteRun:
         return tuple(self._results.values())
 
     def verdict(self) -> SuiteVerdict:
-        """The cells measured so far, joined."""
+        """The cells measured so far, joined, by the noise of all of them."""
         return SuiteVerdict(
-            tuple(result.verdict for result in self._results.values()),
+            judged_by_own_noise(result.verdict for result in self._results.values()),
             self.settings.suite.tolerances.false_alarm_budget,
             self._parts.keeper.gated_metric_count,
         )

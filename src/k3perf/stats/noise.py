@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from k3perf.stats.batches import UNKNOWN_SPREAD, BatchSpread, batch_groups, batch_spread
 from k3perf.stats.estimators import Location, locate_rows, median, robust_sigma
-from k3perf.stats.pooling import NO_PRIOR, VariancePrior, pool_groups, pooled_skewness
+from k3perf.stats.own_noise import APART_LEVEL, APART_RATIO, exceeding_p
+from k3perf.stats.pooling import (
+    NO_PRIOR,
+    SMALLEST_VARIANCE,
+    VariancePrior,
+    pool_groups,
+    pooled_skewness,
+)
 
 Sessions = tuple[tuple[float, ...], ...]
 """The sessions of one cell: each its rounds' losses in order of time, or its one value.
@@ -116,6 +123,20 @@ class MetricNoise:
             found = pool_groups(groups) if groups else NO_PRIOR
             self._priors[key] = replace(found, variance=self.factor * found.variance)
         return self._priors[key]
+
+    def louder(self, cell: Sessions, own: float, location: Location, rounds: int) -> bool:
+        """Whether the variance ``own`` of one of the cells exceeds that of all others,
+        pooled: an F test that leaves the cell out, its level divided by the number of
+        cells. Such a cell is judged by its own variance alone.
+        """
+        df, count = len(cell) - 1, len(self.cells)
+        others_df = sum(len(other) - 1 for other in self.cells) - df
+        if cell not in self.cells or count < 2 or min(df, others_df) < 1 or own <= 0:
+            return False
+        pooled = self._spread(location, rounds) * (df + others_df) - own * df
+        others = max(pooled / others_df, SMALLEST_VARIANCE)
+        ratio = own / others
+        return ratio > APART_RATIO and exceeding_p(ratio, df, others_df) < APART_LEVEL / count
 
     def skewness(self, location: Location, rounds: int) -> float:
         """Skewness of session values towards a loss, where the recorded ones show

@@ -10,11 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from k3perf.stats.batches import batch_factor, batch_groups, joint_df
 from k3perf.stats.estimators import MAD_TO_SIGMA, Location, locate, mean, median, sample_variance
 from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions, batched_noise
+
+DROWNED_SHARE: Final = 0.25
+"""Of the tolerance: the standard deviation that a session's rounds may add to its value
+before the session says nothing.
+"""
 
 
 class Level(NamedTuple):
@@ -87,6 +92,19 @@ class Reference:
             and _median_deviation(ordered) > self.spread_bound
         )
 
+    def extra_variance(self, ordered: Sequence[float]) -> float:
+        """What the rounds of a session out of line add to the variance of its value:
+        their own less the recorded one, over their number. 0 for one in line.
+        """
+        if not self.out_of_line(ordered):
+            return 0.0
+        own = MAD_TO_SIGMA * _median_deviation(ordered)
+        return max(own**2 - self.round_sigma**2, 0.0) / len(ordered)
+
+    def drowned(self, ordered: Sequence[float], tolerance: float) -> bool:
+        """Whether that matters for the tolerance."""
+        return math.sqrt(self.extra_variance(ordered)) > DROWNED_SHARE * tolerance
+
     def with_level(self, session_count: int, change: Callable[[Level], Level]) -> Reference:
         """The same as if that many sessions had been recorded, every level changed."""
         changed = copy(self)
@@ -137,10 +155,13 @@ def cell_reference(
             return Level(math.nan, math.nan, 0)
         values = [locate(location, losses[:count]) for losses in cell]
         prior = noise.prior(location, count)
-        own = (0.0, len(values) - 1)
-        if not prior.pooled:
-            own = _own_variance(values, batches if noise.groups_of else ())
-        variance, df = prior.moderate(*own)
+        own, own_df = _own_variance(values, batches if noise.groups_of else ())
+        if noise.louder(cell, own, location, count):
+            variance, df = own, own_df
+        elif prior.pooled:
+            variance, df = prior.moderate(0.0, len(values) - 1)
+        else:
+            variance, df = prior.moderate(own, own_df)
         spread = noise.batch_spread(location, count)
         added = factor * spread.variance
         # where the candidate has many sessions, the part between batches weighs most

@@ -21,6 +21,11 @@ FIRST_ANALYSIS_AT_MOST: Final = 0.9
 something remains for the one of all rounds.
 """
 
+EXTRA_SHARE: Final = 0.1
+"""Of each error budget, what the analyses beyond the plan share. They are made only
+while a loss is suspected. A third would make committed tolerances untestable.
+"""
+
 
 class InterimAnalysis(NamedTuple):
     """``sessions`` valid sessions of ``rounds`` valid rounds each, and the shares of
@@ -28,7 +33,8 @@ class InterimAnalysis(NamedTuple):
 
     ``may_regress``: one session never can, unless the plan has no second one, because a
     process may be unlucky from start to end. Then no alpha is spent, and
-    ``alpha_share`` 1 only sets the level of the bounds shown and of gains.
+    ``alpha_share`` 1 only sets the level of the bounds shown and of gains. ``extra``:
+    beyond the plan's sessions, and made only while a loss is suspected.
     """
 
     sessions: int
@@ -36,6 +42,7 @@ class InterimAnalysis(NamedTuple):
     alpha_share: float
     beta_share: float
     may_regress: bool
+    extra: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -46,6 +53,7 @@ def schedule(
     maximum_rounds: int,
     baseline_sessions: int,
     first_share: float = 0.5,
+    extra: int = 0,
 ) -> tuple[InterimAnalysis, ...]:
     """The interim analyses in order.
 
@@ -55,7 +63,8 @@ def schedule(
     fraction of k sessions: Var(K sessions) / Var(k sessions), the variance being that
     of candidate mean minus baseline mean, proportional to 1/k + 1/baseline_sessions.
     ``first_share``: variance between sessions of all these rounds over that of sessions
-    of ``minimum_rounds``.
+    of ``minimum_rounds``. ``extra``: sessions that a suspected loss gets beyond the
+    plan. Their analyses divide ``EXTRA_SHARE`` of each budget equally.
     """
     last = sessions[-1]
     full = maximum_rounds if last == 1 else rounds
@@ -67,10 +76,23 @@ def schedule(
         fractions[0] *= min(first_share, FIRST_ANALYSIS_AT_MOST)
     deciding = [count > 1 or (last == 1 and had == full) for count, had in sizes]
     decisive = [fraction for fraction, decides in zip(fractions, deciding, strict=True) if decides]
-    spent = shares(decisive, FALSE_ALARM_POWER)
-    alphas = [1.0] * (len(sizes) - len(spent)) + list(spent)
-    analyses = zip(sizes, alphas, shares(fractions, MISS_POWER), deciding, strict=True)
-    return tuple(InterimAnalysis(*size, alpha, beta, ok) for size, alpha, beta, ok in analyses)
+    kept, each = (1 - EXTRA_SHARE, EXTRA_SHARE / extra) if extra else (1.0, 0.0)
+    spent = [kept * share for share in shares(decisive, FALSE_ALARM_POWER)]
+    alphas = [1.0] * (len(sizes) - len(spent)) + spent
+    betas = [kept * share for share in shares(fractions, MISS_POWER)]
+    analyses = zip(sizes, alphas, betas, deciding, strict=True)
+    return (
+        *(InterimAnalysis(*size, alpha, beta, ok) for size, alpha, beta, ok in analyses),
+        *(
+            InterimAnalysis(count, full, each, each, True, True)
+            for count in range(last + 1, last + 1 + extra)
+        ),
+    )
+
+
+def last_planned(analyses: Sequence[InterimAnalysis]) -> InterimAnalysis:
+    """The last analysis of the plan itself."""
+    return [analysis for analysis in analyses if not analysis.extra][-1]
 
 
 def shares(fractions: Sequence[float], power: float) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from k3perf.records.metric_definitions import METRICS, Direction
 from k3perf.stats.estimators import locate, sample_variance
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Level, cell_reference
+from k3perf.stats.sequential import last_planned
 from tests.calibration.lab.recordings import Recording, paired_rounds, usable_sessions
 from tests.calibration.lab.replay import CellSource, Session, Setting
 from tests.calibration.lab.simulation import Rounds
@@ -155,7 +156,9 @@ def _smallest(
             plan.baseline_sessions, partial(_as_planned, plan.baseline_sessions, len(cell_series))
         )
         needed.append(
-            smallest_tolerance(scale, planned, limits, analyses_of(scale, planned, plan)[-1])
+            smallest_tolerance(
+                scale, planned, limits, last_planned(analyses_of(scale, planned, plan))
+            )
         )
         values = [locate(reference.location, losses[: reference.rounds]) for losses in cell_series]
         needed.append(scale.loss_ratio(math.sqrt(sample_variance(values)) / NOISE_SHARE, None))

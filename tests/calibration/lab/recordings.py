@@ -68,6 +68,7 @@ class Recording:
                 "mode": self.mode,
                 "baseline_sessions": self.sessions - candidate,
                 "maximum_sessions": candidate,
+                "maximum_suspect_sessions": candidate,
                 "minimum_rounds": MINIMUM_ROUNDS,
                 "maximum_rounds": self.rounds,
             }

@@ -19,7 +19,7 @@ from k3perf.baselines.propose import propose
 from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare, next_purchase
-from k3perf.gate.decision import Decision, Limits, judge
+from k3perf.gate.decision import Decision, judge
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
 from k3perf.metrics.loss_scale import scale_for
@@ -28,6 +28,7 @@ from k3perf.records.measurement import SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
+from k3perf.stats.bounds import Limits
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Reference, cell_reference
 from k3perf.stats.sequential import InterimAnalysis
@@ -57,13 +58,15 @@ class Setting:
 
     Where there are fewer cells than a suite has, the same cells are drawn ``repeats``
     times into one run, each time on their own; noise is pooled within a draw, over the
-    cells that there really are.
+    cells that there really are. ``candidate_noise``: the candidates' deviations over
+    the recorded ones; for made-up sessions around 0.
     """
 
     sources: tuple[CellSource, ...]
     tolerances: Mapping[str, Tolerance]
     plan: MeasurementPlan
     repeats: int = 1
+    candidate_noise: float = 1.0
 
     @property
     def mode(self) -> str:
@@ -104,6 +107,7 @@ class Replayed:
     session_count: int
     baseline_sessions: tuple[Session, ...]
     candidate_sessions: tuple[Session, ...]
+    decisions: tuple[Decision, ...] = ()
 
 
 def suite_run(
@@ -143,7 +147,7 @@ def _documents_run(
 
 def _draw(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
     return [
-        source(rng, setting.plan.baseline_sessions + setting.plan.maximum_sessions)
+        source(rng, setting.plan.baseline_sessions + setting.plan.suspect_sessions)
         for source in setting.sources
     ]
 
@@ -199,12 +203,12 @@ def _sessions(
 
 def _with_loss(setting: Setting, session: Session, tolerances: float) -> Session:
     own, beside = session
-    if not tolerances:
+    if not tolerances and setting.candidate_noise == 1:
         return session
     lost = {}
     for metric, losses in own.items():
         step = setting.loss_of(metric, tolerances)
-        lost[metric] = tuple(value + step for value in losses)
+        lost[metric] = tuple(setting.candidate_noise * value + step for value in losses)
     return lost, beside
 
 
@@ -294,6 +298,7 @@ def _replay_series(
                 len(bought),
                 recorded,
                 candidates,
+                tuple(found),
             )
         bought = wanted
 
@@ -310,6 +315,8 @@ class Tally:
     regressed: int = 0
     passed: int = 0
     inconclusive: int = 0
+    suspect: int = 0
+    suspect_runs: int = 0
     invalid: int = 0
     rounds: int = 0
     cells: int = 0
@@ -324,6 +331,8 @@ class Tally:
         self.regressed += regressed
         self.passed += outcomes.count(Outcome.PASS) + outcomes.count(Outcome.IMPROVED)
         self.inconclusive += outcomes.count(Outcome.INCONCLUSIVE)
+        self.suspect += outcomes.count(Outcome.SUSPECT)
+        self.suspect_runs += Outcome.SUSPECT in outcomes
         self.invalid += outcomes.count(Outcome.INVALID)
         self.rounds += sum(cell.round_count for cell in run)
         self.cells += len(run)

@@ -192,7 +192,7 @@ def _count_run(counts: dict[str, Counts], run: Sequence[Replayed]) -> None:
     outcomes = [outcome for cell in run for outcome in cell.outcomes]
     _add(gate, [outcome is Outcome.REGRESSED for outcome in outcomes])
     gate.undecided += sum(
-        outcome in (Outcome.INCONCLUSIVE, Outcome.INVALID) for outcome in outcomes
+        outcome in (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.INVALID) for outcome in outcomes
     )
     gate.rounds += sum(cell.round_count for cell in run)
     gate.cells += len(run)

@@ -63,7 +63,7 @@ def measure_cost(setting: Setting, *, runs: int, seed: int, maximum_sessions: in
         fixed_sessions=best[0],
         fixed_rounds=best[1],
         caught=lost.regressed / lost.metrics,
-        undecided=lost.inconclusive / lost.metrics,
+        undecided=(lost.inconclusive + lost.suspect) / lost.metrics,
     )
 
 
@@ -80,7 +80,7 @@ def keeps_promise(result: Tally) -> bool:
     """At least 95 % caught and at most 3 % undecided."""
     return (
         result.regressed >= CAUGHT * result.metrics
-        and result.inconclusive <= UNDECIDED * result.metrics
+        and result.inconclusive + result.suspect <= UNDECIDED * result.metrics
     )
 
 

@@ -14,6 +14,7 @@ from k3perf.baselines.waivers import apply_waivers
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.errors import UnknownNameError
 from k3perf.gate.compare import compare
+from k3perf.gate.decision import remaining_tolerance
 from k3perf.gate.reference import References
 from k3perf.records.measurement import MetricValue, SessionMetrics
 from k3perf.records.outcome import SEVERITY, Outcome, join
@@ -71,7 +72,7 @@ def test_significant_and_relevant_are_told_apart(build: Build) -> None:
 def test_one_session_alone_is_never_a_regression_while_the_plan_has_a_second(build: Build) -> None:
     verdict = compare(build.baseline(), build.cell(build.sessions(500.0, 1)), build.policy())
     assert (verdict.outcome, verdict.buy, verdict.buy_until_sessions) == (
-        Outcome.INCONCLUSIVE,
+        Outcome.SUSPECT,
         Buy.SESSIONS,
         2,
     )
@@ -85,14 +86,14 @@ def test_a_plan_of_one_session_needs_all_its_rounds_and_a_loss_no_single_draw_ex
         plan=MeasurementPlan(mode="baseline", maximum_sessions=1), gated_metric_count=1000
     )
     few = compare(build.baseline(), build.cell(build.sessions(800.0, 1, rounds=4)), policy)
-    assert (few.outcome, few.buy, few.buy_until_rounds) == (Outcome.INCONCLUSIVE, Buy.ROUNDS, 12)
+    assert (few.outcome, few.buy, few.buy_until_rounds) == (Outcome.SUSPECT, Buy.ROUNDS, 12)
     assert (
         compare(build.baseline(), build.cell(build.sessions(800.0, 1)), policy).outcome
         is Outcome.REGRESSED
     )
     assert (
         compare(build.baseline(), build.cell(build.sessions(940.0, 1)), policy).outcome
-        is Outcome.INCONCLUSIVE
+        is Outcome.SUSPECT
     )
 
 
@@ -100,7 +101,7 @@ def test_one_lucky_session_of_two_is_not_enough_for_a_regression(build: Build) -
     sessions = [*build.sessions(1000.0, 1), build.session("bad", build.rounds(700.0))]
     assert (
         compare(build.baseline(), build.cell([sessions[1], sessions[0]]), build.policy()).outcome
-        is Outcome.INCONCLUSIVE
+        is Outcome.SUSPECT
     )
 
 
@@ -128,7 +129,9 @@ def test_asking_more_often_never_changes_a_look(build: Build) -> None:
         baseline, build.cell([replace(decided[0], rounds=decided[0].rounds[:4])]), policy
     )
     later = compare(baseline, build.cell([*decided, *build.sessions(700.0, 2)]), policy)
-    assert only(first) == only(later)
+    known = {"reason": "", "noise_ratio": None, "noise_df": 0, "recorded_noise_df": 0}
+    later_found = replace(only(later), **known, holds_by_own_noise=None)
+    assert replace(only(first), reason="") == later_found
 
 
 def test_too_few_rounds_ask_for_the_first_look(build: Build) -> None:
@@ -169,7 +172,7 @@ def test_a_decided_cell_buys_nothing_and_an_undecided_metric_goes_on(build: Buil
 
     baseline = build.baseline(build.cell(sessions(1000, 50, 6)), policy)
     verdict = compare(baseline, build.cell(sessions(1000, 60, 1)), policy)
-    assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.INCONCLUSIVE]
+    assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.SUSPECT]
     assert verdict.buy is Buy.SESSIONS
     verdict = compare(baseline, build.cell(sessions(1000, 60, 2)), policy)
     assert [metric.outcome for metric in verdict.metrics] == [Outcome.PASS, Outcome.REGRESSED]
@@ -438,7 +441,7 @@ def test_rounds_out_of_line_ask_for_more_then_for_another_session_and_are_invali
         build.baseline(), build.cell([replace(session, rounds=session.rounds[:4])]), build.policy()
     )
     assert (early.outcome, early.buy, early.buy_until_rounds) == (
-        Outcome.INCONCLUSIVE,
+        Outcome.SUSPECT,
         Buy.ROUNDS,
         12,
     )
@@ -447,12 +450,12 @@ def test_rounds_out_of_line_ask_for_more_then_for_another_session_and_are_invali
     assert "times as much as recorded, at most 3 (spread_over_noise_ratio)" in only(late).reason
     lenient = build.policy(spread_over_noise_ratio=1000.0)
     assert compare(build.baseline(), build.cell([session]), lenient).outcome is not Outcome.INVALID
-    strict = build.policy(spread_over_noise_ratio=0.5)
+    strict = build.policy(spread_over_noise_ratio=0.5)  # no more than recorded adds nothing
     assert (
         compare(
             build.baseline(), build.cell([build.session("usual", build.rounds(1000.0))]), strict
         ).outcome
-        is Outcome.INVALID
+        is Outcome.PASS
     )
 
 
@@ -537,6 +540,55 @@ def test_numbers_of_any_size_come_to_an_outcome_that_can_be_written_down(
     baseline = build.baseline(build.cell(recorded), policy)
     wild = [build.session(f"w{n}", build.rounds(value), weights_bytes=value) for n in range(3)]
     json.dumps(asdict(compare(baseline, build.cell(wild), policy)), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "now", "tolerance", "outcome"),
+    [
+        ("kv_cache_bytes", 700.0, Tolerance(loss_absolute=0), Outcome.PASS),
+        ("kv_cache_bytes", 700.0, Tolerance(loss_ratio=0.1), Outcome.PASS),
+        ("engine_peak_rss_bytes", 997.0, Tolerance(loss_absolute=5), Outcome.PASS),
+        ("engine_peak_rss_bytes", 994.0, Tolerance(loss_absolute=5), Outcome.IMPROVED),
+        ("engine_peak_rss_bytes", 994.0, Tolerance(loss_absolute=0), Outcome.PASS),
+        ("weights_bytes", 997.0, Tolerance(loss_absolute=5), Outcome.IMPROVED),
+        ("weights_bytes", 999.0, Tolerance(loss_absolute=0), Outcome.IMPROVED),
+    ],
+)
+def test_less_is_an_improvement_only_where_it_is_worth_something(
+    build: Build, metric: str, now: float, tolerance: Tolerance, outcome: Outcome
+) -> None:
+    """A leak of 300 MiB leaves fewer bytes of KV cache, and a resident size wanders."""
+    policy = build.policy(tolerances={metric: tolerance})
+    recorded = [build.session(f"s{n}", **{metric: 1000.0}) for n in range(6)]
+    baseline = build.baseline(build.cell(recorded), policy)
+    cell = build.cell([build.session("now", **{metric: now})])
+    assert compare(baseline, cell, policy).outcome is outcome
+
+
+@pytest.mark.parametrize("metric", ["prefix_hit_ratio", "goodput_requests_per_s"])
+@pytest.mark.parametrize("tolerance", [Tolerance(loss_ratio=0.1), Tolerance(loss_absolute=0.08)])
+@pytest.mark.parametrize(
+    ("now", "outcome"), [(0.0, Outcome.REGRESSED), (0.8, Outcome.PASS), (0.4, Outcome.REGRESSED)]
+)
+def test_a_counted_metric_may_read_the_same_in_every_round(
+    build: Build, metric: str, tolerance: Tolerance, now: float, outcome: Outcome
+) -> None:
+    policy = build.policy(tolerances={metric: tolerance})
+
+    def sessions(level: float, count: int, step: float = 0.0) -> list[SessionMetrics]:
+        return [
+            build.session(
+                f"s{n}",
+                [build.round(i, {metric: level + step * (i % 3 + n % 2)}) for i in range(12)],
+            )
+            for n in range(count)
+        ]
+
+    baseline = build.baseline(build.cell(sessions(0.8, 6, 0.004)), policy)
+    found = only(compare(baseline, build.cell(sessions(now, 3)), policy))
+    assert found.outcome is outcome, found.reason
+    none = build.baseline(build.cell(sessions(0.0, 6)), policy)
+    assert compare(none, build.cell(sessions(0.0, 3)), policy).outcome is Outcome.PASS
 
 
 def test_one_token_less_capacity_is_seen_and_sessions_that_differ_are_named(build: Build) -> None:
@@ -819,6 +871,53 @@ def test_a_slow_slide_is_caught_against_the_anchor(build: Build) -> None:
     )
 
 
+def test_one_bad_session_is_no_regression_whatever_the_anchor_says(build: Build) -> None:
+    """The cap was no test of its own: one analysis, one session."""
+    policy = build.policy(tolerances={RATE: Tolerance(loss_ratio=0.15)})
+    slid = build.baseline(build.cell(build.sessions(930.0, 6)), policy, previous=build.baseline())
+    bad = build.session("bad", build.rounds(700.0))
+    assert compare(slid, build.cell([bad]), policy).outcome is Outcome.SUSPECT
+    mixed = build.cell([bad, *build.sessions(930.0, 2)])
+    assert compare(slid, mixed, policy).outcome is not Outcome.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("moved", "outcome"),
+    [(1000.5, Outcome.PASS), (999.5, Outcome.PASS), (870.0, Outcome.REGRESSED)],
+)
+def test_the_anchor_takes_from_the_tolerance_as_much_as_the_baseline_moved(
+    build: Build, moved: float, outcome: Outcome
+) -> None:
+    """A move of 0.05 % turned a tolerance of 25 % into the cap of 10 %."""
+    policy = build.policy(tolerances={RATE: Tolerance(loss_ratio=0.25)})
+    first = build.baseline()
+    near = build.baseline(build.cell(build.sessions(moved, 6)), policy, previous=first)
+    now = build.cell(build.sessions(moved * 0.83, 3))
+    assert compare(near, now, policy).outcome is outcome
+
+
+@given(st.floats(0, 1), st.floats(1e-6, 1), st.floats(1e-6, 1))
+def test_what_an_anchor_leaves_of_a_tolerance_is_continuous(
+    moved: float, cap: float, tolerance: float
+) -> None:
+    left = remaining_tolerance(moved, cap, tolerance)
+    assert tolerance / 2 <= left <= tolerance
+    assert abs(remaining_tolerance(moved + 1e-9, cap, tolerance) - left) <= 2e-9
+    assert remaining_tolerance(-moved, cap, tolerance) == tolerance
+
+
+def test_the_candidates_own_noise_is_named(build: Build) -> None:
+    wild = [build.session(f"w{n}", build.rounds(level)) for n, level in enumerate((1000.0, 830.0))]
+    found = only(compare(build.baseline(), build.cell(wild), build.policy()))
+    assert "the candidate's sessions vary" in found.reason
+    assert found.noise_ratio is not None
+    assert found.noise_ratio > 100
+    assert (found.noise_df, found.holds_by_own_noise) == (1, False)
+    usual = only(compare(build.baseline(), build.cell(build.sessions(960.0, 2)), build.policy()))
+    assert "vary" not in usual.reason
+    assert only(compare(build.baseline(), build.cell(wild[:1]), build.policy())).noise_ratio is None
+
+
 def waiver(**changes: object) -> dict[str, object]:
     given = {
         "target": "gpu",
@@ -879,7 +978,7 @@ def test_session_metrics_are_judged_without_rounds(build: Build) -> None:
         ).outcome
 
     assert judged(30.1) is Outcome.PASS
-    assert judged(45.0) is Outcome.INCONCLUSIVE
+    assert judged(45.0) is Outcome.SUSPECT
     assert judged(45.0, 45.3) is Outcome.REGRESSED
     assert judged(None, 30.0) is Outcome.PASS
     assert judged(None) is Outcome.INVALID

@@ -10,16 +10,17 @@ from k3perf.baselines.scaling import USUAL_SPREAD
 from k3perf.config.models import Tolerance
 from k3perf.errors import ExitStatus
 from k3perf.gate.compare import compare, next_purchase
-from k3perf.gate.decision import Cause, Limits, judge, minimum_detectable
+from k3perf.gate.decision import Cause, judge
 from k3perf.metrics.drift import config_differences
 from k3perf.metrics.loss_scale import scale_for
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome, exit_status
 from k3perf.records.verdict import SuiteVerdict
+from k3perf.stats.bounds import Limits, minimum_detectable
 from k3perf.stats.estimators import Location
 from k3perf.stats.noise import NO_NOISE
 from k3perf.stats.reference import Level, Reference, cell_reference
-from k3perf.stats.sequential import schedule
+from k3perf.stats.sequential import last_planned, schedule
 from tests.unit.gate.conftest import RATE, Build
 
 LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=12)
@@ -63,7 +64,7 @@ def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
     looks = schedule(range(2, 3), 1, 1, 1, 6)
     doubtful = judge([[1.2], [1.2]], noisy, LIMITS, looks)
     assert (doubtful.outcome, doubtful.relevant, doubtful.significant) == (
-        Outcome.INCONCLUSIVE,
+        Outcome.SUSPECT,
         True,
         True,
     )
@@ -73,11 +74,9 @@ def test_a_loss_must_be_clear_of_half_the_tolerance() -> None:
 def test_three_slow_rounds_of_four_in_two_sessions_make_no_regression() -> None:
     quiet = recorded(0.0004, round_variance=0.0001, rounds=12)
     looks = schedule(range(2, 3), 4, 4, 12, 6)
-    assert (
-        judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
-    )
+    assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.SUSPECT
     few = LIMITS._replace(maximum_rounds=4)  # no more to have
-    assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, few, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge([[0.01, 3.0, 3.01, 3.02]] * 2, quiet, few, looks).outcome is Outcome.SUSPECT
     assert judge([[2.99, 3.0, 3.01, 3.02]] * 2, quiet, LIMITS, looks).outcome is Outcome.REGRESSED
 
 
@@ -88,7 +87,7 @@ def test_without_noise_nothing_is_decided() -> None:
     first = judge([[5.0]], unknown, LIMITS, looks)
     assert (first.cause, first.need_sessions) == (Cause.NO_NOISE, 2)
     lone = judge([[5.0]], recorded(0.0, sessions=1, df=0), LIMITS, looks)
-    assert (lone.outcome, lone.need_sessions) == (Outcome.INCONCLUSIVE, None)
+    assert (lone.outcome, lone.need_sessions) == (Outcome.SUSPECT, None)
 
 
 def test_a_spread_that_more_rounds_cure_is_judged_on_all_of_them() -> None:
@@ -129,7 +128,7 @@ def test_skewed_noise_needs_a_larger_loss_while_sessions_are_few() -> None:
     few, many = ([[1.3]] * 2, [[1.3]] * 5)
     straight, skewed = recorded(0.04), recorded(0.04, skewness=1.75)
     assert judge(few, straight, LIMITS, looks).outcome is Outcome.REGRESSED
-    assert judge(few, skewed, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge(few, skewed, LIMITS, looks).outcome is Outcome.SUSPECT
     assert judge(many, skewed, LIMITS, looks).outcome is Outcome.REGRESSED
     assert judge(few, recorded(0.04, skewness=-1.75), LIMITS, looks).outcome is Outcome.REGRESSED
     lower = judge(few, skewed, LIMITS, looks).lower
@@ -172,12 +171,35 @@ def test_a_session_is_compared_with_as_many_recorded_rounds() -> None:
     assert (stretched.outcome, stretched.estimate) == (Outcome.PASS, pytest.approx(0.0, abs=0.01))
 
 
+@pytest.mark.parametrize("sessions", [range(1, 2), range(1, 4), range(2, 6)])
+def test_analyses_of_a_suspected_loss_share_the_error_rates(sessions: range) -> None:
+    looks = schedule(sessions, 4, 8, 12, 6, extra=2)
+    assert [look.sessions for look in looks if look.extra] == [sessions[-1] + 1, sessions[-1] + 2]
+    assert last_planned(looks) == looks[-3]
+    assert sum(look.alpha_share for look in looks if look.may_regress) == pytest.approx(1)
+    assert sum(look.beta_share for look in looks) == pytest.approx(1)
+
+
+def test_a_loss_beyond_the_tolerance_is_suspect_until_it_is_decided() -> None:
+    noisy = recorded(0.06)
+    looks = schedule(range(2, 3), 1, 1, 1, 6, extra=2)
+    first = judge([[1.1], [1.1]], noisy, LIMITS, looks)
+    assert (first.outcome, first.need_sessions) == (Outcome.SUSPECT, 3)
+    inside = judge([[1.1], [1.1], [0.7], [9.0]], noisy, LIMITS, looks)
+    assert (inside.outcome, inside.need_sessions) == (Outcome.INCONCLUSIVE, None)
+    spent = judge([[1.1]] * 5, noisy, LIMITS, looks)
+    assert (spent.outcome, spent.sessions, spent.need_sessions) == (Outcome.SUSPECT, 4, None)
+    proven = judge([[1.1], [1.1], [1.9]], noisy, LIMITS, looks)
+    assert (proven.outcome, proven.analysis) == (Outcome.REGRESSED, 2)
+    assert judge([[0.9], [0.9], [9.0]], noisy, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+
+
 def test_one_session_far_out_does_not_carry_the_others() -> None:
     """Two sessions lose more than the tolerance and the mean does clearly, but without
     the worst the others do not.
     """
     looks = schedule(range(3, 4), 1, 1, 1, 6)
-    assert judge([[6.0], [1.05], [0.6]], QUIET, LIMITS, looks).outcome is Outcome.INCONCLUSIVE
+    assert judge([[6.0], [1.05], [0.6]], QUIET, LIMITS, looks).outcome is Outcome.SUSPECT
     assert judge([[6.0], [1.05], [1.0]], QUIET, LIMITS, looks).outcome is Outcome.REGRESSED
 
 
@@ -190,7 +212,7 @@ def test_a_session_whose_loss_may_be_a_few_slow_rounds_is_measured_on() -> None:
     slow = [0.0, 3.0, 3.01, 3.02]
     early = judge([slow], reference, LIMITS, looks)
     assert (early.outcome, early.cause, early.need_sessions, early.need_rounds) == (
-        Outcome.INCONCLUSIVE,
+        Outcome.SUSPECT,
         Cause.OUTLIERS,
         1,
         12,
@@ -284,6 +306,7 @@ def test_each_outcome_has_its_exit_status(outcome: Outcome) -> None:
         Outcome.INVALID: 10,
         Outcome.NO_BASELINE: 11,
         Outcome.CONFIG_DRIFT: 12,
+        Outcome.SUSPECT: 14,
     }.get(outcome, 0)
     assert exit_status(outcome, strict=False) == expected
     strict = ExitStatus.INCONCLUSIVE if outcome is Outcome.INCONCLUSIVE else expected

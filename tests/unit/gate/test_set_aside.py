@@ -18,7 +18,7 @@ from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.documents import validated
 from k3perf.gate.compare import compare
-from k3perf.gate.decision import Cause, Decision, Limits, judge
+from k3perf.gate.decision import Cause, Decision, judge
 from k3perf.gate.losses import Series
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import base_arm_reference
@@ -28,6 +28,7 @@ from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
 from k3perf.records.verdict import Buy, CellVerdict
+from k3perf.stats.bounds import Limits
 from k3perf.stats.estimators import Location
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Level, Reference
@@ -38,7 +39,7 @@ from tests.unit.gate.conftest import LEVELS, RATE, SPREAD, Build
 
 LIMITS = Limits(tolerance=1.0, alpha=1e-4, half_alpha=3e-4, beta=0.05, maximum_rounds=6)
 STEADY = (0.0, 0.01, -0.01, 0.005, -0.005, 0.0)
-WILD = (0.0, 0.8, 0.01, 0.8, -0.01, 0.8)
+WILD = (0.0, 1.2, 0.01, 1.2, -0.01, 1.2)
 EARLY = STEADY[:4]
 
 
@@ -75,8 +76,34 @@ def test_the_sessions_after_one_out_of_line_decide_and_each_is_bought_on_its_own
         8,
         None,
     )
-    assert [(one.place, one.loss) for one in found.excluded] == [(0, pytest.approx(0.405))]
+    assert [(one.place, one.loss) for one in found.excluded] == [(0, pytest.approx(0.605))]
     assert found.excluded[0].spread > USUAL_SPREAD
+
+
+def test_a_spread_that_cannot_matter_widens_the_interval_and_excludes_nothing() -> None:
+    """Rounds 30 times as far apart as recorded, and still a tenth of the tolerance."""
+    shaken = tuple(0.2 * value for value in WILD)
+    found, steady = decide([shaken], 3), decide([STEADY], 3)
+    assert (found.outcome, list(found.excluded)) == (Outcome.PASS, [])
+    assert found.upper is not None
+    assert found.estimate is not None
+    assert steady.upper is not None
+    wider = found.upper - found.estimate
+    assert wider > 2 * (steady.upper - (steady.estimate or 0.0))
+    assert found.lower is not None
+    assert steady.lower is not None
+    assert found.estimate - found.lower > 2 * ((steady.estimate or 0.0) - steady.lower)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=12))
+def test_what_a_spread_adds_is_never_negative_and_falls_with_the_rounds(
+    rounds: list[float],
+) -> None:
+    known = reference()
+    once, twice = (known.extra_variance(sorted(rounds * count)) for count in (1, 2))
+    assert 0 <= twice <= once
+    if not known.out_of_line(sorted(rounds)):
+        assert once == 0
 
 
 def test_a_session_out_of_line_gets_its_rounds_before_it_is_excluded() -> None:
@@ -346,8 +373,8 @@ def test_in_ab_a_pair_that_more_rounds_bring_back_in_line_has_its_part_in_the_no
         return base_arm_reference(scale, series, policy).at(4).variance
 
     in_line = [0.0] * 12
-    settled = [0.0, 40 * sigma, 0.0, 40 * sigma, *[20 * sigma] * 8]
-    wild = [0.0, 40 * sigma] * 6
+    settled = [0.0, 400 * sigma, 0.0, 400 * sigma, *[200 * sigma] * 8]
+    wild = [0.0, 400 * sigma] * 6
     assert variance(in_line, in_line, wild) == variance(in_line, in_line)
     assert variance(in_line, in_line, settled) > variance(in_line, in_line)
     later = [0.0] * 4 + wild[:8]  # judged by its first four

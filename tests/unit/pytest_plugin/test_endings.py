@@ -62,6 +62,7 @@ def test_the_first_of_the_order_is_the_runs() -> None:
         ExitStatus.CONFIG_DRIFT: Outcome.CONFIG_DRIFT,
         ExitStatus.NO_BASELINE: Outcome.NO_BASELINE,
         ExitStatus.INVALID: Outcome.INVALID,
+        ExitStatus.SUSPECT: Outcome.SUSPECT,
         ExitStatus.INCONCLUSIVE: Outcome.INCONCLUSIVE,
     }
     for first, second in itertools.combinations(ORDER, 2):
@@ -136,3 +137,12 @@ def test_an_error_without_a_class_of_its_own_says_where_it_came_from() -> None:
     assert status == ExitStatus.INTERNAL_ERROR
     assert text.startswith("internal error: KeyError: 'gone' at test_endings.py:")
     assert "K3PERF_TRACEBACK=1" in text
+
+
+def test_a_regression_that_the_runs_noise_takes_back_is_no_status_1() -> None:
+    endings = ending(Outcome.REGRESSED, None, interrupted=False, strict=False)
+    endings.settle([])
+    endings.settle([Outcome.REGRESSED, Outcome.INVALID])
+    assert endings.status(1) == ExitStatus.REGRESSED
+    endings.settle([Outcome.INVALID, Outcome.PASS])
+    assert endings.status(1) == ExitStatus.INVALID

@@ -1,0 +1,69 @@
+"""Settings in which the noise is not as recorded, and a run's verdict with the rule for
+the candidate's own noise. Pure and seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from k3perf.ci.run_noise import judged_by_own_noise
+from k3perf.gate.decision import Decision
+from k3perf.records.outcome import Outcome, join
+from k3perf.records.verdict import CellVerdict, MetricVerdict
+from tests.calibration.lab.replay import CellSource, Replayed, Session, Setting, quick_runs
+
+
+def louder(source: CellSource, times: float) -> CellSource:
+    """The same cell with all its deviations so many times as large, recorded ones too."""
+
+    def draw(rng: np.random.Generator, count: int) -> Sequence[Session]:
+        return [
+            (
+                {name: tuple(times * loss for loss in losses) for name, losses in own.items()},
+                None,
+            )
+            for own, _ in source(rng, count)
+        ]
+
+    return draw
+
+
+def with_loud_cell(setting: Setting, times: float) -> Setting:
+    """One config of the target is noisier than its siblings."""
+    first, *others = setting.sources
+    return replace(setting, sources=(louder(first, times), *others))
+
+
+def _verdict(decision: Decision) -> MetricVerdict:
+    noise: dict[str, Any] = {} if decision.noise is None else decision.noise.as_fields()
+    return MetricVerdict("output_tokens_per_s", "", decision.outcome, **noise)
+
+
+def outcomes_of(run: Sequence[Replayed]) -> list[Outcome]:
+    """Of a run's cells, judged together."""
+    cells = judged_by_own_noise(
+        CellVerdict(
+            "simulated",
+            f"cell{number}",
+            "simulated",
+            metrics=tuple(map(_verdict, cell.decisions)),
+        )
+        for number, cell in enumerate(run)
+    )
+    return [cell.outcome for cell in cells]
+
+
+def run_outcomes(
+    setting: Setting, tolerances: Sequence[float], runs: int, seed: int
+) -> list[list[Outcome]]:
+    """Per loss the joined outcome of each run."""
+    rng = np.random.default_rng(seed)
+    found: list[list[Outcome]] = [[] for _ in tolerances]
+    for _ in range(runs):
+        for at_loss, run in zip(found, quick_runs(setting, tolerances, rng), strict=True):
+            at_loss.append(join(outcomes_of(run)))
+    return found

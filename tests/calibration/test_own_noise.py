@@ -1,0 +1,49 @@
+"""A candidate that varies more than recorded, and a config that always did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from k3perf.config.models import MeasurementPlan
+from k3perf.records.outcome import Outcome
+from tests.calibration.lab.noisy import outcomes_of, run_outcomes, with_loud_cell
+from tests.calibration.lab.replay import quick_runs
+from tests.calibration.lab.selftest import simulated_setting
+
+PLAN = MeasurementPlan(mode="baseline", maximum_sessions=3)
+
+
+def red(outcomes: list[Outcome]) -> int:
+    return outcomes.count(Outcome.REGRESSED)
+
+
+@pytest.mark.parametrize("times", [2.0, 3.0])
+def test_a_noisier_candidate_without_a_loss_is_not_red(times: float) -> None:
+    setting = replace(simulated_setting("normal", plan=PLAN), candidate_noise=times)
+    (found,) = run_outcomes(setting, (0.0,), 60, 11)
+    assert red(found) <= 1
+    if times == 3:
+        rng = np.random.default_rng(11)
+        alone = [quick_runs(setting, (0.0,), rng)[0] for _ in range(60)]
+        by_cell = sum(Outcome.REGRESSED in cell.outcomes for run in alone for cell in run)
+        assert by_cell >= 6, "the rule must have something to take back"
+
+
+def test_a_loss_is_still_red_where_the_noise_is_as_recorded() -> None:
+    (found,) = run_outcomes(simulated_setting("normal", plan=PLAN), (1.5,), 20, 12)
+    assert red(found) >= 19
+
+
+def test_one_config_that_always_varied_more_is_judged_by_its_own_noise() -> None:
+    setting = with_loud_cell(simulated_setting("normal", plan=PLAN), 10.0)
+    (found,) = run_outcomes(setting, (0.0,), 60, 13)
+    assert red(found) <= 1
+
+
+def test_the_lab_counts_what_a_run_would_say() -> None:
+    rng = np.random.default_rng(14)
+    (run,) = quick_runs(simulated_setting("normal", plan=PLAN), (3.0,), rng)
+    assert set(outcomes_of(run)) == {Outcome.REGRESSED}
