@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,11 +266,13 @@ def setting_nothing_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     line.
     """
     real = decision.Judgement
-    monkeypatch.setattr(
-        decision,
-        "Judgement",
-        lambda sessions, reference, limits, _: real(sessions, reference, limits, 0),
-    )
+
+    def without_room(*given: Any) -> decision.Judgement:
+        made = real(*given)
+        made.maximum_sessions = 0
+        return made
+
+    monkeypatch.setattr(decision, "Judgement", without_room)
 
 
 def spread_run(
@@ -316,7 +319,9 @@ def test_a_build_that_lost_its_steadiness_does_not_pass(name: str) -> None:
 def test_measuring_in_looks_costs_at_most_three_fifths_of_the_best_fixed_design(
     metrics: tuple[str, ...],
 ) -> None:
-    cost = measure_cost(simulated_setting("normal", plan=plan(), metrics=metrics), runs=60, seed=3)
+    """The extra sessions of a suspected loss come on top: a fixed design has none."""
+    looks = plan(maximum_suspect_sessions=5)
+    cost = measure_cost(simulated_setting("normal", plan=looks, metrics=metrics), runs=60, seed=3)
     assert cost.fixed_sessions > 0
     assert cost.ratio <= 0.6
     assert cost.clean_rounds < cost.lost_rounds

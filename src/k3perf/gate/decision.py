@@ -186,6 +186,7 @@ class Judgement:
         self.limits = limits
         self.analyses = analyses
         self.planned = last_planned(analyses)
+        self.maximum_sessions = self.planned.sessions
         self.decision = Decision(math.nan, len(sessions), sum(map(len, sessions)))
         self._known: dict[tuple[int, int], SessionLoss] = {}
 
@@ -302,7 +303,7 @@ class Judgement:
         """
         decision = self.decision
         suspect = decision.outcome is Outcome.SUSPECT
-        maximum_sessions = (self.analyses[-1] if suspect else self.planned).sessions
+        maximum_sessions = self.analyses[-1].sessions if suspect else self.maximum_sessions
         wanted = analysis.rounds if self.reference.round_count else 1
         ready: list[SessionLoss] = []
         excluded: list[SessionLoss] = []

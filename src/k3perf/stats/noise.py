@@ -133,7 +133,7 @@ class MetricNoise:
         others_df = sum(len(other) - 1 for other in self.cells) - df
         if cell not in self.cells or count < 2 or min(df, others_df) < 1 or own <= 0:
             return False
-        pooled = self._spread(location, rounds) * (df + others_df) - own * df
+        pooled = self.between(location, rounds) * (df + others_df) - own * df
         others = max(pooled / others_df, SMALLEST_VARIANCE)
         ratio = own / others
         return ratio > APART_RATIO and exceeding_p(ratio, df, others_df) < APART_LEVEL / count
@@ -154,7 +154,7 @@ class MetricNoise:
         """
         if not self.cells:
             return 1.0
-        little, much = self._spread(location, few), self._spread(location, many)
+        little, much = self.between(location, few), self.between(location, many)
         return round(min(much / little, 1.0), 2) if little > 0 else 1.0
 
     def choice(self, minimum_rounds: int, maximum_rounds: int) -> tuple[Location, int]:
@@ -175,16 +175,16 @@ class MetricNoise:
         if most < 1 or df < 1:
             return Location.MEDIAN, least
         offered = tuple(Location) if df >= CHOICE_DF else (Location.MEDIAN,)
-        enough = ENOUGH_FACTOR * min(self._spread(location, most) for location in offered)
+        enough = ENOUGH_FACTOR * min(self.between(location, most) for location in offered)
         location, rounds = next(
             (location, rounds)
             for rounds in range(min(least, most), most + 1)
             for location in offered
-            if self._spread(location, rounds) <= enough
+            if self.between(location, rounds) <= enough
         )
         return location, max(rounds, least)
 
-    def _spread(self, location: Location, rounds: int) -> float:
+    def between(self, location: Location, rounds: int) -> float:
         """Pooled variance between session values, ddof 1 in each cell. 0 where no cell
         has two sessions.
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from k3perf.stats.estimators import sample_variance
 from k3perf.stats.quantiles import upper_quantile
@@ -43,7 +43,7 @@ class NoiseRatio(NamedTuple):
     recorded_df: float
     holds: bool = False
 
-    def as_fields(self) -> dict[str, float | int | bool]:
+    def as_fields(self) -> dict[str, Any]:
         """As fields of a metric's verdict."""
         return {
             "noise_ratio": min(self.ratio, LARGEST_RATIO),

@@ -67,3 +67,35 @@ def run_outcomes(
         for at_loss, run in zip(found, quick_runs(setting, tolerances, rng), strict=True):
             at_loss.append(join(outcomes_of(run)))
     return found
+
+
+def of_two_batches(setting: Setting, share: float) -> Setting:
+    """The candidates are of another day than the baseline. Each cell and metric is
+    shifted by a normal draw with that share of the tolerance.
+    """
+
+    def batched(source: CellSource) -> CellSource:
+        def draw(rng: np.random.Generator, count: int) -> Sequence[Session]:
+            first = setting.plan.baseline_sessions
+            drawn = source(rng, count)
+            shifts = {
+                name: share * setting.loss_of(name, 1.0) * float(rng.standard_normal())
+                for name in drawn[0][0]
+            }
+            return [
+                *drawn[:first],
+                *(
+                    (
+                        {
+                            name: tuple(loss + shifts[name] for loss in losses)
+                            for name, losses in own.items()
+                        },
+                        beside,
+                    )
+                    for own, beside in drawn[first:]
+                ),
+            ]
+
+        return draw
+
+    return replace(setting, sources=tuple(map(batched, setting.sources)))

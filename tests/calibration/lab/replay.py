@@ -19,7 +19,7 @@ from k3perf.baselines.propose import propose
 from k3perf.baselines.target_policy import with_noise_of
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare, next_purchase
-from k3perf.gate.decision import Decision, judge
+from k3perf.gate.decision import Decision, judge, remaining_tolerance
 from k3perf.gate.metric_verdict import analyses_of, limits_of
 from k3perf.gate.policy import Policy
 from k3perf.metrics.loss_scale import scale_for
@@ -59,7 +59,9 @@ class Setting:
     Where there are fewer cells than a suite has, the same cells are drawn ``repeats``
     times into one run, each time on their own; noise is pooled within a draw, over the
     cells that there really are. ``candidate_noise``: the candidates' deviations over
-    the recorded ones; for made-up sessions around 0.
+    the recorded ones; for made-up sessions around 0. ``candidate_session_noise``: the same of a session's mean
+    alone. ``moved_tolerances``: the loss of
+    every baseline since its anchor; the cap equals the tolerance.
     """
 
     sources: tuple[CellSource, ...]
@@ -67,6 +69,8 @@ class Setting:
     plan: MeasurementPlan
     repeats: int = 1
     candidate_noise: float = 1.0
+    candidate_session_noise: float = 1.0
+    moved_tolerances: float = 0.0
 
     @property
     def mode(self) -> str:
@@ -203,11 +207,12 @@ def _sessions(
 
 def _with_loss(setting: Setting, session: Session, tolerances: float) -> Session:
     own, beside = session
-    if not tolerances and setting.candidate_noise == 1:
+    if not tolerances and setting.candidate_noise == setting.candidate_session_noise == 1:
         return session
     lost = {}
     for metric, losses in own.items():
         step = setting.loss_of(metric, tolerances)
+        step += (setting.candidate_session_noise - 1) * sum(losses) / len(losses)
         lost[metric] = tuple(setting.candidate_noise * value + step for value in losses)
     return lost, beside
 
@@ -252,6 +257,8 @@ def _quick_cells(
         noise = MetricNoise(tuple(series), min(counts))
         scale = scale_for(METRICS[metric], tolerance)
         limits = limits_of(scale, policy)
+        moved, allowed = setting.moved_tolerances * limits.tolerance, limits.tolerance
+        limits = limits._replace(remaining=remaining_tolerance(moved, allowed, allowed))
         for judges, cell, count in zip(cells, series, counts, strict=True):
             rounds = (plan.minimum_rounds, plan.maximum_rounds)
             reference = cell_reference(

@@ -105,6 +105,7 @@ def _fixed(plan: MeasurementPlan, sessions: int, rounds: int) -> MeasurementPlan
         update={
             "minimum_sessions": sessions,
             "maximum_sessions": sessions,
+            "maximum_suspect_sessions": sessions,
             "minimum_rounds": rounds,
             "maximum_rounds": rounds,
         }

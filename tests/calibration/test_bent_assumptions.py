@@ -1,4 +1,6 @@
-"""A candidate that varies more than recorded, and a config that always did."""
+"""Where the assumptions of the gate bend: a candidate that varies more than recorded, a
+config that always did, anchors that moved. And what a suspected loss ends as.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import numpy as np
 import pytest
 
 from k3perf.config.models import MeasurementPlan
+from k3perf.config.suite import load_suite
 from k3perf.records.outcome import Outcome
+from tests.calibration.lab.decision_tables import GREEN, ROOT, target_setting
 from tests.calibration.lab.noisy import outcomes_of, run_outcomes, with_loud_cell
 from tests.calibration.lab.replay import quick_runs
 from tests.calibration.lab.selftest import simulated_setting
@@ -47,3 +51,31 @@ def test_the_lab_counts_what_a_run_would_say() -> None:
     rng = np.random.default_rng(14)
     (run,) = quick_runs(simulated_setting("normal", plan=PLAN), (3.0,), rng)
     assert set(outcomes_of(run)) == {Outcome.REGRESSED}
+
+
+@pytest.mark.parametrize("moved", [0.01, 0.5, 2.0])
+def test_moved_anchors_make_no_clean_run_red(moved: float) -> None:
+    setting = replace(simulated_setting("normal", plan=PLAN), moved_tolerances=moved)
+    clean, lost = run_outcomes(setting, (0.0, 1.5), 40, 15)
+    assert red(clean) == 0
+    assert red(lost) >= 39
+
+
+def test_a_moved_anchor_makes_less_than_the_tolerance_a_regression() -> None:
+    usual = simulated_setting("normal", plan=PLAN, noise_share=0.1)
+    at = {
+        moved: red(run_outcomes(replace(usual, moved_tolerances=moved), (0.65,), 10, 16)[0])
+        for moved in (0.0, 0.5)
+    }
+    assert at == {0.0: 0, 0.5: 10}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (ROOT / "baselines").iterdir() if path.is_dir())
+)
+def test_a_loss_of_one_and_a_half_tolerances_is_green_on_no_committed_target(name: str) -> None:
+    setting = target_setting(load_suite(ROOT / "perf_tests"), name)
+    assert setting is not None
+    clean, lost = run_outcomes(setting, (0.0, 1.5), 20, 17)
+    assert sum(outcome in GREEN for outcome in clean) >= 19
+    assert not any(outcome in GREEN for outcome in lost)
