@@ -10,6 +10,7 @@ and status 1.
 
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -72,6 +73,18 @@ if request is not None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = open(descriptor, "wb", 0, closefd=False)  # noqa: SIM115 - lasts as long as the process
+        unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+        stream = io.TextIOWrapper(
+            raw if unbuffered else io.BufferedWriter(raw),
+            encoding="utf-8",
+            errors="backslashreplace" if name == "stderr" else "strict",
+            line_buffering=name == "stderr",
+            write_through=unbuffered,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     tempfile.tempdir = None
     sys.argv = [request["module"], *request["arguments"]]
     sys.path[0] = request["cwd"]

@@ -452,7 +452,10 @@ def test_collecting_refuses_the_values_that_a_run_refuses(run, entry):
     assert "Traceback (most recent call last)" not in said
 
 
+@pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("of", OUTCOMES)
-def test_a_reader_that_is_gone_interrupts_the_run(run, of):
+def test_a_reader_that_is_gone_interrupts_the_run(run, of, buffered, monkeypatch):
+    """Also where a write goes to Python's buffer, and the flush is what fails."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
     status, _ = run(of, (), {}, base=True, read=False)
     assert status == ExitStatus.INTERRUPTED

@@ -152,7 +152,12 @@ class EndingHooks:
         self._endings.failures.append(_status_of(error, otherwise))
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """An exception in a hook, which ends the run."""
+        """An exception in a hook, which ends the run. If the reader of the output is
+        gone, whichever write noticed it, the run was interrupted.
+        """
+        if isinstance(excinfo.value, BrokenPipeError):
+            self._endings.interrupted = True
+            return
         self._endings.failures.append(_status_of(excinfo.value, ExitStatus.INTERNAL_ERROR))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -187,16 +192,18 @@ def open_closed_streams() -> None:
             setattr(sys, f"__{name}__", nowhere)
 
 
-def settle_output() -> None:
+def settle_output() -> bool:
     """Flush standard output. Drop what is left if its reader is gone: pytest would end
-    with status 1 for it.
+    with status 1 for it. Whether anything was dropped for that reason.
     """
     if sys.stdout is None:
-        return
+        return False
     try:
         sys.stdout.flush()
-    except OSError:
+    except OSError as error:
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
+        return isinstance(error, BrokenPipeError)
+    return False

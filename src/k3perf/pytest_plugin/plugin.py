@@ -151,7 +151,9 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
         )
     if state is not None:
         config._ensure_unconfigure()
-        settle_output()
+        if settle_output():
+            state.endings.interrupted = True
+            status = state.endings.status(pytest.ExitCode.INTERRUPTED)
     return status
 
 
