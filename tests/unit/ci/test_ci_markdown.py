@@ -214,6 +214,10 @@ def test_check_run_conclusions_and_limits() -> None:
     assert conclusion(MIXED) == "failure"
     assert conclusion(verdict(invalid())) == "failure"
     assert conclusion(verdict(cell("tuned", metric(outcome="INCONCLUSIVE")))) == "neutral"
+    suspect = verdict(cell("tuned", metric(outcome="SUSPECT", loss_ratio=0.23)))
+    assert conclusion(suspect) == "failure"
+    assert "Suspected: beyond the tolerance, not proven" in comment(suspect)
+    assert workflow_commands(suspect).startswith("::error file=perf_tests/configs/tuned.yaml")
     many = check_run(
         verdict(*[cell(f"c{index}", regressed()) for index in range(80)]), None, "0" * 40
     )
