@@ -3,8 +3,7 @@ needs no pytest, no vLLM and no GPU.
 
 ``baseline`` compares absolute session values with committed ones of the same hardware
 class, ``reference`` the candidate's ratios to the reference arm with committed ratios,
-``ab`` the candidate's ratios to the base arm with 1. One code path: the modes differ in
-how losses are read and in what they are compared with. Exact metrics are compared with
+``ab`` the candidate's ratios to the base arm with 1. Exact metrics are compared with
 committed numbers, in ``ab`` with the base arm's.
 
 Read on in ``gate.losses`` (what is judged), ``gate.metric_verdict`` (one metric),
@@ -28,7 +27,7 @@ from k3perf.gate.metric_verdict import (
 )
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import References
-from k3perf.metrics.drift import config_differences
+from k3perf.metrics.drift import config_differences, mismatch, other_class
 from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.metrics.recorded_batches import batch_notes, candidate_batch
 from k3perf.metrics.recorded_environments import environment_notes
@@ -61,7 +60,7 @@ def compare(
     spoiled = measurement.invalid_reasons or _nothing_valid(measurement, readings)
     if spoiled and (measurement.invalid_reasons or not readings.standing):
         return replace(verdict, invalid_reasons=spoiled)
-    missing = "" if measurement.mode == "ab" else _mismatch(baseline, measurement)
+    missing = "" if measurement.mode == "ab" else mismatch(baseline, measurement)
     if missing:
         step = "run k3perf baseline propose on this run's measurements.json and accept the proposal"
         return replace(verdict, missing=f"{missing}; {step}")
@@ -118,38 +117,10 @@ def _nothing_valid(measurement: CellMeasurement, readings: Readings) -> tuple[In
     return (InvalidReason("no_session", "nothing was measured: there is no candidate session"),)
 
 
-def _mismatch(baseline: Baseline | None, measurement: CellMeasurement) -> str:
-    """Why the baseline cannot be compared with. Empty: it can."""
-    cell = f"{measurement.target}/{measurement.config}"
-    if baseline is None:
-        return f"no baseline is committed for {cell}"
-    if (baseline.target, baseline.config) != (measurement.target, measurement.config):
-        return f"the baseline is of {baseline.target}/{baseline.config}, the measurement of {cell}"
-    workload = baseline.workload(measurement.workload)
-    if workload is None:
-        return f"the baseline of {cell} knows no workload {measurement.workload!r}"
-    if workload.plan_digest != measurement.plan_digest:
-        return (
-            f"the plan of {measurement.workload!r} changed: {workload.plan_digest} was recorded,"
-            f" {measurement.plan_digest} was measured"
-        )
-    classes = _other_class(baseline, measurement)
-    if classes and measurement.mode == "baseline":
-        return f"the baseline of {cell} was {classes}; absolute numbers do not carry over"
-    return ""
-
-
-def _other_class(baseline: Baseline, measurement: CellMeasurement) -> str:
-    was, now = baseline.hardware_class, measurement.hardware_class
-    return "" if was == now else f"recorded on hardware class {was!r}, measured on {now!r}"
-
-
 def _differences(
     baseline: Baseline | None, measurement: CellMeasurement, readings: Readings
 ) -> tuple[tuple[ConfigDifference, ...], tuple[InvalidReason, ...]]:
-    """Every valid candidate session against the approved configuration; without a
-    baseline (ab) against the base arm's.
-    """
+    """Of valid candidate sessions to the approved configuration, or ab's base."""
     arms = [unit.reference for unit in readings.standing if unit.reference is not None]
     approved = arms[0].resolved_config if arms else {}
     if baseline is not None:
@@ -183,7 +154,7 @@ class _Cell:
         recorded nor measured.
         """
         findings: list[MetricFinding] = []
-        foreign = self.baseline is not None and _other_class(self.baseline, self.measurement)
+        foreign = self.baseline is not None and other_class(self.baseline, self.measurement)
         here = "neither recorded nor measured in this cell"
         left_out = {} if self.workload is None else self.workload.not_gated
         notes = [f"{name}: not judged, {why}" for name, why in left_out.items()]
@@ -232,7 +203,7 @@ class _Cell:
         """Device memory depends on the hardware. A CPU engine's cache has the size that
         its arguments give it, whatever the CPU.
         """
-        if self.baseline is None or not _other_class(self.baseline, self.measurement):
+        if self.baseline is None or not other_class(self.baseline, self.measurement):
             return True
         classes = (self.measurement.hardware_class, self.baseline.hardware_class)
         return name in KV_METRICS and all(one.startswith("cpu-") for one in classes)
@@ -282,7 +253,7 @@ class _Cell:
         """That the baseline is of another hardware class, in reference mode."""
         if self.workload is None or self.baseline is None:
             return []
-        classes = _other_class(self.baseline, self.measurement)
+        classes = other_class(self.baseline, self.measurement)
         compared = "ratios are compared, memory that depends on the hardware is not"
         return [f"{classes}: {compared}"] if classes else []
 

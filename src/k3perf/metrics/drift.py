@@ -1,4 +1,5 @@
-"""Two resolved configurations to the list of their differences.
+"""Whether a measurement can be compared with a baseline, and the differences of two
+resolved configurations.
 
 Which keys count is decided where the configuration is read, not here. Only what older
 files have in it and is environment now is excluded.
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 
 from k3perf.metrics.environment import without_environment
 from k3perf.metrics.resolved import ABSENT
+from k3perf.records.baseline import Baseline
+from k3perf.records.measurement import CellMeasurement
 from k3perf.records.verdict import ConfigDifference
 
 
@@ -48,3 +51,30 @@ def _same(was: object, now: object) -> bool:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         return was.keys() == now.keys() and all(_same(was[key], now[key]) for key in was)
     return type(was) is type(now) and (was == now or (was != was and now != now))  # noqa: PLR0124 - NaN stays NaN
+
+
+def mismatch(baseline: Baseline | None, measurement: CellMeasurement) -> str:
+    """Why the baseline cannot be compared with. Empty: it can."""
+    cell = f"{measurement.target}/{measurement.config}"
+    if baseline is None:
+        return f"no baseline is committed for {cell}"
+    if (baseline.target, baseline.config) != (measurement.target, measurement.config):
+        return f"the baseline is of {baseline.target}/{baseline.config}, the measurement of {cell}"
+    workload = baseline.workload(measurement.workload)
+    if workload is None:
+        return f"the baseline of {cell} knows no workload {measurement.workload!r}"
+    if workload.plan_digest != measurement.plan_digest:
+        return (
+            f"the plan of {measurement.workload!r} changed: {workload.plan_digest} was recorded,"
+            f" {measurement.plan_digest} was measured"
+        )
+    classes = other_class(baseline, measurement)
+    if classes and measurement.mode == "baseline":
+        return f"the baseline of {cell} was {classes}; absolute numbers do not carry over"
+    return ""
+
+
+def other_class(baseline: Baseline, measurement: CellMeasurement) -> str:
+    """How the hardware classes differ. Empty: they do not."""
+    was, now = baseline.hardware_class, measurement.hardware_class
+    return "" if was == now else f"recorded on hardware class {was!r}, measured on {now!r}"

@@ -43,7 +43,7 @@ def batch_groups(labels: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
 def batch_spread(cells: Sequence[Sequence[Sequence[float]]]) -> BatchSpread:
     """``cells``: of each cell its batches, of each batch its session values.
 
-    Where every batch has one session, the two parts cannot be told apart. Then all of
+    Where every batch has one session, the two parts cannot be separated. Then all of
     the variance counts as that between batches.
     """
     within, within_df, between, between_df, weight = 0.0, 0, 0.0, 0, 0.0
