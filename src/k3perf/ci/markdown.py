@@ -391,10 +391,6 @@ def _check_run(
     text: str,
     annotations: Iterable[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    output = {
-        "title": f"k3perf: {outcome}",
-        "summary": text,
-        "annotations": annotations or [],
-    }
+    output = {"title": f"k3perf: {outcome}", "summary": text, "annotations": annotations or []}
     heading = {"name": "k3perf report", "head_sha": head_sha}
     return {**heading, "status": "completed", "conclusion": conclusion, "output": output}
