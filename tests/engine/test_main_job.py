@@ -60,8 +60,11 @@ def main_job(repository, tmp_path, engine_python):
     return run
 
 
-def invalid_lines(done):
-    return "\n".join(line for line in done.stdout.splitlines() if "invalid:" in line)
+def unquiet_lines(done):
+    """What broke a rule, or read beyond its tolerance on equal engines."""
+    return "\n".join(
+        line for line in done.stdout.splitlines() if "invalid:" in line or "SUSPECT" in line
+    )
 
 
 @pytest.mark.smoke
@@ -70,8 +73,8 @@ def test_two_equal_engines_are_told_equal(main_job):
     needed.
     """
     done, outcomes, failed = main_job("--k3-ab-base", "HEAD")
-    if done.returncode == ExitStatus.INVALID:
-        pytest.skip(invalid_lines(done))  # a busy machine, told by its reading
+    if done.returncode in (ExitStatus.INVALID, ExitStatus.SUSPECT):
+        pytest.skip(unquiet_lines(done))  # a busy machine, with its reading
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert failed == set()
     assert {
@@ -83,8 +86,8 @@ def test_two_equal_engines_are_told_equal(main_job):
 
 def test_clean_tree_passes(main_job):
     done, outcomes, failed = main_job()
-    if done.returncode == ExitStatus.INVALID:
-        pytest.skip(invalid_lines(done))
+    if done.returncode in (ExitStatus.INVALID, ExitStatus.SUSPECT):
+        pytest.skip(unquiet_lines(done))
     assert done.returncode == ExitStatus.OK, done.stdout + done.stderr
     assert failed == set()
     assert {
