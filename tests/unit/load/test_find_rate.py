@@ -428,8 +428,8 @@ def test_the_command_names_a_wrong_path_of_the_server(arguments, mock_server, tm
     position = arguments.index("--base-url") + 1
     wrong = [*arguments[:position], f"{arguments[position]}/v1", *arguments[position + 1 :]]
     output = tmp_path / "found.json"
-    limits = ["--ttft-ms", "2000", "--tpot-ms", "2000", "--output", str(output)]
-    assert main([*wrong, *limits]) == ExitStatus.INVALID
+    limits = ["--ttft-ms", "2000", "--tpot-ms", "2000", "--lowest-rate", "20"]
+    assert main([*wrong, *limits, "--output", str(output)]) == ExitStatus.INVALID
     shown = capsys.readouterr()
     assert "requests failed" in shown.err
     assert "without /v1" in shown.err
