@@ -16,7 +16,7 @@ standard deviation between sessions (ddof 1 in each cell). All tests are one-sid
 rounds however often the gate is asked. The first that decides is the decision.
 
 The rounds of a session can spread out of line: the host was busy, or the engine is no
-longer steady. That adds to the variance of its value. Where it adds more than a quarter
+longer steady. That adds to the variance of its value. Where it adds more than half
 of the tolerance, with all the rounds of the plan, the session is **excluded**. Later
 sessions take its place as long as
 

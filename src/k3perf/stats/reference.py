@@ -16,7 +16,7 @@ from k3perf.stats.batches import batch_factor, batch_groups, joint_df
 from k3perf.stats.estimators import MAD_TO_SIGMA, Location, locate, mean, median, sample_variance
 from k3perf.stats.noise import NO_NOISE, MetricNoise, Sessions, batched_noise
 
-DROWNED_SHARE: Final = 0.25
+DROWNED_SHARE: Final = 0.5
 """Of the tolerance: the standard deviation that a session's rounds may add to its value
 before the session says nothing.
 """

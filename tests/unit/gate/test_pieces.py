@@ -93,7 +93,7 @@ def test_without_noise_nothing_is_decided() -> None:
 def test_a_spread_that_more_rounds_cure_is_judged_on_all_of_them() -> None:
     noisy = recorded(0.01, round_variance=0.0001, rounds=12)
     looks = schedule(range(1, 3), 4, 4, 12, 6)
-    rounds = [0.0, 0.7, 0.7, 0.01, *[0.0, 0.005, -0.01, 0.01, 0.0, -0.005, 0.01, 0.0]]
+    rounds = [0.0, 1.6, 1.6, 0.01, *[0.0, 0.005, -0.01, 0.01, 0.0, -0.005, 0.01, 0.0]]
     decided = judge([rounds], noisy, LIMITS, looks)
     assert (decided.outcome, decided.rounds, decided.analysis) == (Outcome.PASS, 12, 1)
 
