@@ -26,7 +26,7 @@ from k3perf.run.progress import Progress
 build = Build()
 X = None
 STEADY, LOST = (0.0,), (0.2,)
-WILD = (0.0, 0.3) * 6
+WILD = (0.0, 0.3, -0.3) * 4
 ENOUGH = 400
 
 
