@@ -63,7 +63,9 @@ def main_job(repository, tmp_path, engine_python):
 def unquiet_lines(done):
     """What broke a rule, or read beyond its tolerance on equal engines."""
     return "\n".join(
-        line for line in done.stdout.splitlines() if "invalid:" in line or "SUSPECT" in line
+        line
+        for line in done.stdout.splitlines()
+        if any(word in line for word in ("invalid:", "SUSPECT", "INVALID"))
     )
 
 
