@@ -10,15 +10,15 @@ from itertools import count
 
 import pytest
 
-from k3perf.metrics.prefix import (
+from k3perf.telemetry.counters import counter_difference
+from tests.engine.live_engine import Live, StartLive
+from tests.engine.prefix_expectation import (
     PrefixExpectation,
     boundary_lengths,
     expect_parallel_sampling,
     expect_repeat,
     expect_shared_prefix,
 )
-from k3perf.telemetry.counters import counter_difference
-from tests.engine.live_engine import Live, StartLive
 
 pytestmark = pytest.mark.engine
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3perf.metrics.ranks import (
-    balance_ratio,
     clock_note,
     device_clocks,
     memory_note,
@@ -198,10 +197,3 @@ def test_scaling_efficiency() -> None:
     assert scaling_efficiency_ratio(150, 2, 100) == 0.75
     with pytest.raises(ValueError, match="no efficiency"):
         scaling_efficiency_ratio(150, 2, 0)
-
-
-def test_balance() -> None:
-    assert balance_ratio({"a": 10, "b": 10}) == 1.0
-    assert balance_ratio({"a": 20, "b": 0}) == 2.0
-    assert balance_ratio({"a": 0}) is None
-    assert balance_ratio({}) is None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from k3perf.ci.merging import merge, retry_shards
 from k3perf.cli.judge_command import register_check_judge
-from k3perf.cli.output import write_text
+from k3perf.cli.output import print_or_write, write_text
 from k3perf.cli.shared_options import add_suite_option, files_named, suite_of
 from k3perf.documents import LARGEST_FOREIGN_BYTES, Misfit, foreign_record, validated
 from k3perf.errors import ExitStatus, UsageError
@@ -162,13 +162,6 @@ def read_plan(path: Path) -> PlanDocument:
     )
 
 
-def _emit(text: str, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        write_text(output, text)
-
-
 Renderer = Callable[[VerdictDocument, PlanDocument | None], str]
 
 
@@ -181,9 +174,9 @@ def _render(arguments: argparse.Namespace, render: Renderer, refused: Callable[[
         plan = read_plan(arguments.plan) if arguments.plan else None
     except UsageError as error:
         sys.stderr.write(f"k3perf: {error}\n")
-        _emit(refused(str(error)), arguments.output)
+        print_or_write(refused(str(error)), arguments.output)
     else:
-        _emit(render(verdict, plan), arguments.output)
+        print_or_write(render(verdict, plan), arguments.output)
     return ExitStatus.OK
 
 

@@ -18,7 +18,7 @@ from k3perf.baselines.waivers import check_waivers
 from k3perf.ci.judge_baselines import Baselines, baseline_changes, waiver_changes
 from k3perf.ci.judge_changes import NOTHING, Effect, JudgeChange, suite_changes
 from k3perf.ci.judge_table import counted, markdown_table, sorted_changes, text_table
-from k3perf.cli.output import write_text
+from k3perf.cli.output import print_or_write
 from k3perf.cli.shared_options import add_suite_option, suite_of
 from k3perf.documents import read_text
 from k3perf.errors import ConfigFileError, ExitStatus, UsageError, shortened
@@ -74,10 +74,8 @@ def run_check_judge(arguments: argparse.Namespace) -> int:
         if arguments.format == "text"
         else markdown_table(changes, acknowledged=acknowledged)
     )
-    if arguments.output is None:
-        sys.stdout.write(text)
-    else:
-        write_text(arguments.output, text)
+    print_or_write(text, arguments.output)
+    if arguments.output is not None:
         print(counted(changes))
     if not any(one.finding for one in changes):
         return ExitStatus.OK

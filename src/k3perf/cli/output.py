@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,16 @@ def write_text(
             path.parent.mkdir(parents=True, exist_ok=True)
         with path.open(mode, encoding="utf-8") as stream:
             stream.write(text)
+
+
+def print_or_write(text: str, output: Path | None) -> None:
+    """Print ``text``, or write it to the file of ``--output``. Raises as ``write_text``
+    does.
+    """
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> str:

@@ -165,14 +165,6 @@ def scaling_efficiency_ratio(
     return throughput_per_s / (device_count * single_throughput_per_s)
 
 
-def balance_ratio(requests_by_endpoint: dict[str, int]) -> float | None:
-    """The busiest endpoint's share over the even share: 1.0 is balanced, the number of
-    endpoints means that one got all. None without requests.
-    """
-    total = sum(requests_by_endpoint.values())
-    return max(requests_by_endpoint.values()) * len(requests_by_endpoint) / total if total else None
-
-
 def _spread(part: str, values: dict[int, int]) -> RankSpread:
     worst = max(values.values())
     return RankSpread(

@@ -101,14 +101,6 @@ LOCKED_VERSIONS: Final[dict[str, str]] = {
     "cuda": "the toolkit that torch was built with and carries: cuBLAS, cuDNN, NCCL",
 }
 
-_OTHER_REASONS: Final[dict[str, str]] = {
-    "backend": "the kernel that was chosen where the configuration says auto",
-    "env": (
-        "vLLM's own environment variables switch kernels, layouts and limits; those that decide"
-        " nothing are in ENVIRONMENT_NOISE"
-    ),
-}
-
 _MEASURED: Final[dict[str, str]] = {
     "kv_capacity_tokens": "kv_cache_size_tokens",
     "kv_max_concurrency_ratio": "kv_cache_max_concurrency",
@@ -150,22 +142,14 @@ def resolved_config(
         if key in config:
             _flatten(key, config[key], flat)
     kept = {key: value for key, value in flat.items() if not _matches(key, NOISE)}
+    # vLLM's own environment variables switch kernels, layouts and limits
     kept.update(_environment(server_info))
     kept.update(_versions(server_info, identity or {}))
+    # the kernel that was chosen where the configuration says auto
     kept.update(
         {f"backend.{kind}": name for kind, name in ((identity or {}).get("backends") or {}).items()}
     )
     return dict(sorted(kept.items()))
-
-
-def reason_of(key: str) -> str:
-    """Why ``key`` is part of the lock. Empty for an undeclared key."""
-    section, _, rest = key.partition(".")
-    if section == "version":
-        return LOCKED_VERSIONS.get(rest, "")
-    if section in CHOSEN:
-        return CHOSEN[section].get(rest.partition(".")[0], "")
-    return SECTIONS.get(section) or TOP_LEVEL.get(section) or _OTHER_REASONS.get(section, "")
 
 
 def capacity_values(server_info: Mapping[str, Any]) -> dict[str, float | None]:

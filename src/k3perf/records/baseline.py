@@ -27,8 +27,6 @@ from pydantic import (
 from k3perf.records.measurement import Batch
 from k3perf.records.metric_definitions import METRICS
 
-BASELINE_SCHEMA_VERSION = 1
-
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 

@@ -15,13 +15,25 @@ from k3perf.metrics.environment import (
     read_environment,
     without_environment,
 )
-from k3perf.metrics.resolved import LOCKED_VERSIONS, reason_of, resolved_config
+from k3perf.metrics.resolved import CHOSEN, LOCKED_VERSIONS, SECTIONS, TOP_LEVEL, resolved_config
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 INFO: dict[str, Any] = json.loads(
     (Path(__file__).parent / "server_info_0_32_0_cpu.json").read_text(encoding="utf-8")
 )
 BASELINES = sorted((REPOSITORY / "baselines").glob("*/*.json"))
+
+
+def reason_of(key: str) -> str:
+    """Why a key is part of the lock. Empty for an undeclared key."""
+    section, _, rest = key.partition(".")
+    if section in ("env", "backend"):  # whole sections, their reasons are in resolved_config
+        return section
+    if section == "version":
+        return LOCKED_VERSIONS.get(rest, "")
+    if section in CHOSEN:
+        return CHOSEN[section].get(rest.partition(".")[0], "")
+    return SECTIONS.get(section) or TOP_LEVEL.get(section, "")
 
 
 def test_the_machines_part_is_not_in_the_lock() -> None:

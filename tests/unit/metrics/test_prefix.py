@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from k3perf.metrics.prefix import (
+from tests.engine.prefix_expectation import (
     boundary_lengths,
     cached_tokens,
     expect_parallel_sampling,
