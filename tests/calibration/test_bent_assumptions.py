@@ -12,7 +12,7 @@ import pytest
 from k3perf.config.models import MeasurementPlan
 from k3perf.config.suite import load_suite
 from k3perf.records.outcome import Outcome
-from tests.calibration.lab.decision_tables import GREEN, ROOT, target_setting
+from tests.calibration.lab.decision_tables import GREEN, ROOT, target_trial
 from tests.calibration.lab.noisy import outcomes_of, run_outcomes, with_loud_cell
 from tests.calibration.lab.replay import quick_runs
 from tests.calibration.lab.selftest import simulated_setting
@@ -74,8 +74,8 @@ def test_a_moved_anchor_makes_less_than_the_tolerance_a_regression() -> None:
     "name", sorted(path.name for path in (ROOT / "baselines").iterdir() if path.is_dir())
 )
 def test_a_loss_of_one_and_a_half_tolerances_is_green_on_no_committed_target(name: str) -> None:
-    setting = target_setting(load_suite(ROOT / "perf_tests"), name)
-    assert setting is not None
-    clean, lost = run_outcomes(setting, (0.0, 1.5), 20, 17)
+    trial = target_trial(load_suite(ROOT / "perf_tests"), name)
+    assert trial is not None
+    clean, lost = run_outcomes(trial.setting, (0.0, 1.5), 20, 17)
     assert sum(outcome in GREEN for outcome in clean) >= 19
     assert not any(outcome in GREEN for outcome in lost)

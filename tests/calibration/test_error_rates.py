@@ -20,10 +20,9 @@ from k3perf.config.load_yaml import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
 from k3perf.gate import decision
 from k3perf.stats.estimators import Location
+from tests.calibration.lab.noisy import unlike_cells, with_stalls
 from tests.calibration.lab.proportion import clopper_pearson
 from tests.calibration.lab.replay import (
-    CellSource,
-    Session,
     Setting,
     Tally,
     metric_loss,
@@ -39,7 +38,7 @@ from tests.calibration.lab.selftest import (
     simulated_source,
 )
 from tests.calibration.lab.session_cost import keeps_promise, measure_cost, wald_sessions
-from tests.calibration.lab.simulation import OUTLIER_LOSS, SHAPES, Noise, Rounds, realised_sigma
+from tests.calibration.lab.simulation import OUTLIER_LOSS, SHAPES, Noise, realised_sigma
 
 TOLERANCE = 0.05
 RUNS = 400
@@ -119,26 +118,6 @@ def test_every_number_of_sessions_keeps_the_promises_at_the_noise_it_can_test(
     assert keeps_promise(lost)
 
 
-def unlike_cells(spread: float, cells: int, seed: int) -> Setting:
-    """Cells whose noise differs by a log-normal factor."""
-    rng = np.random.default_rng(seed)
-    sigma = 0.25 * math.log1p(TOLERANCE) / 1.06
-    metrics = GATED[: 60 // cells] if cells >= 20 else GATED
-    sources = []
-    for _ in range(cells):
-        own = sigma * math.exp(rng.standard_normal() * spread)
-        sources.append(
-            simulated_source(dict.fromkeys(metrics, Noise("normal", own, own)), 12, paired=False)
-        )
-    repeats = max(1, SUITE_METRICS // (cells * len(metrics)))
-    return Setting(
-        tuple(sources),
-        dict.fromkeys(metrics, Tolerance(loss_ratio=TOLERANCE)),
-        plan(),
-        repeats=repeats,
-    )
-
-
 @pytest.mark.parametrize("cells", [2, 5, 20])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
 def test_pooled_noise_holds_for_few_cells_and_for_cells_that_differ(
@@ -206,54 +185,6 @@ def test_one_slow_round_in_ten_of_the_candidate_alone_is_no_regression(shape: st
     result = at(with_slow_rounds(simulated_setting(shape, plan=plan())), 0.0, 15)
     assert result.regressed == 0
     assert result.passed >= 0.98 * result.metrics
-
-
-def with_stalls(setting: Setting, session_share: float, *, by_turns: bool = False) -> Setting:
-    """In that share of the candidate's sessions half of the rounds are twice as slow,
-    for all metrics; the baseline never saw such rounds.
-
-    A robust sigma of six rounds is out of line from three slow ones on. ``by_turns``:
-    every other round of the candidate, which is an engine that has lost its steadiness;
-    else rounds at random and, in pairs, of either arm: a busy host.
-    """
-    rng = np.random.default_rng(3)
-    recorded = setting.plan.baseline_sessions
-
-    def hit(values: Rounds, slow: set[int]) -> Rounds:
-        return tuple(value + OUTLIER_LOSS * (index in slow) for index, value in enumerate(values))
-
-    def stalling(source: CellSource) -> CellSource:
-        def draw(draws: np.random.Generator, count: int) -> list[Session]:
-            sessions = source(draws, count)
-            found = list(sessions[:recorded])
-            for own, beside in sessions[recorded:]:
-                rounds = setting.plan.maximum_rounds
-                stalled = rng.random() < session_share
-                slow = (
-                    (
-                        range(1, rounds, 2)
-                        if by_turns
-                        else rng.choice(rounds, rounds // 2, replace=False).tolist()
-                    )
-                    if stalled
-                    else ()
-                )
-                other = {
-                    place
-                    for place in slow
-                    if beside is not None and not by_turns and rng.random() < 0.5
-                }
-                both = [(own, set(slow) - other), (beside or {}, other)]
-                now, then = (
-                    {metric: hit(values, places) for metric, values in arm.items()}
-                    for arm, places in both
-                )
-                found.append((now, then or None))
-            return found
-
-        return draw
-
-    return replace(setting, sources=tuple(stalling(source) for source in setting.sources))
 
 
 # plan: share of clean metrics INVALID without setting aside at least, and with it at

@@ -4,6 +4,7 @@ judge; outcomes and exit statuses as documented.
 
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -411,6 +412,38 @@ def test_ab_base_that_lacks_the_config_is_a_usage_error(site):
     assert run.returncode == ExitStatus.USAGE, run.stdout + run.stderr
     assert "fp8_kv" in run.stdout + run.stderr
     assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_a_recording_goes_on_until_its_tolerances_can_be_tested(site):
+    """Two sessions say too little of the noise. The ones that follow make it enough."""
+    target = site.root / "perf_tests" / "targets" / "tiny.yaml"
+    plan = {**TARGET["measurement"], "baseline_sessions": 2}
+    target.write_text(yaml.safe_dump({**TARGET, "measurement": plan}))
+    timed = dict.fromkeys(("output_tokens_per_s", "tpot_mean_ms"), {"loss_ratio": 0.06})
+    tolerances = {**TOLERANCES, "defaults": {**TOLERANCES["defaults"], **timed}}
+    (site.root / "perf_tests" / "tolerances.yaml").write_text(yaml.safe_dump(tolerances))
+    shutil.rmtree(site.root / "baselines")
+    minutes = ("--k3-quiet-wait", "0", "--k3-record-minutes")
+    record = ("-k", "fp8_kv", "--k3-record", "--k3-results")
+
+    short = site.pytest(*record, "short", *minutes, "0")
+    assert short.returncode == ExitStatus.OK, short.stdout
+    assert "another session would exceed --k3-record-minutes 0" in short.stdout
+    refused = site.k3perf("baseline", "propose", "short/measurements.json")
+    assert refused.returncode != ExitStatus.OK
+    assert "the planned sessions can detect" in refused.stdout
+
+    enough = site.pytest(*record, "enough", *minutes, "30")
+    assert enough.returncode == ExitStatus.OK, enough.stdout
+    measured = json.loads((site.root / "enough" / "measurements.json").read_text())
+    (cell,) = measured["cells"]
+    count = sum(session["arm"] == "candidate" for session in cell["sessions"])
+    assert 2 < count < 12
+    assert f"recorded {count} sessions of each cell: every tolerance can be tested" in enough.stdout
+    proposed = site.k3perf("baseline", "propose", "enough/measurements.json")
+    assert proposed.returncode == ExitStatus.OK, proposed.stdout + proposed.stderr
+    accepted = site.k3perf("baseline", "accept", "--by", "tester", "--reason", "enough sessions")
+    assert accepted.returncode == ExitStatus.OK, accepted.stdout + accepted.stderr
 
 
 def test_killed_recording_is_recovered(site):

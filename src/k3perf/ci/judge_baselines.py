@@ -27,6 +27,7 @@ def baseline_changes(base: Baselines, head: Baselines) -> Iterator[JudgeChange]:
         elif not isinstance(was, Baseline):
             by = f"accepted by {now.acceptance.accepted_by}"
             yield JudgeChange("baseline", place, _said(was), by, Effect.NEW)
+            yield from _gated(place, {}, _not_gated(now), added=Effect.NEW)
         elif was != now:
             yield from _moved(place, was, now)
         if isinstance(now, Baseline) and now != was and digest_of(now) != now.digest:
@@ -42,6 +43,7 @@ def _said(baseline: Baseline | str | None) -> str:
 
 def _moved(place: str, was: Baseline, now: Baseline) -> Iterator[JudgeChange]:
     rows = list(_metrics(place, was, now))
+    rows += _gated(place, _not_gated(was), _not_gated(now), added=Effect.LOOSER)
     keys = was.resolved_config.keys() | now.resolved_config.keys()
     differing = sorted(
         key for key in keys if was.resolved_config.get(key) != now.resolved_config.get(key)
@@ -62,6 +64,29 @@ def _moved(place: str, was: Baseline, now: Baseline) -> Iterator[JudgeChange]:
         texts = (was.acceptance.reason, now.acceptance.reason)
         rows.append(JudgeChange("baseline", f"{place}: provenance", *texts, Effect.CHANGED))
     yield from rows
+
+
+def _not_gated(baseline: Baseline) -> dict[str, str]:
+    """By workload and metric, why it is recorded and not judged."""
+    return {
+        f"{part.workload} {metric}": why
+        for part in baseline.workloads
+        for metric, why in part.not_gated.items()
+    }
+
+
+def _gated(
+    place: str, was: Mapping[str, str], now: Mapping[str, str], *, added: Effect
+) -> Iterator[JudgeChange]:
+    """Metrics that left the gate, or came back. ``added``: the effect of one that left."""
+    for key in dict.fromkeys([*was, *now]):
+        before, after = was.get(key, "gated"), now.get(key, "gated")
+        if before == after:
+            continue
+        effect = Effect.CHANGED
+        if key not in was or key not in now:
+            effect = added if key in now else Effect.STRICTER
+        yield JudgeChange("not gated", f"{place}: {key}", before, after, effect)
 
 
 def _metrics(place: str, was: Baseline, now: Baseline) -> Iterator[JudgeChange]:

@@ -3,22 +3,25 @@ targets. ``python -m tests.calibration.lab.decision_tables BENT_RUNS
 TARGET_RUNS`` prints them.
 
 A target's made-up sessions are normal, with the noise that its committed baselines
-show, in as many cells as it has. Its metrics are drawn independently.
+show, in as many cells as it has. The metrics of a cell are as correlated as recorded.
+Minutes are those of ``perf_tests/costs.json``.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from k3perf.baselines.target_policy import target_policy, with_noise_of
+from k3perf.ci.planning import RecordedCosts
 from k3perf.config.models import MeasurementPlan
 from k3perf.config.suite import Suite, load_suite
 from k3perf.metrics.loss_scale import scale_for
@@ -26,9 +29,10 @@ from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.records.outcome import Outcome, join
 from k3perf.stats.estimators import Location
 from k3perf.store.baselines import read_target_baselines
+from tests.calibration.lab.correlated import Correlation, correlated_source, recorded_correlation
 from tests.calibration.lab.noisy import of_two_batches, outcomes_of, run_outcomes, with_loud_cell
-from tests.calibration.lab.replay import Setting, quick_runs
-from tests.calibration.lab.selftest import rate, simulated_setting, simulated_source
+from tests.calibration.lab.replay import Replayed, Setting, quick_runs
+from tests.calibration.lab.selftest import rate, simulated_setting
 from tests.calibration.lab.simulation import Noise
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -38,7 +42,16 @@ MEDIAN_VARIANCE: Final = math.pi / 2
 """Of a median of many normal values, over that of their mean."""
 
 
-def target_setting(suite: Suite, name: str) -> Setting | None:
+class TargetTrial(NamedTuple):
+    """A committed target's setting, and how its metrics were correlated when
+    recorded.
+    """
+
+    setting: Setting
+    correlation: Correlation
+
+
+def target_trial(suite: Suite, name: str) -> TargetTrial | None:
     """None: the target has no committed timing with a relative tolerance."""
     target = suite.target(name)
     baselines = read_target_baselines(ROOT / "baselines", name)
@@ -61,24 +74,60 @@ def target_setting(suite: Suite, name: str) -> Setting | None:
         tolerances[metric] = tolerance
     if not noises:
         return None
-    source = simulated_source(noises, plan.maximum_rounds, paired=plan.mode == "reference")
-    return Setting((source,) * cells, tolerances, plan)
+    correlation = recorded_correlation(baselines, tolerances, plan.mode)
+    source = correlated_source(noises, plan.maximum_rounds, correlation)
+    return TargetTrial(Setting((source,) * cells, tolerances, plan), correlation)
+
+
+class SessionCost(NamedTuple):
+    """Seconds: an engine's start and a session's rounds, medians over a target's
+    configs.
+    """
+
+    start_s: float
+    rounds_s: float
+
+    def run_minutes(self, run: Sequence[Replayed], mode: str) -> float:
+        """Of a run's cells one after another. Every session has its own start and all
+        its rounds, so it is an upper limit. In ``reference`` mode one more engine
+        starts for each round of sessions, and serves all cells.
+        """
+        sessions = [cell.session_count for cell in run]
+        spent_s = sum(sessions) * (self.start_s + self.rounds_s)
+        return (spent_s + (mode == "reference") * max(sessions) * self.start_s) / 60
+
+
+def session_cost(name: str, costs: RecordedCosts) -> SessionCost:
+    """Raises ValueError if no run of the target was recorded there."""
+    starts = [cost for key, cost in costs.engine_start_s.items() if key.startswith(f"{name}/")]
+    configs = {key.partition("/")[2] for key in costs.engine_start_s if key.startswith(f"{name}/")}
+    cells = [
+        cost
+        for key, cost in costs.session_s.items()
+        if any(key.startswith(f"{name}-{config}-") for config in configs)
+    ]
+    if not starts or not cells:
+        raise ValueError(f"perf_tests/costs.json has no session of {name}")
+    return SessionCost(median(starts), median(cells))
 
 
 def target_rows(runs: int) -> Iterator[str]:
     """One target and loss a row: the green share of runs, of one cell alone and of one
-    metric alone, and the mean sessions of a cell.
+    metric alone, the mean sessions of a cell and the mean minutes of a run.
     """
     suite = load_suite(ROOT / "perf_tests")
+    costs = RecordedCosts.model_validate_json((ROOT / "perf_tests" / "costs.json").read_text())
     for name in sorted(path.name for path in (ROOT / "baselines").iterdir() if path.is_dir()):
-        setting = target_setting(suite, name)
-        if setting is None:
+        trial = target_trial(suite, name)
+        if trial is None:
             continue
+        setting, cost = trial.setting, session_cost(name, costs)
         rng = np.random.default_rng(21)
         whole: list[list[Outcome]] = [[] for _ in LOSSES]
         alone: list[list[Outcome]] = [[] for _ in LOSSES]
         single: list[list[Outcome]] = [[] for _ in LOSSES]
         sessions: list[list[int]] = [[] for _ in LOSSES]
+        minutes: list[list[float]] = [[] for _ in LOSSES]
         for _ in range(runs):
             for at, run in enumerate(quick_runs(setting, LOSSES, rng)):
                 found = outcomes_of(run)
@@ -86,11 +135,14 @@ def target_rows(runs: int) -> Iterator[str]:
                 alone[at] += found
                 single[at] += [one for cell in run for one in cell.outcomes]
                 sessions[at] += [cell.session_count for cell in run]
+                minutes[at].append(cost.run_minutes(run, setting.mode))
         size = f"{len(setting.sources)} x {len(setting.tolerances)}"
-        for loss, *kinds in zip(LOSSES, whole, alone, single, strict=True):
+        least, most = trial.correlation.range
+        size += f", r {least:.2f} to {most:.2f}"
+        for at, (loss, *kinds) in enumerate(zip(LOSSES, whole, alone, single, strict=True)):
             green = [rate(sum(one in GREEN for one in kind), len(kind)) for kind in kinds]
-            count = np.mean(sessions[LOSSES.index(loss)])
-            yield f"| {name} | {size} | {loss:g} | {' | '.join(green)} | {count:.1f} |"
+            spent = f"{np.mean(sessions[at]):.1f} | {np.mean(minutes[at]):.0f}"
+            yield f"| {name} | {size} | {loss:g} | {' | '.join(green)} | {spent} |"
 
 
 def bent_rows(runs: int) -> Iterator[str]:

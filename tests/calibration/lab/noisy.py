@@ -4,6 +4,7 @@ the candidate's own noise. Pure and seeded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from k3perf.ci.run_noise import judged_by_own_noise
+from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.decision import Decision
 from k3perf.records.outcome import Outcome, join
 from k3perf.records.verdict import CellVerdict, MetricVerdict
 from tests.calibration.lab.replay import CellSource, Replayed, Session, Setting, quick_runs
+from tests.calibration.lab.selftest import GATED, SUITE_METRICS, simulated_source
+from tests.calibration.lab.simulation import OUTLIER_LOSS, Noise, Rounds
 
 
 def louder(source: CellSource, times: float) -> CellSource:
@@ -99,3 +103,71 @@ def of_two_batches(setting: Setting, share: float) -> Setting:
         return draw
 
     return replace(setting, sources=tuple(map(batched, setting.sources)))
+
+
+def unlike_cells(spread: float, cells: int, seed: int) -> Setting:
+    """Cells whose noise differs by a log-normal factor of that sigma."""
+    rng = np.random.default_rng(seed)
+    sigma = 0.25 * math.log1p(0.05) / 1.06
+    metrics = GATED[: 60 // cells] if cells >= 20 else GATED
+    sources = []
+    for _ in range(cells):
+        own = sigma * math.exp(rng.standard_normal() * spread)
+        sources.append(
+            simulated_source(dict.fromkeys(metrics, Noise("normal", own, own)), 12, paired=False)
+        )
+    repeats = max(1, SUITE_METRICS // (cells * len(metrics)))
+    return Setting(
+        tuple(sources),
+        dict.fromkeys(metrics, Tolerance(loss_ratio=0.05)),
+        MeasurementPlan(mode="baseline", maximum_sessions=5),
+        repeats=repeats,
+    )
+
+
+def with_stalls(setting: Setting, session_share: float, *, by_turns: bool = False) -> Setting:
+    """In that share of the candidate's sessions half of the rounds are twice as slow,
+    for all metrics; the baseline never saw such rounds.
+
+    A robust sigma of six rounds is out of line from three slow ones on. ``by_turns``:
+    every other round of the candidate, which is an engine that has lost its steadiness;
+    else rounds at random and, in pairs, of either arm: a busy host.
+    """
+    rng = np.random.default_rng(3)
+    recorded = setting.plan.baseline_sessions
+
+    def hit(values: Rounds, slow: set[int]) -> Rounds:
+        return tuple(value + OUTLIER_LOSS * (index in slow) for index, value in enumerate(values))
+
+    def stalling(source: CellSource) -> CellSource:
+        def draw(draws: np.random.Generator, count: int) -> list[Session]:
+            sessions = source(draws, count)
+            found = list(sessions[:recorded])
+            for own, beside in sessions[recorded:]:
+                rounds = setting.plan.maximum_rounds
+                stalled = rng.random() < session_share
+                slow = (
+                    (
+                        range(1, rounds, 2)
+                        if by_turns
+                        else rng.choice(rounds, rounds // 2, replace=False).tolist()
+                    )
+                    if stalled
+                    else ()
+                )
+                other = {
+                    place
+                    for place in slow
+                    if beside is not None and not by_turns and rng.random() < 0.5
+                }
+                both = [(own, set(slow) - other), (beside or {}, other)]
+                now, then = (
+                    {metric: hit(values, places) for metric, values in arm.items()}
+                    for arm, places in both
+                )
+                found.append((now, then or None))
+            return found
+
+        return draw
+
+    return replace(setting, sources=tuple(stalling(source) for source in setting.sources))

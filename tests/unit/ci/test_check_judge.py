@@ -278,6 +278,42 @@ def test_a_rewritten_baseline_is_a_row(
     assert not rows(baseline_changes({KEY: was}, {KEY: was}))
 
 
+def left_out(baseline: Baseline, reason: str | None) -> Baseline:
+    """With its first metric recorded and not judged."""
+    part = baseline.workloads[0]
+    omitted = {} if reason is None else {part.metrics[0].metric: reason}
+    part = part.model_copy(update={"not_gated": omitted})
+    made = baseline.model_copy(update={"workloads": (part, *baseline.workloads[1:])})
+    return made.model_copy(update={"digest": digest_of(made)})
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "effect"),
+    [
+        (None, "too noisy", "looser"),
+        ("too noisy", None, "stricter"),
+        ("too noisy", "another reason", "changed"),
+    ],
+)
+def test_a_metric_that_leaves_the_gate_is_a_row(
+    was: str | None, now: str | None, effect: str
+) -> None:
+    both = [left_out(accepted(baseline(config="tuned")), reason) for reason in (was, now)]
+    found = rows(baseline_changes({KEY: both[0]}, {KEY: both[1]}))
+    assert [(row[0], *row[2:]) for row in found] == [
+        ("not gated", was or "gated", now or "gated", effect)
+    ]
+    part = both[0].workloads[0]
+    assert found[0][1].endswith(f"{part.workload} {part.metrics[0].metric}")
+
+
+def test_a_new_baseline_lists_what_it_does_not_gate() -> None:
+    new = left_out(accepted(baseline(config="tuned")), "too noisy")
+    assert [(row[0], row[3], row[4]) for row in rows(baseline_changes({}, {KEY: new}))][1:] == [
+        ("not gated", "too noisy", "new")
+    ]
+
+
 def test_a_removed_a_new_and_a_damaged_baseline() -> None:
     was = accepted(baseline(config="tuned"))
     assert rows(baseline_changes({KEY: was}, {}))[0][3:] == ("removed", "looser")
