@@ -78,7 +78,7 @@ def _not_gated(baseline: Baseline) -> dict[str, str]:
 def _gated(
     place: str, was: Mapping[str, str], now: Mapping[str, str], *, added: Effect
 ) -> Iterator[JudgeChange]:
-    """Metrics that left the gate, or came back. ``added``: the effect of one that left."""
+    """Metrics that left the gate, or came back. ``added``: the effect of leaving."""
     for key in dict.fromkeys([*was, *now]):
         before, after = was.get(key, "gated"), now.get(key, "gated")
         if before == after:

@@ -44,11 +44,17 @@ def counted(run: Sequence[Replayed]) -> list[int]:
     ]
 
 
-def judged(setting: Setting, part: str, runs: range, seed: int) -> list[list[list[int]]]:
+def judged(
+    setting: Setting,
+    part: str,
+    runs: range,
+    seed: int = SEED,
+    losses: Sequence[float] = LOSSES,
+) -> list[list[list[int]]]:
     """Runs x losses x ``COUNTED``. A run's draw depends on seed and number alone."""
     with without(part):
         return [
-            [counted(found) for found in quick_runs(setting, LOSSES, np.random.default_rng(key))]
+            [counted(found) for found in quick_runs(setting, losses, np.random.default_rng(key))]
             for key in ([seed, number] for number in runs)
         ]
 
@@ -75,7 +81,7 @@ def main(folder: Path, seconds: float, runs: int, names: Sequence[str]) -> None:
         known |= {"source": name, "cells": cells, "metrics": cells * len(setting.tolerances)}
         for part in ("", *parts):
             found = known["parts"].setdefault(part, [])
-            found += judged(setting, part, range(len(found), had[name] + STEP), SEED)
+            found += judged(setting, part, range(len(found), had[name] + STEP))
         path.write_text(json.dumps(known))
         had[name] += STEP
     print(f"every source has {min(had.values())} runs", flush=True)
