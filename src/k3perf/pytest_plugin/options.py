@@ -10,6 +10,10 @@ import pytest
 
 FLAGS: Final = {
     "--k3-record": "record sessions for a baseline instead of judging",
+    "--k3-candidates": (
+        "collect candidate cells too, which have no baseline (--k3-record, --k3-ab-base and"
+        " --k3-cells do so without it)"
+    ),
     "--k3-strict": "INCONCLUSIVE fails (exit status 13)",
     "--k3-resume": (
         "continue the interrupted run in --k3-results; valid cells are not measured again"
