@@ -69,6 +69,13 @@ VALUES: Final = {
             " later than this (default: 120; 0: none)"
         ),
     ),
+    "--k3-record-within": (
+        "N",
+        (
+            "with --k3-record: record in turn for so many minutes, also fewer sessions than the"
+            " target's; start none that would end later, and leave --k3-record-minutes aside"
+        ),
+    ),
     "--k3-quiet-wait": (
         "SECONDS",
         (
