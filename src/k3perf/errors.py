@@ -62,7 +62,7 @@ STATUS_MEANINGS: Final = {
         "the machine, the engine, the network or a round was not fit to judge; of a script in"
         " `scripts/`: the set-up failed"
     ),
-    ExitStatus.NO_BASELINE: "a cell has no baseline",
+    ExitStatus.NO_BASELINE: "a cell has no baseline, or only candidates were selected",
     ExitStatus.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
     ExitStatus.INCONCLUSIVE: (
         "the measurement plan ended before the evidence decided, and the estimate lies inside the"

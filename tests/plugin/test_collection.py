@@ -14,6 +14,7 @@ from tests.plugin.sites import IMPORTED, WITHOUT
 from tests.processes import PATIENCE_S, kept_bytecode
 
 from k3perf.errors import ExitStatus
+from k3perf.store.baselines import read_target_baselines
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_workloads_on_request_are_not_measured_by_default(collect):
     ],
 )
 def test_k_names_a_workload_on_request(collect, expression, workloads):
-    run = collect("--k3-target", "cpu-gqa", "-k", expression)
+    run = collect("--k3-target", "cpu-gqa", "-k", expression, "--k3-candidates")
     assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
     found = collected_workloads(run)
     assert found & ON_REQUEST == workloads & ON_REQUEST
@@ -169,7 +170,7 @@ def test_k_names_a_workload_on_request(collect, expression, workloads):
 
 def test_a_test_id_names_a_workload_on_request(call_pytest):
     test = "perf_tests/test_latency.py::test_latency[cpu-gqa-default-burst]"
-    run = call_pytest(test, "--collect-only", "-q", "--k3-target", "cpu-gqa")
+    run = call_pytest(test, "--collect-only", "-q", "--k3-target", "cpu-gqa", "--k3-candidates")
     assert collected_workloads(run) == {"burst"}, run.stdout + run.stderr
 
 
@@ -177,7 +178,7 @@ def test_a_test_id_names_a_workload_on_request(call_pytest):
     ("module", "workload"), [("test_trace.py", "trace"), ("test_prefix_cache.py", "prefix")]
 )
 def test_a_module_of_its_own_kind_takes_its_workloads_on_request(call_pytest, module, workload):
-    words = ("--collect-only", "-q", "--k3-target", "cpu-gqa")
+    words = ("--collect-only", "-q", "--k3-target", "cpu-gqa", "--k3-candidates")
     run = call_pytest(f"perf_tests/{module}", *words)
     assert collected_workloads(run) == {workload}, run.stdout + run.stderr
     assert "cpu-gqa-default-" in run.stdout
@@ -187,6 +188,86 @@ def test_a_cells_file_names_workloads_on_request(collect, tmp_path):
     (tmp_path / "cells.json").write_text('["cpu-gqa-default-poisson"]')
     run = collect("--k3-target", "cpu-gqa", "--k3-cells", str(tmp_path / "cells.json"))
     assert collected_workloads(run) == {"poisson"}, run.stdout + run.stderr
+
+
+HERE = (
+    "cpu-hybrid",
+    "cpu-gqa",
+    "h200-k3",
+    "h200-k2",
+    "h200-k3-mxfp4",
+    "h200-k3-tp2",
+    "h200-k3-ep2",
+)
+"""Targets whose hardware has run the suite."""
+
+
+@pytest.mark.parametrize("target", HERE)
+def test_a_run_of_a_whole_target_takes_cells_with_a_baseline_alone(collect, repository, target):
+    run = collect("--k3-target", target)
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    lines = [line for line in run.stdout.splitlines() if "::" in line]
+    recorded = {
+        f"{target}-{baseline.config}-{part.workload}"
+        for baseline in read_target_baselines(repository / "baselines", target)
+        for part in baseline.workloads
+    }
+    found = {line.rpartition("[")[2].rstrip("]") for line in lines}
+    assert found
+    assert found <= recorded
+
+
+def test_the_header_counts_candidates_and_v_lists_them(call_pytest):
+    words = ("perf_tests", "--collect-only", "--k3-target", "h200-k2")
+    run = call_pytest(*words)
+    assert "k3perf: 5 candidate cells have no baseline and are not collected (-v" in run.stdout
+    assert "candidate: " not in run.stdout
+    run = call_pytest(*words, "-v")
+    assert "candidate: h200-k2-seqs_up-serve_1k: not recorded yet" in run.stdout
+
+
+@pytest.mark.parametrize("expression", ["seqs_up", "block_size_32 or cuda_graphs_off"])
+def test_an_expression_that_hits_candidates_alone_says_so(call_pytest, expression):
+    words = ("perf_tests", "-q", "--collect-only", "--k3-target", "h200-k2", "-k", expression)
+    run = call_pytest(*words)
+    assert run.returncode == ExitStatus.NO_BASELINE, run.stdout + run.stderr
+    said = run.stdout + run.stderr
+    assert f"-k {expression!r} selects only candidates, which have no baseline:" in said
+    assert (
+        f"Record them: pytest perf_tests -k {expression!r} --k3-target h200-k2 --k3-record" in said
+    )
+    assert "Traceback" not in said
+    found = call_pytest(*words, "--k3-candidates")
+    assert found.returncode == ExitStatus.OK, found.stdout + found.stderr
+    assert "test_memory[h200-k2-" in found.stdout
+
+
+def test_an_expression_that_hits_an_approved_cell_too_measures_that(collect):
+    run = collect("--k3-target", "h200-k2", "-k", "fp8_kv or seqs_up")
+    assert run.returncode == ExitStatus.OK, run.stdout + run.stderr
+    assert "[h200-k2-fp8_kv-serve_1k]" in run.stdout
+    assert "seqs_up" not in run.stdout
+
+
+def test_a_recording_collects_candidates(collect):
+    run = collect("--k3-target", "h200-k2", "-k", "seqs_up", "--k3-record")
+    assert "[h200-k2-seqs_up-serve_1k]" in run.stdout
+
+
+def test_a_lost_baseline_is_not_a_candidate(collect, tmp_path):
+    """Nothing lists the cell, so it stays in the run, which ends NO_BASELINE."""
+    run = collect("--k3-target", "h200-k2", "--k3-baselines", str(tmp_path))
+    assert "[h200-k2-default-serve_1k]" in run.stdout
+
+
+def test_a_listed_cell_with_a_baseline_is_approved(collect, suite_copy, repository):
+    path = suite_copy / "targets" / "h200-k2.yaml"
+    path.write_text(path.read_text().replace("configs: [seqs_up,", "configs: [fp8_kv, seqs_up,"))
+    words = ("--k3-target", "h200-k2", "-k", "fp8_kv", "--k3-suite", str(suite_copy))
+    run = collect(*words, "--k3-baselines", str(repository / "baselines"))
+    assert "[h200-k2-fp8_kv-serve_1k]" in run.stdout, run.stdout + run.stderr
+    run = collect(*words, "--k3-baselines", str(suite_copy))
+    assert run.returncode == ExitStatus.NO_BASELINE, run.stdout + run.stderr
 
 
 CPU = ("--k3-target", "cpu-hybrid")

@@ -11,6 +11,7 @@ from datetime import datetime
 from k3perf.baselines.propose import typical_value, worst_value
 from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.baselines.testable import testable
+from k3perf.config.candidates import approved_cells
 from k3perf.config.gated import statistical_metric_count
 from k3perf.config.models import Tolerance
 from k3perf.config.suite import Suite
@@ -41,12 +42,17 @@ class Change:
 
 
 def strictest_policy(suite: Suite, target: str, baselines: Iterable[Baseline]) -> Policy:
-    """The policy of a run of all cells of the suite that share hardware with the
-    target: the strictest error rate that a run may ask for.
+    """The policy of a run of all approved cells of the target: the strictest error rate
+    that a run may ask for. Cells with one of ``baselines`` are approved by it.
     """
-    count = max(statistical_metric_count(suite, suite.cells((target,))), 1)
+    recorded = tuple(baselines)
+    known = {(one.config, part.workload) for one in recorded for part in one.workloads}
+    cells = approved_cells(
+        suite.cells((target,)), lambda cell: (cell.config.name, cell.workload.name) in known
+    )
+    count = max(statistical_metric_count(suite, cells), 1)
     policy = target_policy(suite, suite.target(target), gated_metric_count=count)
-    return with_noise_of(policy, tuple(baselines))
+    return with_noise_of(policy, recorded)
 
 
 def with_proposed(

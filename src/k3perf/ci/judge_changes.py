@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from k3perf.config.candidates import candidate_reason
 from k3perf.config.judged import declares
 from k3perf.config.models import Tolerance
 from k3perf.config.suite import Suite
@@ -74,6 +75,7 @@ _APART: Final = frozenset(
         "configs",
         "workloads",
         "workloads_on_request",
+        "candidates",
         "refusals",
         "equivalences",
     }
@@ -90,6 +92,7 @@ def suite_changes(
     (target, config) pairs with a baseline in the base.
     """
     yield from _cells(base, head, approved)
+    yield from _candidates(base, head)
     yield from _tolerances(base, head)
     yield from _pools(base, head)
     for key, more_is_looser in _RATES.items():
@@ -122,6 +125,26 @@ def _cells(base: Suite, head: Suite, approved: frozenset[tuple[str, str]]) -> It
             yield JudgeChange("cells", place, text, f"{text} on request only", Effect.LOOSER)
         if added:
             yield JudgeChange("cells", place, NOTHING, ", ".join(added), Effect.NEW)
+
+
+def _candidates(base: Suite, head: Suite) -> Iterator[JudgeChange]:
+    """Cells that leave a run of the target until they have a baseline, or come back."""
+    for name in base.targets.keys() & head.targets.keys():
+        found: dict[tuple[str, str, Effect], list[str]] = {}
+        for cell in base.cells((name,), on_request=base.workloads):
+            config, workload = cell.config.name, cell.workload.name
+            was, now = (
+                candidate_reason(suite.target(name), config, workload) for suite in (base, head)
+            )
+            if bool(was) != bool(now):
+                effect = Effect.LOOSER if now else Effect.STRICTER
+                found.setdefault((_listing(was), _listing(now), effect), []).append(cell.cell_id)
+        for (was, now, effect), cells in found.items():
+            yield JudgeChange("cells", listed(cells), was, now, effect)
+
+
+def _listing(reason: str) -> str:
+    return f"candidate: {reason}" if reason else "approved"
 
 
 def _measured(suite: Suite) -> dict[tuple[str, str], dict[str, bool]]:

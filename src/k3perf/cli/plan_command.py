@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from k3perf.ci.judge_changes import listed
 from k3perf.ci.plan_output import SECONDS_PER_MINUTE, github_output, plan_document, plan_text
 from k3perf.ci.planning import (
     CostModel,
@@ -20,11 +21,20 @@ from k3perf.ci.planning import (
 )
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all
 from k3perf.cli.output import write_text
-from k3perf.cli.shared_options import add_suite_option, files_named, positive, suite_of
+from k3perf.cli.shared_options import (
+    add_baselines_option,
+    add_suite_option,
+    baselines_of,
+    files_named,
+    positive,
+    suite_of,
+)
+from k3perf.config.candidates import HasBaseline, candidates_of
 from k3perf.config.judged import JudgedSuite, judged_suite
 from k3perf.config.suite import Suite
 from k3perf.documents import read_record
 from k3perf.errors import ExitStatus, UsageError
+from k3perf.store.baselines import baseline_known
 from k3perf.store.repository import Repository
 
 
@@ -67,6 +77,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--hardware-classes",
         metavar="A,B",
         help="only these classes, which have a runner; omitted cells are noted",
+    )
+    add_baselines_option(parser)
+    parser.add_argument(
+        "--candidates",
+        action="store_true",
+        help="plan candidate cells too, which have no baseline, for a recording of them",
     )
     parser.add_argument(
         "--whole-model",
@@ -122,12 +138,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = _suite(arguments)
+    suite, directories = _suite(arguments)
     selection = _selection(suite, arguments)
     wanted = _wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     selection = _with_notes(selection, arguments.hardware_classes)
     cells, unserved = _served_by_class(suite, cells)
+    if not arguments.candidates:
+        cells, unapproved = _approved(cells, baseline_known(directories))
+        unserved += unapproved
     selection = Selection(selection.cells, (*selection.notes, *unserved, *_device_notes(cells)))
     costs_of = suite.base.root if isinstance(suite, JudgedSuite) else arguments.suite
     costs = CostModel(_recorded(arguments.costs, costs_of), recording=arguments.record)
@@ -148,17 +167,18 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _suite(arguments: argparse.Namespace) -> Suite:
-    own = suite_of(arguments)
+def _suite(arguments: argparse.Namespace) -> tuple[Suite, tuple[Path, ...]]:
+    """The suite, and the directories whose baselines approve its cells."""
+    own, baselines = suite_of(arguments), baselines_of(arguments)
     if arguments.judge_from is None:
-        return own
+        return own, (baselines,)
     from k3perf.run.engine_environment import cache_directory
     from k3perf.store.base_checkout import judge_from
 
     root = own.root.parent
     cache = cache_directory(root / ".k3perf")
     judge = judge_from(root, arguments.judge_from, cache, option="--judge-from")
-    return judged_suite(own, judge.suite)
+    return judged_suite(own, judge.suite), (baselines, judge.baselines_directory)
 
 
 def _record(paths: list[Path], output: Path) -> int:
@@ -249,6 +269,24 @@ def _served_by_class(
                 f" {hardware.hardware_class} has {needed}"
             )
     return tuple(kept), tuple(notes)
+
+
+def _approved(
+    cells: tuple[SelectedCell, ...], has_baseline: HasBaseline
+) -> tuple[tuple[SelectedCell, ...], tuple[str, ...]]:
+    """The cells that have a baseline or should have one, and a note for each reason why
+    others are candidates.
+    """
+    found = candidates_of((selected.cell for selected in cells), has_baseline)
+    reasons: dict[str, list[str]] = {}
+    for entry in found:
+        reasons.setdefault(entry.reason, []).append(entry.cell.cell_id)
+    notes = tuple(
+        f"not planned without --candidates: {listed(names)}. No baseline: {reason}"
+        for reason, names in reasons.items()
+    )
+    left_out = {entry.cell.cell_id for entry in found}
+    return tuple(one for one in cells if one.cell.cell_id not in left_out), notes
 
 
 def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection:

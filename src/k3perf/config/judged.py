@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from k3perf.config.candidates import Candidate
 from k3perf.config.models import ConfigSpec, Refusal, TargetSpec
 from k3perf.config.suite import Suite
 from k3perf.config.tolerances import ToleranceFile
@@ -92,10 +93,25 @@ def _target(own: TargetSpec, base: TargetSpec | None) -> TargetSpec:
             "configs": _both(base.configs, own.configs) if base.configs and own.configs else (),
             "workloads": workloads,
             "workloads_on_request": tuple(name for name in on_request if name not in workloads),
+            "candidates": (*base.candidates, *_new_candidates(own, base)),
             "measurement": base.measurement,
             "validity": base.validity,
         }
     )
+
+
+def _new_candidates(own: TargetSpec, base: TargetSpec) -> Iterator[Candidate]:
+    """What ``own`` says of cells that the base does not have. Of the others the base
+    decides: a change cannot take a cell out of its own gate.
+    """
+    configs = [name for name in own.configs if name not in base.configs] if base.configs else []
+    known = {*base.workloads, *base.workloads_on_request}
+    workloads = [name for name in (*own.workloads, *own.workloads_on_request) if name not in known]
+    for entry in own.candidates:
+        for key, new in (("configs", configs), ("workloads", workloads)):
+            named = getattr(entry, key)
+            if part := tuple(name for name in new if not named or name in named):
+                yield entry.model_copy(update={key: part})
 
 
 def _both(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

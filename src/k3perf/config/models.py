@@ -10,25 +10,20 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from k3perf.config.candidates import Candidate
+from k3perf.config.declared import (
+    ConfigName,
+    CpuFeature,
+    Declared,
+    EngineArguments,
+    Name,
+    PositiveFloat,
+    Release,
+)
 
 SCHEMA_VERSION = 1
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=48)]
-ConfigName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=48)]
-Release = Annotated[str, Field(pattern=r"^(\d+(\.\d+)*)?$")]
-CpuFeature = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=48)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-EngineArguments = dict[str, Any]
-
-
-class Declared(BaseModel):
-    """Base of every declared document part: frozen, unknown keys refused.
-
-    The docstring under a key is its description in docs/configs.md and docs/schemas.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Provenance(Declared):
@@ -356,6 +351,10 @@ class TargetSpec(Declared):
     """Workloads that every run of the target measures."""
     workloads_on_request: tuple[Name, ...] = ()
     """Workloads that fit the target and are measured when a run names them."""
+    candidates: tuple[Candidate, ...] = ()
+    """Cells without a baseline that a run leaves out unless `--k3-candidates` or
+    `--k3-record` asks for them.
+    """
     refusals: tuple[Refusal, ...] = ()
     """What this target's engine is known to refuse."""
     equivalences: tuple[Equivalence, ...] = ()

@@ -153,6 +153,12 @@ def _names_of_target(suite: Suite, target: TargetSpec, path: Path) -> Iterator[C
         yield from unknown_names(path, key, getattr(target, key), "workload", suite.workloads)
     other = (target.default_instead_of,)
     yield from unknown_names(path, "default_instead_of", other, "target", suite.targets)
+    for index, entry in enumerate(target.candidates):
+        key = f"candidates.{index}"
+        yield from unknown_names(path, f"{key}.configs", entry.configs, "config", suite.configs)
+        yield from unknown_names(
+            path, f"{key}.workloads", entry.workloads, "workload", suite.workloads
+        )
 
 
 def _devices_problems(target: TargetSpec, path: Path) -> Iterator[ConfigFileError]:

@@ -72,10 +72,10 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
     items[:] = [
         item
         for item in items
-        if "cell" not in getattr(item, "fixturenames", ()) or _cell_of(item) is not None
+        if "cell" not in getattr(item, "fixturenames", ()) or cell_of(item) is not None
     ]
     for item in items:
-        if (cell := _cell_of(item)) is None:
+        if (cell := cell_of(item)) is None:
             continue
         if item.config.pluginmanager.hasplugin("timeout"):
             item.add_marker(
@@ -93,7 +93,7 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
     targets = {name: position for position, name in enumerate(suite.targets)}
 
     def key(item: pytest.Item) -> tuple[int, int]:
-        cell = _cell_of(item)
+        cell = cell_of(item)
         if cell is None:
             return (-1, -1)
         return (targets[cell.target.name], suite.config_order[cell.config.name])
@@ -103,11 +103,12 @@ def arrange(items: list[pytest.Item], suite: Suite) -> None:
 
 def selected_cells(items: list[pytest.Item]) -> list[Cell]:
     """The distinct cells of the selected tests, in order."""
-    found = {cell.cell_id: cell for item in items if (cell := _cell_of(item)) is not None}
+    found = {cell.cell_id: cell for item in items if (cell := cell_of(item)) is not None}
     return list(found.values())
 
 
-def _cell_of(item: pytest.Item) -> Cell | None:
+def cell_of(item: pytest.Item) -> Cell | None:
+    """The cell that a test is parametrised with; None for any other test."""
     callspec = getattr(item, "callspec", None)
     cell = None if callspec is None else callspec.params.get("cell")
     return cell if isinstance(cell, Cell) else None

@@ -10,6 +10,10 @@ import pytest
 
 FLAGS: Final = {
     "--k3-record": "record sessions for a baseline instead of judging",
+    "--k3-candidates": (
+        "collect candidate cells too, which have no baseline (--k3-record, --k3-ab-base and"
+        " --k3-cells do so without it)"
+    ),
     "--k3-strict": "INCONCLUSIVE fails (exit status 13)",
     "--k3-resume": (
         "continue the interrupted run in --k3-results; valid cells are not measured again"
@@ -63,6 +67,13 @@ VALUES: Final = {
         (
             "with --k3-record: after the target's sessions, start no further one that would end"
             " later than this (default: 120; 0: none)"
+        ),
+    ),
+    "--k3-record-within": (
+        "N",
+        (
+            "with --k3-record: record in turn for so many minutes, also fewer sessions than the"
+            " target's; start none that would end later, and leave --k3-record-minutes aside"
         ),
     ),
     "--k3-quiet-wait": (

@@ -74,9 +74,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests of one engine together and give each its replay clock."""
     if (state := _state(config)) is not None:
+        from k3perf.pytest_plugin.candidates import deselect
         from k3perf.pytest_plugin.marks import arrange
 
         arrange(items, state.suite)
+        deselect(state, items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -108,13 +110,16 @@ def pytest_report_header(
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """With -v: configs that a target does not take, and why."""
+    """With -v: configs that a target does not take, and candidates, and why."""
     if (state := _state(config)) is None or config.get_verbosity() < 1:
         return []
-    return [
+    from k3perf.pytest_plugin.candidates import candidate_lines
+
+    left_out = [
         f"not collected: {left.target}-{left.config}: {left.reason}"
         for left in state.selection.left_out
     ]
+    return [*left_out, *candidate_lines(state)]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -41,6 +41,8 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
                 raise UsageError(
                     f"--k3-record records the unmodified engine: leave {other} out{hint}"
                 )
+    elif option("--k3-record-within"):
+        raise UsageError("--k3-record-within limits a recording: add --k3-record")
     if option("--k3-engine-python"):
         engine_python(config)
     base = option("--k3-ab-base")
@@ -55,6 +57,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
         "record_minutes": _amount(
             option("--k3-record-minutes"), "--k3-record-minutes", RECORD_MINUTES, "minutes"
         ),
+        "record_within_minutes": _within(option("--k3-record-within")),
         "strict": option("--k3-strict"),
         "planned_gated_metric_count": _positive(
             option("--k3-gated-metric-count"), "--k3-gated-metric-count"
@@ -181,6 +184,15 @@ def _amount(given: str | None, name: str, default: float, unit: str) -> float:
     if not 0 <= value < float("inf"):
         raise UsageError(f"{name} {given!r}: give {unit}, 0 or more")
     return value
+
+
+def _within(given: str | None) -> float | None:
+    if given is None:
+        return None
+    minutes = _amount(given, "--k3-record-within", 0.0, "minutes")
+    if not minutes:
+        raise UsageError(f"--k3-record-within {given!r}: give minutes above 0")
+    return minutes
 
 
 def _existing(given: str | None, name: str) -> Path | None:

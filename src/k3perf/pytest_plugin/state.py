@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 
+from k3perf.config.candidates import CandidateCell
 from k3perf.config.gated import check_metric_names
 from k3perf.config.suite import Cell, Suite, load_suite
 from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.pytest_plugin.benchmark_output import check_options
+from k3perf.pytest_plugin.candidates import left_out_candidates, require_more_than_candidates
 from k3perf.pytest_plugin.endings import Endings
 from k3perf.pytest_plugin.run_settings import judge_of, option_values, run_settings
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
@@ -42,6 +44,8 @@ class PluginState:
     selection: Selection
     config: pytest.Config
     judge: Judge | None = None
+    candidates: dict[str, CandidateCell] = field(default_factory=dict)
+    deselected_candidates: dict[str, CandidateCell] = field(default_factory=dict)
     selected_cells: list[Cell] = field(default_factory=list)
     endings: Endings = field(default_factory=Endings)
     exit_status: int = 0  # what the run ends with, known once the session is over
@@ -81,6 +85,10 @@ class PluginState:
                 self.open_run().check_inputs()
         except (K3PerfError, OSError) as error:
             self.close_run()
+            stop_because_of(error)
+        try:
+            require_more_than_candidates(self)
+        except K3PerfError as error:
             stop_because_of(error)
         if not self.selected_cells:
             problem = nothing_selected(self.selection, self.config.getoption("keyword"))
@@ -186,6 +194,7 @@ def make_state(config: pytest.Config) -> PluginState:
         selection,
         config,
         judge,
+        candidates=left_out_candidates(config, selection, suite.root, judge),
         endings=Endings(strict=bool(config.getoption("--k3-strict"))),
     )
 

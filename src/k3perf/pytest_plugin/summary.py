@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k3perf.errors import ExitStatus
+from k3perf.pytest_plugin.candidates import header_line
 from k3perf.pytest_plugin.state import PluginState
 from k3perf.telemetry.hardware import silent_device_notes
 
@@ -27,6 +28,7 @@ def header(state: PluginState, *, verbose: bool) -> list[str]:
     if state.selection.choice:
         lines.append(f"k3perf: {state.selection.choice}")
     lines += _arms(state.config)
+    lines += header_line(state)
     skipped = state.selection.skipped_targets
     if verbose:
         lines += [f"k3perf: skipped target {name}: {reason}" for name, reason in skipped.items()]

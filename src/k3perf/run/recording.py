@@ -4,6 +4,7 @@ drift of the machine falls on all configs alike.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from k3perf.records.verdict import CellVerdict
 from k3perf.run.cell_measurement import engine_reason
 from k3perf.run.patience import FirstRounds, RecordingStopped
 from k3perf.run.recording_need import RecordingNeed
+from k3perf.run.recording_time import RecordingTime
 from k3perf.run.run_parts import CellResult, RunParts
 from k3perf.run.time_left import sessions_to_record
 
@@ -28,6 +30,7 @@ class Recording:
         self._first_rounds = FirstRounds()
         self._sessions: dict[str, list[SessionMetrics]] = defaultdict(list)
         self._broken: dict[str, InvalidReason] = {}
+        self._time = RecordingTime(parts.settings)
 
     def run(self) -> dict[str, CellResult]:
         """The result of every cell, by its id."""
@@ -36,22 +39,35 @@ class Recording:
         index = 0
         while index == 0 or need.goes_on(index, self._sessions, set(self._broken)):
             parts.pool.stop_all()
-            for position, cell in enumerate(parts.cells):
-                if cell.cell_id in self._broken:
-                    continue
-                parts.progress.started(cell.cell_id)
-                coming = [
-                    other
-                    for other in parts.cells[position + 1 :]
-                    if other.cell_id not in self._broken
-                ]
-                again = parts.cells[0] if index + 1 < need.expected_count else None
-                parts.expect_after(cell, coming, again)
-                self._record(cell)
-                outcome = "INVALID" if cell.cell_id in self._broken else "recorded"
-                parts.progress.finished(cell.cell_id, outcome, measured=True)
+            if not self._record_each_in_turn(again=index + 1 < need.expected_count):
+                if self._time.limited:
+                    parts.progress.note(f"no further session fits into {self._time.text()}")
+                break
             index += 1
         return {cell.cell_id: self._result(cell) for cell in parts.cells}
+
+    def _record_each_in_turn(self, *, again: bool) -> bool:
+        """One session of every cell that is not broken and still fits into the limit.
+        False: there is none. ``again``: they come once more.
+        """
+        parts, recorded = self._parts, False
+        for position, cell in enumerate(parts.cells):
+            if cell.cell_id in self._broken or not self._time.fits(cell):
+                continue
+            recorded = True
+            started_s = time.monotonic()
+            parts.progress.started(cell.cell_id)
+            coming = [
+                other
+                for other in self._time.fitting(parts.cells[position + 1 :])
+                if other.cell_id not in self._broken
+            ]
+            parts.expect_after(cell, coming, parts.cells[0] if again else None)
+            self._record(cell)
+            self._time.took(cell, time.monotonic() - started_s)
+            outcome = "INVALID" if cell.cell_id in self._broken else "recorded"
+            parts.progress.finished(cell.cell_id, outcome, measured=True)
+        return recorded
 
     def _record(self, cell: Cell) -> None:
         """One session of the cell. A cell that fails is not tried again."""
@@ -78,10 +94,13 @@ class Recording:
         valid_count = sum(
             1 for session in measurement.arm(Arm.CANDIDATE) if not session.invalid_reasons
         )
-        if valid_count < self._count and not reasons:
-            text = f"{valid_count} of {self._count} sessions are valid"
+        wanted_count = 1 if self._time.limited else self._count
+        if valid_count < wanted_count and not reasons:
+            text = f"{valid_count} of {wanted_count} sessions are valid"
+            if not measurement.sessions:
+                text = f"no session fitted into {self._time.text()}"
             reasons = (
-                InvalidReason("recording_short", text, float(valid_count), float(self._count)),
+                InvalidReason("recording_short", text, float(valid_count), float(wanted_count)),
             )
         verdict = CellVerdict(
             cell.target.name,

@@ -72,6 +72,8 @@ class RecordingNeed:
             for need in needs:
                 takes = self._takes(need.missing_count, " more", session_s)
                 self._parts.progress.note(f"after {done_count} sessions: {need.text()}{takes}")
+        if self._parts.settings.record_within_minutes is not None:
+            return not self._fixed or done_count < self._planned_count
         if done_count < self._planned_count:
             return True
         return self._wants_more(done_count, needs, session_s)
@@ -129,6 +131,10 @@ class RecordingNeed:
         return {cell.config.name for cell in self._parts.cells if cell.target.name == target}
 
     def _plan_text(self) -> str:
+        within = self._parts.settings.record_within_minutes
+        if within is not None:
+            most = f"at most {self._planned_count} sessions" if self._fixed else "sessions"
+            return f"recording {most} of each cell in turn for {within:g} min (--k3-record-within)"
         if self._fixed:
             return f"recording {self._planned_count} sessions of each cell (--k3-sessions)"
         return (

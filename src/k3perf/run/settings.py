@@ -77,7 +77,7 @@ class RunSettings:
     ``cpu_features``: the instruction sets that can be used on this machine.
     ``quiet_wait_s``: how long a recording waits each time for other processes to leave
     the CPUs idle. ``record_minutes``: the limit of a recording's further sessions, from
-    its start.
+    its start. ``record_within_minutes``: the limit of all its sessions.
     """
 
     suite: Suite
@@ -96,6 +96,7 @@ class RunSettings:
     record: bool = False
     record_sessions: int | None = None
     record_minutes: float = RECORD_MINUTES
+    record_within_minutes: float | None = None
     strict: bool = False
     planned_gated_metric_count: int | None = None
     injections: tuple[Injection, ...] = ()

@@ -4,8 +4,9 @@ baseline is None; a damaged or hand-edited file is an error with its next step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,6 +21,10 @@ from k3perf.documents import (
 from k3perf.errors import ConfigFileError
 from k3perf.records.baseline import Baseline, Waiver, digest_of
 from k3perf.store.atomic import replace_file
+
+if TYPE_CHECKING:
+    from k3perf.config.candidates import HasBaseline
+    from k3perf.config.suite import Cell
 
 RESTORE: Final = (
     "Restore it with git, or record the cell again with k3perf baseline propose and accept."
@@ -63,6 +68,19 @@ def read_target_baselines(root: Path, target: str) -> tuple[Baseline, ...]:
         return ()
     found = (read_baseline(root, target, path.stem) for path in sorted(folder.glob("*.json")))
     return tuple(baseline for baseline in found if baseline is not None)
+
+
+def baseline_known(roots: Iterable[Path]) -> HasBaseline:
+    """Whether one of the directories has numbers of a cell. The function raises
+    ConfigFileError for a file that cannot be used.
+    """
+    directories = tuple(roots)
+
+    def has_baseline(cell: Cell) -> bool:
+        found = (read_baseline(root, cell.target.name, cell.config.name) for root in directories)
+        return any(one is not None and one.workload(cell.workload.name) for one in found)
+
+    return has_baseline
 
 
 def read_baseline_file(path: Path) -> Baseline | None:

@@ -144,6 +144,16 @@ def test_error_rates(key: str, value: float, row: tuple[str, ...]) -> None:
             ("cells", "alpha/tuned", "burst", "burst on request only", "looser"),
         ),
         (
+            {"candidates": ({"configs": ("tuned",), "reason": "made for a test"},)},
+            (
+                "cells",
+                "alpha-tuned-chat, alpha-tuned-burst",
+                "approved",
+                "candidate: made for a test",
+                "looser",
+            ),
+        ),
+        (
             {"validity": {"foreign_cpu_ratio": 10}},
             ("validity rule", "alpha: foreign_cpu_ratio", "0.1", "10", "looser"),
         ),

@@ -145,6 +145,21 @@ def test_one_changed_config_of_60_cells_selects_its_own_its_childrens_and_the_re
     assert len(found["cells"]) == 3 * 3 * 2
 
 
+def test_candidates_are_planned_on_request_alone(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = checkout / "perf_tests" / "targets" / "gamma.yaml"
+    declared = yaml.safe_load(path.read_text())
+    declared["candidates"] = [{"configs": ["seqs_3"], "reason": "not recorded yet"}]
+    path.write_text(yaml.safe_dump(declared))
+    found = planned(capsys)
+    assert len(found["cells"]) == 58
+    (note,) = [str(note) for note in found["notes"] if "--candidates" in str(note)]
+    assert note.startswith("not planned without --candidates: gamma-seqs_3-")
+    assert note.endswith(" No baseline: not recorded yet")
+    assert len(planned(capsys, "--candidates")["cells"]) == 60
+
+
 def test_selection_of_60_cells_takes_less_than_300_ms(checkout: Path) -> None:
     from k3perf.config.suite import load_suite
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from k3perf.config.candidates import candidate_reason
 from k3perf.config.judged import judged_suite
 from k3perf.config.suite import Suite, load_suite
 
@@ -98,3 +99,23 @@ def test_a_new_config_has_the_tolerances_and_the_cells_of_its_change(
         rate["seqs_up"]
         == base.tolerances.for_cell("cpu-hybrid", "seqs_up", "chat")["output_tokens_per_s"]
     )
+
+
+def test_a_change_makes_no_candidate_of_a_cell_of_the_base(
+    repository: Path, suite_copy: Path
+) -> None:
+    base = load_suite(repository / "perf_tests")
+    (suite_copy / "configs" / "new.yaml").write_text(
+        (suite_copy / "configs" / "fp8_kv.yaml").read_text().replace("name: fp8_kv", "name: new")
+    )
+    entry = {"configs": ["fp8_kv", "new"], "reason": "made for a test"}
+    edited(
+        suite_copy,
+        "targets/cpu-hybrid.yaml",
+        configs=[*base.target("cpu-hybrid").configs, "new"],
+        candidates=[entry],
+    )
+    target = judged_suite(load_suite(suite_copy), base).target("cpu-hybrid")
+    assert not candidate_reason(target, "fp8_kv", "chat")
+    assert candidate_reason(target, "new", "chat") == "made for a test"
+    assert candidate_reason(target, "fp8_kv", "poisson"), "the base's own listing holds"

@@ -52,6 +52,7 @@ class Recorded:
                 record=True,
                 record_sessions=sessions,
                 record_minutes=minutes,
+                record_within_minutes=None,
                 baselines_directory=tmp_path,
             ),
             cells=(self.cell,),
