@@ -59,7 +59,9 @@ def propose(
     by_workload: dict[str, list[CellMeasurement]] = {}
     for measurement in measurements:
         by_workload.setdefault(measurement.workload, []).append(measurement)
-    recorded = {name: _record(cells, policy) for name, cells in sorted(by_workload.items())}
+    recorded = {
+        name: recorded_entries(cells, policy) for name, cells in sorted(by_workload.items())
+    }
     _require_equal_ranks(first, recorded.values())
     workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
     for name, entries in recorded.items():
@@ -181,7 +183,7 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
             )
 
 
-def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
+def recorded_entries(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
     """Entries of every gated metric that was measured, over all cells of one
     workload.
     """

@@ -108,11 +108,14 @@ def entries_of(
             session_count=len(values),
         )
         for cell in cells
-        for metric, values in _session_values(cell).items()
+        for metric, values in session_values(cell).items()
     )
 
 
-def _session_values(cell: CellMeasurement) -> dict[str, list[float]]:
+def session_values(cell: CellMeasurement) -> dict[str, list[float]]:
+    """By metric, one value for each valid candidate session: the median valid round, or
+    the session's own value.
+    """
     found: dict[str, list[float]] = {}
     for session in cell.arm(Arm.CANDIDATE):
         usable = not session.invalid_reasons and not cell.invalid_reasons

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from k3perf.ci.planning import CostBasis, CostModel, Fitted, Shard, gated_metric_count
+from k3perf.ci.costs import CostBasis, CostModel
+from k3perf.ci.planning import Fitted, Shard, gated_metric_count
 from k3perf.ci.selection import Priority, SelectedCell, Selection
 from k3perf.config.suite import Suite
 from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard

@@ -9,15 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from k3perf.ci.costs import CostModel, RecordedCosts, record_costs
 from k3perf.ci.plan_output import SECONDS_PER_MINUTE, github_output, plan_document, plan_text
-from k3perf.ci.planning import (
-    CostModel,
-    Fitted,
-    RecordedCosts,
-    fit_budget,
-    record_costs,
-    split,
-)
+from k3perf.ci.planning import Fitted, fit_budget, split
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all
 from k3perf.cli.output import write_text
 from k3perf.cli.shared_options import add_suite_option, files_named, positive, suite_of
