@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from k3perf.baselines.accept import recorded_value
+from k3perf.baselines.propose import settled_at_start
 from k3perf.gate.policy import Policy
 from k3perf.metrics.drift import config_differences
 from k3perf.metrics.loss_scale import scale_for
@@ -298,3 +299,91 @@ def _all(baseline: Baseline) -> list[tuple[str, MetricBaseline]]:
 
 def _percent(ratio: float | None) -> str:
     return "from 0" if ratio is None else f"{ratio:+.1%}"
+
+
+def first_baseline(
+    nights: Sequence[NightFile],
+    target: str,
+    config: str,
+    policy: Policy,
+    *,
+    acceptance: Acceptance,
+) -> Extension:
+    """A baseline of a config that has none, once its nights recorded enough sessions of
+    a workload. Only sessions of the newest resolved configuration count.
+    """
+    seen = [one for one in _of(nights, target, config) if one.cell.recorded and one.cell.lock]
+    if not seen:
+        return Extension(target, config, None, 0, 0, ("no session was recorded yet",))
+    newest = seen[-1]
+    alike = [
+        one
+        for one in seen
+        if (one.cell.lock, one.cell.hardware_class)
+        == (newest.cell.lock, newest.cell.hardware_class)
+    ]
+    parts, notes, used = [], [], []
+    for name in dict.fromkeys(one.cell.workload for one in alike):
+        mine = [one for one in alike if one.cell.workload == name]
+        mine = [one for one in mine if one.cell.plan_digest == mine[-1].cell.plan_digest]
+        entries = _joined_entries(mine)
+        count = len(_sessions(entries))
+        if count < policy.plan.baseline_sessions:
+            notes.append(f"{name}: {count} of {policy.plan.baseline_sessions} sessions recorded")
+            continue
+        used += mine
+        parts.append((name, mine[-1].cell.plan_digest, entries))
+    if not parts:
+        return Extension(target, config, None, 0, 0, tuple(notes))
+    baseline = Baseline(
+        schema_version=1,
+        target=target,
+        config=config,
+        hardware_class=newest.cell.hardware_class,
+        versions=dict(newest.file.versions),
+        resolved_config=newest.file.locks[newest.cell.lock],
+        exact=_anchored_at_value(_joined_entries(used, at_start=True), policy, config, ""),
+        workloads=tuple(
+            WorkloadBaseline(
+                workload=name,
+                plan_digest=digest,
+                metrics=_anchored_at_value(entries, policy, config, name),
+            )
+            for name, digest, entries in sorted(parts)
+        ),
+        acceptance=acceptance,
+        anchor_acceptance=acceptance,
+        digest="",
+        environments=joined(*(one.cell.environments for one in used)),
+    )
+    baseline = baseline.model_copy(update={"digest": digest_of(baseline)})
+    count = sum(len(_sessions(entries)) for _, _, entries in parts)
+    return Extension(target, config, baseline, count, 0, tuple(notes))
+
+
+def _joined_entries(
+    nights: Sequence[_Night], *, at_start: bool = False
+) -> tuple[MetricBaseline, ...]:
+    """One entry for each metric, with the sessions of all nights. ``at_start``: those
+    of the engine, else those of the workload.
+    """
+    found: dict[str, MetricBaseline] = {}
+    for entry in (entry for one in nights for entry in one.cell.recorded):
+        if settled_at_start(entry) is not at_start:
+            continue
+        before = found.get(entry.metric)
+        known = {} if before is None else {one.session_id: one for one in before.sessions}
+        sessions = {**known, **{one.session_id: one for one in entry.sessions}}
+        found[entry.metric] = entry.model_copy(update={"sessions": tuple(sessions.values())})
+    return tuple(found.values())
+
+
+def _anchored_at_value(
+    entries: Iterable[MetricBaseline], policy: Policy, config: str, workload: str
+) -> tuple[MetricBaseline, ...]:
+    tolerances = policy.for_cell(config, workload).tolerances
+    return tuple(
+        entry.model_copy(update={"anchor_value": recorded_value(tolerances[entry.metric], entry)})
+        for entry in entries
+        if entry.metric in tolerances
+    )

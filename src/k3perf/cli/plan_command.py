@@ -116,15 +116,17 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
-    suite = _suite(arguments)
+    suite = planned_suite(arguments)
     selection = _selection(suite, arguments)
-    wanted = _wanted_targets(suite, arguments)
+    wanted = wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
-    selection = _with_notes(selection, arguments.hardware_classes)
-    cells, unserved = _served_by_class(suite, cells)
-    selection = Selection(selection.cells, (*selection.notes, *unserved, *_device_notes(cells)))
+    selection = with_notes(selection, arguments.hardware_classes)
+    cells, unserved = served_by_class(suite, cells)
+    selection = Selection(selection.cells, (*selection.notes, *unserved, *device_notes(cells)))
     costs_of = suite.base.root if isinstance(suite, JudgedSuite) else arguments.suite
-    costs = CostModel(_recorded(arguments.costs, costs_of), recording=arguments.record)
+    costs = CostModel(
+        costs_in(arguments.costs, costs_of), recording=arguments.record, confirming=True
+    )
     fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
     shards = split(fitted.groups, arguments.shards)
     plan = plan_document(suite, selection, cells, fitted, shards, costs)
@@ -142,7 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _suite(arguments: argparse.Namespace) -> Suite:
+def planned_suite(arguments: argparse.Namespace) -> Suite:
+    """The suite, judged by a base where the options name one."""
     own = suite_of(arguments)
     if arguments.judge_from is None:
         return own
@@ -177,7 +180,7 @@ def _record(paths: list[Path], output: Path) -> int:
             f"{', '.join(map(str, paths))}: no finished session found. Give results.jsonl"
             " files of finished runs."
         )
-    earlier = _recorded(output, output.parent) if output.exists() else RecordedCosts()
+    earlier = costs_in(output, output.parent) if output.exists() else RecordedCosts()
     replace_file(output, costs.over(earlier).model_dump_json(indent=1) + "\n")
     print(
         f"{len(costs.session_s)} cells and {len(costs.engine_start_s)} engines of {len(files)} runs"
@@ -197,7 +200,8 @@ def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
     )
 
 
-def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
+def wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
+    """Names of the targets that the options ask for."""
     named = (
         {suite.target(name).name for name in arguments.target}
         if arguments.target
@@ -220,7 +224,7 @@ def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
     return {name for name in named if fits(name)}
 
 
-def _served_by_class(
+def served_by_class(
     suite: Suite, cells: tuple[SelectedCell, ...]
 ) -> tuple[tuple[SelectedCell, ...], tuple[str, ...]]:
     """The cells that every runner of their class can serve, and a note for each other
@@ -245,7 +249,7 @@ def _served_by_class(
     return tuple(kept), tuple(notes)
 
 
-def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
+def with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
     """A touched cell that has no runner must show somewhere."""
     if hardware_classes is None:
         return selection
@@ -265,7 +269,7 @@ def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection
     return Selection(selection.cells, (*selection.notes, *notes))
 
 
-def _device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
+def device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
     """Devices of this machine that do not answer, where cells for such devices are
     planned.
     """
@@ -276,7 +280,8 @@ def _device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
     return tuple(f"on this machine {note}" for note in silent_device_notes())
 
 
-def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
+def costs_in(path: Path | None, suite: Path) -> RecordedCosts:
+    """The recorded costs, of the suite where no path is given. None recorded: empty."""
     chosen = path if path is not None else suite / "costs.json"
     if path is None and not chosen.exists():
         return RecordedCosts()

@@ -39,7 +39,7 @@ def night_path(root: Path, night: NightFile) -> Path:
 def write_night(root: Path, night: NightFile) -> Path:
     """Write the night whole. The same run is written to the same file."""
     path = night_path(root, night)
-    text = night.model_dump_json(exclude_defaults=True)
+    text = night.model_dump_json()
     replace_file(path, lzma.compress(text.encode(), preset=6))
     return path
 
