@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.records.samples import Arm
-from k3perf.stats.change_point import ChangePoint, change_points
+from k3perf.stats.change_point import ChangePoint, change_points, newest_step
 
 Text = Annotated[str, Field(max_length=300)]
 
@@ -44,6 +44,20 @@ class HistoryEntry(BaseModel):
     metric: Text
     value: Annotated[float, Field(allow_inf_nan=False)] | None
     session_count: int = Field(ge=0)
+
+
+class AcknowledgedSlide(BaseModel):
+    """One entry of ``acknowledged_slides.yaml``: a slide that a person knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: Text
+    config: Text
+    workload: Text
+    metric: Text
+    day: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    by: Annotated[str, Field(min_length=1, max_length=300)]
+    reason: Annotated[str, Field(min_length=8, max_length=300)]
 
 
 SeriesKey = tuple[str, str, str, str, str, str]
@@ -179,9 +193,12 @@ def slides(
     relevant_loss_ratio: float = 0.01,
     window_nights: int = 60,
     minimum_nights: int = 4,
+    step_loss_ratio: float = 0.05,
+    acknowledged: Iterable[AcknowledgedSlide] = (),
 ) -> tuple[Slide, ...]:
     """The newest change of each series, where it is for the worse and at least
-    ``minimum_nights`` nights confirm it, worst first.
+    ``minimum_nights`` nights confirm it, worst first. A step of ``step_loss_ratio`` or
+    more needs three. A slide that began by an acknowledged day is not reported again.
 
     One night's error rate is spent over all series in equal parts. Positive series are
     tested on the log scale. A statistical metric's loss below ``relevant_loss_ratio``
@@ -200,8 +217,22 @@ def slides(
         for series in usable
         if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None
     ]
-    found = [slide for slide in found if _relevant(slide, relevant_loss_ratio)]
+    found = [
+        slide
+        for slide in found
+        if _relevant(slide, step_loss_ratio if slide.nights_since < minimum_nights else
+                     relevant_loss_ratio)
+    ]  # fmt: skip
+    known = tuple(acknowledged)
+    found = [slide for slide in found if not any(_covers(entry, slide) for entry in known)]
     return tuple(sorted(found, key=_size, reverse=True))
+
+
+def _covers(entry: AcknowledgedSlide, slide: Slide) -> bool:
+    series = slide.series
+    named = (entry.target, entry.config, entry.workload, entry.metric)
+    same = named == (series.target, series.config, series.workload, series.metric)
+    return same and slide.first.created_at_utc[:10] <= entry.day
 
 
 def _size(slide: Slide) -> float:
@@ -225,9 +256,13 @@ def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int
     changes = change_points(
         data, alpha=alpha, permutation_count=math.ceil(10 / alpha), minimum_segment=minimum_nights
     )
-    if not changes:
+    step = newest_step(data, alpha=alpha)
+    if not changes and step is None:
         return None
-    last = changes[-1]
+    last = changes[-1] if changes else step
+    if changes and step is not None and step.index > changes[-1].index + minimum_nights:
+        last = step
+    assert last is not None  # noqa: S101 (one of the two was found)
     before, after = _levels(last, on_log_scale=on_log_scale)
     return Slide(
         series,

@@ -131,7 +131,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     from k3perf.ci.plan_output import github_output, night_document, plan_text
     from k3perf.ci.selection import Selection, select_all
     from k3perf.cli.plan_command import costs_in, served_by_class, wanted_targets, with_notes
-    from k3perf.store.baselines import read_baseline
+    from k3perf.store.baselines import read_target_baselines
     from k3perf.store.nights import read_nights
 
     suite, root = suite_of(arguments), baselines_of(arguments)
@@ -149,10 +149,10 @@ def run_plan(arguments: argparse.Namespace) -> int:
     costs = CostModel(recorded, spent=spent, pace=pace)
     recording = CostModel(recorded, recording=True, record_sessions=NEW_CELL_SESSIONS, pace=pace)
     known = {
-        one.cell.cell_id
-        for one in cells
-        if (baseline := read_baseline(root, one.cell.target.name, one.cell.config.name)) is not None
-        and baseline.workload(one.cell.workload.name) is not None
+        f"{name}-{baseline.config}-{part.workload}"
+        for name in wanted
+        for baseline in read_target_baselines(root, name)
+        for part in baseline.workloads
     }
     red = {name for name, one in judgements(nights).items() if one.first_red is not None}
     fitted = fit_night(

@@ -5,11 +5,17 @@ a time. One that cannot grow does not hold up the others.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from k3perf.baselines.accept import accepted, changes, objections, strictest_policy
+from k3perf.baselines.accept import (
+    accepted,
+    changes,
+    objections,
+    strictest_policy,
+    with_proposed,
+)
 from k3perf.baselines.extend import Extension, Window, extended, first_baseline
 from k3perf.ci.night_report import RefreshedBaseline, refresh_text
 from k3perf.cli.baseline_lines import target_baselines
@@ -35,16 +41,12 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     suite, root = suite_of(arguments), baselines_of(arguments)
     nights = read_nights(arguments.nights, last_count=LOOK_BACK_NIGHTS)
     window = Window(arguments.window_sessions, arguments.window_batches)
-    refreshed = []
-    for target, config in dict.fromkeys(
-        (cell.target.name, cell.config.name) for cell in suite.cells()
-    ):
-        if not any((c.target, c.config) == (target, config) for n in nights for c in n.cells):
-            continue
-        one, baseline = _refreshed(suite, root, nights, (target, config), window)
-        refreshed.append(one)
-        if baseline is not None:
-            write_baseline(root, baseline)
+    refreshed: list[RefreshedBaseline] = []
+    for target, configs in _measured(suite, nights).items():
+        for one, baseline in _refreshed_target(suite, root, nights, target, configs, window):
+            refreshed.append(one)
+            if baseline is not None:
+                write_baseline(root, baseline)
     stated = (
         f"a workload keeps {window.session_count} sessions of {window.batch_count} hosts or days"
         " at least; older batches leave whole"
@@ -61,31 +63,73 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _refreshed(
+def _measured(suite: Suite, nights: Sequence[NightFile]) -> dict[str, list[str]]:
+    """By target, the configs of the suite that a night measured."""
+    known = {(cell.target, cell.config) for night in nights for cell in night.cells}
+    found: dict[str, list[str]] = {}
+    for key in dict.fromkeys((cell.target.name, cell.config.name) for cell in suite.cells()):
+        if key in known:
+            found.setdefault(key[0], []).append(key[1])
+    return found
+
+
+def _refreshed_target(
     suite: Suite,
     root: Path,
     nights: Sequence[NightFile],
-    key: tuple[str, str],
+    target: str,
+    configs: Sequence[str],
     window: Window,
-) -> tuple[RefreshedBaseline, Baseline | None]:
-    from k3perf.store.baselines import read_baseline
+) -> list[tuple[RefreshedBaseline, Baseline | None]]:
+    """Each config of a target, with its baseline where it grows. The noise of all of
+    them together decides at once where nothing stands against any, else each is judged
+    alone.
+    """
+    committed = target_baselines(root, target, ())
+    previous = {one.config: one for one in committed}
+    policy = strictest_policy(suite, target, committed)
+    grown: dict[str, Extension] = {}
+    for config in configs:
+        try:
+            grown[config] = _grown(previous.get(config), nights, (target, config), window, policy)
+        except K3PerfError as error:  # one broken config must not hold up the others
+            grown[config] = Extension(target, config, None, 0, 0, (str(error),))
+    proposed = [one.baseline for one in grown.values() if one.baseline is not None]
+    against = _against(suite, target, committed, proposed, previous)
+    if any(against.values()):
+        against = {
+            one.config: _against(suite, target, committed, [one], previous)[one.config]
+            for one in proposed
+        }
+    return [
+        _told(one, previous.get(config), against.get(config, ()), policy)
+        for config, one in grown.items()
+    ]
 
-    target, config = key
-    name = f"{target}/{config}"
-    previous = read_baseline(root, target, config)
+
+def _against(
+    suite: Suite,
+    target: str,
+    committed: Sequence[Baseline],
+    proposed: Sequence[Baseline],
+    previous: Mapping[str, Baseline],
+) -> dict[str, tuple[str, ...]]:
+    """What stands against each proposal, by the noise with all of them."""
+    if not proposed:
+        return {}
+    strict = strictest_policy(suite, target, with_proposed(committed, proposed, target))
+    step = "a person must accept it"
+    return {
+        one.config: objections(one, previous.get(one.config), strict, new_anchor=False, step=step)
+        for one in proposed
+    }
+
+
+def _told(
+    found: Extension, previous: Baseline | None, against: tuple[str, ...], policy: Policy
+) -> tuple[RefreshedBaseline, Baseline | None]:
+    name = f"{found.target}/{found.config}"
     old_count = 0 if previous is None else _count(previous)
-    try:
-        policy = strictest_policy(suite, target, target_baselines(root, target, ()))
-        found = _grown(previous, nights, key, window, policy)
-        against: tuple[str, ...] = ()
-        if found.baseline is not None:
-            together = target_baselines(root, target, [found.baseline])
-            strict = strictest_policy(suite, target, together)
-            against = objections(
-                found.baseline, previous, strict, new_anchor=False, step="a person must accept it"
-            )
-    except K3PerfError as error:  # one broken config must not hold up the others
-        return RefreshedBaseline(name, (), old_count, old_count, 0, 0, (str(error),)), None
     notes = (*found.notes, *against)
     if found.baseline is None or against:
         return RefreshedBaseline(name, (), old_count, old_count, 0, 0, notes), None

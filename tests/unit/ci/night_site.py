@@ -103,9 +103,7 @@ class NightSite:
         self.nights.mkdir(parents=True)
         self._write_suite()
         self.suite: Suite = load_suite(self.suite_folder)
-        self.levels = {
-            cell.cell_id: self.dice.uniform(0.5, 2) for cell in self.suite.cells()
-        }
+        self.levels = {cell.cell_id: self.dice.uniform(0.5, 2) for cell in self.suite.cells()}
         self.costs = RecordedCosts(
             session_s={c.cell_id: self.dice.lognormvariate(3.5, 0.4) for c in self.suite.cells()},
             engine_start_s={
@@ -210,6 +208,7 @@ class NightSite:
             for name in self.suite.targets
         }
         total_s = 0.0
+        self.references = References()
         for shard in plan.shards:
             if shard.shard in self.dead_shards:
                 continue
@@ -242,7 +241,7 @@ class NightSite:
         path = self.baselines / cell.target.name / f"{cell.config.name}.json"
         baseline: Baseline | None = read_baseline_file(path)
         plan, session_s = cell.target.measurement, self.costs.session_s[cell.cell_id]
-        references, sessions, seconds = References(), [], 0.0
+        references, sessions, seconds = self.references, [], 0.0
         verdict = CellVerdict(cell.target.name, cell.config.name, cell.workload.name, "baseline")
         for index in range(record_sessions or plan.suspect_sessions):
             goal = RECORDED_ROUNDS if record_sessions else plan.minimum_rounds
@@ -251,9 +250,7 @@ class NightSite:
                 now = replace(whole, rounds=whole.rounds[:goal])
                 if record_sessions:
                     break
-                verdict = compare(
-                    baseline, self.cell(cell, [*sessions, now]), policy, references
-                )
+                verdict = compare(baseline, self.cell(cell, [*sessions, now]), policy, references)
                 wanted = min(verdict.buy_until_rounds, plan.maximum_rounds)
                 if verdict.buy is not Buy.ROUNDS or wanted <= goal:
                     break
