@@ -659,7 +659,7 @@ def test_refused_jobs_slow_the_registrations_down_and_the_log_says_so(
     machine: Machine, github: tuple[str, type[Stub]]
 ) -> None:
     """123 registrations in 12 s were seen without a pause."""
-    api, stub = github
+    api, _ = github
     machine.listener(f'echo x >>count; [ "$(wc -l <count)" -lt 4 ] || exit 1\n{LISTENER}')
     done = launch(machine, api, FAKE_EVENT_NAME="issue_comment", K3PERF_FIRST_PAUSE_S="0.1")
     pauses = [line for line in done.stdout.splitlines() if "registers in" in line]

@@ -215,14 +215,10 @@ def slides(
     found = [
         slide
         for series in usable
-        if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None
+        if (slide := _slide(series, alpha, window_nights, minimum_nights, step_loss_ratio))
+        is not None
     ]
-    found = [
-        slide
-        for slide in found
-        if _relevant(slide, step_loss_ratio if slide.nights_since < minimum_nights else
-                     relevant_loss_ratio)
-    ]  # fmt: skip
+    found = [slide for slide in found if _relevant(slide, relevant_loss_ratio)]
     known = tuple(acknowledged)
     found = [slide for slide in found if not any(_covers(entry, slide) for entry in known)]
     return tuple(sorted(found, key=_size, reverse=True))
@@ -248,7 +244,9 @@ def _relevant(slide: Slide, relevant_loss_ratio: float) -> bool:
     return _size(slide) > 0 if exact else _size(slide) >= relevant_loss_ratio
 
 
-def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int) -> Slide | None:
+def _slide(
+    series: Series, alpha: float, window_nights: int, minimum_nights: int, step_loss_ratio: float
+) -> Slide | None:
     entries = series.entries[-window_nights:]
     values = series.values[-window_nights:]
     on_log_scale = min(values) > 0
@@ -257,12 +255,13 @@ def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int
         data, alpha=alpha, permutation_count=math.ceil(10 / alpha), minimum_segment=minimum_nights
     )
     step = newest_step(data, alpha=alpha)
-    if not changes and step is None:
+    last = changes[-1] if changes else None
+    if step is not None and (last is None or step.index > last.index):
+        before, after = _levels(step, on_log_scale=on_log_scale)
+        if (METRICS[series.metric].loss_ratio(before, after) or 0.0) >= step_loss_ratio:
+            last = step
+    if last is None:
         return None
-    last = changes[-1] if changes else step
-    if changes and step is not None and step.index > changes[-1].index + minimum_nights:
-        last = step
-    assert last is not None  # noqa: S101 (one of the two was found)
     before, after = _levels(last, on_log_scale=on_log_scale)
     return Slide(
         series,

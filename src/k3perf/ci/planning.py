@@ -7,6 +7,7 @@ runner ("engines whole").
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -95,11 +96,34 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """Which of equally near cells a tight budget measures first: those with a baseline,
+    then those of ``targets_first``, then by a turn that ``seed`` (the commit) decides,
+    so that every cell has its turn.
+    """
+
+    with_baseline: frozenset[str] = frozenset()
+    targets_first: tuple[str, ...] = ()
+    seed: str = ""
+
+    def __call__(self, cell: Cell) -> tuple[bool, int, str]:
+        """A sort key of a cell's engine, the smallest first."""
+        names = self.targets_first
+        place = names.index(cell.target.name) if cell.target.name in names else len(names)
+        turn = f"{self.seed} {cell.target.name}/{cell.config.name}" if self.seed else ""
+        digest = hashlib.sha256(turn.encode()).hexdigest() if turn else ""
+        return cell.cell_id not in self.with_baseline, place, digest
+
+
 def fit_budget(
-    cells: Iterable[SelectedCell], costs: CostModel, budget_device_s: float | None
+    cells: Iterable[SelectedCell],
+    costs: CostModel,
+    budget_device_s: float | None,
+    importance: Importance | None = None,
 ) -> Fitted:
     """As many cells as the budget holds, nearest to the change first. Every config gets
-    a first workload before any gets a second.
+    a first workload before any gets a second. ``importance`` orders the wide ones.
 
     Directly touched cells stay even when they alone exceed the budget
     (``over_budget``). A gate that drops them would pass what it never measured.
@@ -111,7 +135,7 @@ def fit_budget(
     started: set[tuple[str, str]] = set()
     left_out: list[tuple[Cell, str]] = []
     spent_s = 0.0
-    for selected in _by_need(chosen):
+    for selected in _by_need(chosen, importance or Importance()):
         cell = selected.cell
         engine = (cell.target.name, cell.config.name)
         devices = cell.target.hardware.device_count  # of all hosts together
@@ -140,15 +164,16 @@ def fit_budget(
     )
 
 
-def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
+def _by_need(cells: tuple[SelectedCell, ...], importance: Importance) -> list[SelectedCell]:
     seen: dict[tuple[str, str], int] = {}
     keyed = []
     for position, selected in enumerate(cells):
         engine = (selected.cell.target.name, selected.cell.config.name)
         turn = seen.get(engine, 0)
         seen[engine] = turn + 1
-        keyed.append((selected.priority, turn, position, selected))
-    return [selected for *_, selected in sorted(keyed, key=lambda entry: entry[:3])]
+        wide = importance(selected.cell) if selected.priority is Priority.WIDE else ()
+        keyed.append((selected.priority, wide[:2], turn, wide[2:], position, selected))
+    return [selected for *_, selected in sorted(keyed, key=lambda entry: entry[:5])]
 
 
 def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:

@@ -234,9 +234,12 @@ def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
             "",
             None,
             "file not found",
-            "Take history.jsonl from the perf-history branch.",
+            "Check out the branch perf-history, and name its directory.",
         )
-    return read_history(path)
+    found = read_history(path)
+    if path.is_dir() and not found:
+        raise ConfigFileError(path, "", None, "holds no night", _NEXT_STEP)
+    return found
 
 
 def _plain(slide: Slide) -> dict[str, object]:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from k3perf.ci.costs import CostModel, RecordedCosts, record_costs
 from k3perf.ci.plan_output import SECONDS_PER_MINUTE, github_output, plan_document, plan_text
-from k3perf.ci.planning import Fitted, fit_budget, split
+from k3perf.ci.planning import Fitted, Importance, Shard, fit_budget, split
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all
 from k3perf.cli.output import write_text
 from k3perf.cli.shared_options import add_suite_option, files_named, positive, suite_of
+from k3perf.config.ci_rules import CiRules, load_ci_rules
 from k3perf.config.judged import JudgedSuite, judged_suite
 from k3perf.config.suite import Suite
 from k3perf.documents import read_record
@@ -50,6 +51,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=1,
         metavar="N",
         help="runners for each hardware class (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shard-limit-minutes",
+        type=positive,
+        metavar="N",
+        help="limit of one runner's job; a shard that is priced above it gets a note",
     )
     parser.add_argument(
         "--target", action="append", metavar="NAME", help="only this target; repeatable"
@@ -117,7 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
     suite = planned_suite(arguments)
-    selection = _selection(suite, arguments)
+    costs_of = suite.base.root if isinstance(suite, JudgedSuite) else arguments.suite
+    rules = load_ci_rules(costs_of)
+    selection = _selection(suite, arguments, rules)
     wanted = wanted_targets(suite, arguments)
     cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
     selection = with_notes(selection, arguments.hardware_classes)
@@ -127,8 +136,13 @@ def run(arguments: argparse.Namespace) -> int:
     costs = CostModel(
         costs_in(arguments.costs, costs_of), recording=arguments.record, confirming=True
     )
-    fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
+    importance = Importance(
+        _with_baseline(costs_of.parent / "baselines", wanted), rules.targets_first, _turn()
+    )
+    fitted = _fit_by_class(cells, costs, arguments.budget_minutes, importance)
     shards = split(fitted.groups, arguments.shards)
+    long = _too_long(shards, arguments.shard_limit_minutes)
+    selection = Selection(selection.cells, (*selection.notes, *long))
     plan = plan_document(suite, selection, cells, fitted, shards, costs)
     text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
@@ -189,7 +203,39 @@ def _record(paths: list[Path], output: Path) -> int:
     return ExitStatus.OK
 
 
-def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
+def _too_long(shards: Iterable[Shard], limit_minutes: float | None) -> tuple[str, ...]:
+    """A note for each shard that its job's limit would end."""
+    if limit_minutes is None:
+        return ()
+    return tuple(
+        f"shard {shard.hardware_class}-{shard.index} needs {shard.duration_s / 60:.0f} min, its"
+        f" job ends after {limit_minutes:g}. Use more runners (--shards), or a smaller budget."
+        for shard in shards
+        if shard.duration_s > 60 * limit_minutes
+    )
+
+
+def _with_baseline(root: Path, targets: Iterable[str]) -> frozenset[str]:
+    """Ids of the cells that a committed baseline judges."""
+    from k3perf.store.baselines import read_target_baselines
+
+    return frozenset(
+        f"{name}-{baseline.config}-{part.workload}"
+        for name in targets
+        for baseline in read_target_baselines(root, name)
+        for part in baseline.workloads
+    )
+
+
+def _turn() -> str:
+    """The commit, by which cells of a wide plan take turns. Empty: no repository."""
+    try:
+        return Repository(Path.cwd()).merge_base("HEAD")
+    except UsageError:
+        return ""
+
+
+def _selection(suite: Suite, arguments: argparse.Namespace, rules: CiRules) -> Selection:
     if arguments.changed_since is None:
         return select_all(suite, "the whole suite was requested")
     repository = Repository(Path.cwd())
@@ -197,6 +243,7 @@ def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
         suite,
         repository.changed_since(arguments.changed_since),
         suite_folder=arguments.suite.as_posix(),
+        rules=rules,
     )
 
 
@@ -290,7 +337,10 @@ def costs_in(path: Path | None, suite: Path) -> RecordedCosts:
 
 
 def _fit_by_class(
-    cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None
+    cells: tuple[SelectedCell, ...],
+    costs: CostModel,
+    budget_minutes: float | None,
+    importance: Importance,
 ) -> Fitted:
     budget_s = None if budget_minutes is None else budget_minutes * SECONDS_PER_MINUTE
     classes = dict.fromkeys(selected.cell.target.hardware.hardware_class for selected in cells)
@@ -303,6 +353,7 @@ def _fit_by_class(
             ),
             costs,
             budget_s,
+            importance,
         )
         for name in classes
     ]
