@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from scripts.command_pages import GENERATED, PAGES
 
-from k3perf.ci.planning import RecordedCosts
+from k3perf.ci.costs import RecordedCosts
 from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec
 from k3perf.config.suite import Suite, load_suite
 from k3perf.config.tolerances import ToleranceFile

@@ -12,15 +12,24 @@ GitHub's run.sh ends with 0 also when the runner was refused, had a session conf
 is too old. So its status proves nothing. The job-started hook runs only for a job: the
 guard leaves a mark, and the mark decides.
 
-Exit statuses: 0 one job taken (also one that the guard refused) and the device clean,
-or stopped by a signal before a job; 20 dirty at the start; 21 dirty at the end; 22 no
-configuration came; 23 the runner ended without taking a job, or failed after it; 1 a
-job or health check refused.
+A hook that fails is a failed step to the runner, the first of the job's own list
+(actions/runner, src/Runner.Worker/JobExtension.cs and StepsRunner.cs): a later step
+with ``if: always()`` would run. So a refusing guard never returns. It leaves the reason
+in a file, and the entry point ends the runner with all its processes.
+
+The line ``drain`` on standard input, after the configuration, ends a runner that has no
+job yet.
+
+Exit statuses: 0 one job taken and the device clean, or stopped before a job; 20 dirty
+at the start; 21 dirty at the end; 22 no configuration came; 23 the runner ended without
+taking a job, or failed after it; 25 the guard refused the job and the runner was ended;
+1 a health check refused.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,10 +46,15 @@ import device
 import job_guard
 
 READY = "k3perf-runner: ready"
-DIRTY_AT_START, DIRTY_AT_END, NO_CONFIGURATION, RUNNER_FAILED = 20, 21, 22, 23
+DIRTY_AT_START, DIRTY_AT_END, NO_CONFIGURATION, RUNNER_FAILED, JOB_REFUSED = 20, 21, 22, 23, 25
 CONFIGURATION_VARIABLE = "ACTIONS_RUNNER_INPUT_JITCONFIG"
 STATE = Path(os.environ.get("K3PERF_STATE", "/run/k3perf/state"))
 MARK = STATE.with_name("job-taken")
+REFUSED = STATE.with_name("job-refused")
+DRAIN = "drain"
+WATCH_S = 0.05
+GUARD_PATIENCE_S = 60.0
+OLD_CACHE_S = 14 * 86_400
 # the launcher on the host starts the next container at once only after this line
 # (docker/host/launch.py)
 TAKEN = "k3perf-runner: a job was taken"
@@ -85,6 +99,7 @@ def run() -> int:
     if not configuration:
         return _refuse("no just-in-time configuration came", [], NO_CONFIGURATION)
     MARK.unlink(missing_ok=True)
+    REFUSED.unlink(missing_ok=True)
     ending = _serve(configuration, _cache_environment(kind))
     _end_leftovers()
     taken = MARK.exists()
@@ -95,6 +110,9 @@ def run() -> int:
         return _refuse(
             "the device is dirty after the job; take this host out of service", dirty, DIRTY_AT_END
         )
+    if REFUSED.exists():
+        why = REFUSED.read_text(encoding="utf-8").splitlines()
+        return _refuse("the job was refused, the runner was ended:", why, JOB_REFUSED)
     return _judge(ending, taken=taken)
 
 
@@ -146,13 +164,19 @@ def _wait_until_clean(kind: str, limit_s: float) -> list[str]:
 
 def _cache_environment(kind: str) -> dict[str, str]:
     """Compile caches under a folder for this image and this driver; another image's
-    code is never picked up.
+    code is never picked up. A cache that is mounted read-only is copied for the job, so
+    that a pull request leaves nothing in it.
     """
     image = Path(__file__).with_name("image-id").read_text(encoding="ascii").strip()
-    folder = (
-        Path(os.environ.get("K3PERF_COMPILE_CACHE", "/cache/compile"))
-        / f"{image}-{device.driver_version(kind)}"
-    )
+    shared = Path(os.environ.get("K3PERF_COMPILE_CACHE", "/cache/compile"))
+    name = f"{image}-{device.driver_version(kind)}"
+    folder = shared / name
+    if os.access(shared, os.W_OK) or not shared.is_dir():
+        _prune_caches(shared, name)
+    else:
+        folder = Path(os.environ.get("K3PERF_PRIVATE_CACHE", "/tmp/k3perf-compile")) / name  # noqa: S108
+        if (shared / name).is_dir():
+            shutil.copytree(shared / name, folder, dirs_exist_ok=True)
     names = {
         "VLLM_CACHE_ROOT": "vllm",
         "TRITON_CACHE_DIR": "triton",
@@ -161,6 +185,16 @@ def _cache_environment(kind: str) -> dict[str, str]:
     for name in names.values():
         (folder / name).mkdir(parents=True, exist_ok=True)
     return {variable: str(folder / name) for variable, name in names.items()}
+
+
+def _prune_caches(shared: Path, current: str) -> None:
+    """Remove caches of other images and drivers that no job used for two weeks."""
+    for folder in shared.glob("*/") if shared.is_dir() else ():
+        if folder.name != current and time.time() - folder.stat().st_mtime > OLD_CACHE_S:
+            shutil.rmtree(folder, ignore_errors=True)
+            say(f"k3perf-runner: removed the old compile cache {folder.name}")
+    if (shared / current).is_dir():
+        os.utime(shared / current)
 
 
 def _serve(configuration: str, cache: dict[str, str]) -> Ending:
@@ -197,12 +231,27 @@ def _serve(configuration: str, cache: dict[str, str]) -> Ending:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
+    drained = threading.Event()
+    threading.Thread(target=_read_drain, args=(drained,), daemon=True).start()
     try:
-        status = runner.wait()
+        while (ended := runner.poll()) is None:
+            if REFUSED.exists():
+                os.killpg(runner.pid, signal.SIGKILL)
+            elif drained.is_set() and not MARK.exists() and not stopped:
+                say("k3perf-runner: draining before a job was taken")
+                pass_on(signal.SIGTERM, None)
+            time.sleep(WATCH_S)
+        status = ended
     finally:
         STATE.unlink(missing_ok=True)
     reader.join(OUTPUT_WAIT_S)  # a process that outlived its job may hold the pipe open
     return Ending(status, tuple(last_lines), stopped)
+
+
+def _read_drain(drained: threading.Event) -> None:
+    for line in sys.stdin:
+        if line.strip() == DRAIN:
+            drained.set()
 
 
 def _pass_output(output: IO[str], last_lines: deque[str]) -> None:
@@ -264,8 +313,9 @@ def _kill(pid: int, number: int) -> None:
 
 
 def guard() -> int:
-    """Leave the mark of a job; refuse a job that may not run here, or a device that
-    another process took.
+    """Leave the mark of a job. A job that may not run here, or a device that another
+    process took: leave the reason and wait to be ended. Returning would let the job's
+    later steps run.
     """
     MARK.touch()
     environment = os.environ
@@ -277,7 +327,16 @@ def guard() -> int:
     dirty = [] if why else device.findings(environment.get("K3PERF_DEVICE", "nvidia"))
     if not why and not dirty:
         return 0
-    return _refuse(f"this job is refused: {why or 'the device is dirty'}", dirty, 1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _refuse(f"this job is refused: {why or 'the device is dirty'}", dirty, JOB_REFUSED)
+    draft = REFUSED.with_suffix(".new")
+    draft.write_text("\n".join([why, *dirty]).strip() + "\n", encoding="utf-8")
+    draft.replace(REFUSED)
+    sys.stdout.flush()
+    time.sleep(float(environment.get("K3PERF_GUARD_PATIENCE_S", str(GUARD_PATIENCE_S))))
+    os.killpg(0, signal.SIGKILL)  # the entry point is gone: end what is left of the runner
+    return JOB_REFUSED
 
 
 def health() -> int:

@@ -55,10 +55,13 @@ esac
 echo "Exiting runner..."
 exit 0
 """
-# The listener takes one job: the hook first, then the job, which may be red; the
-# listener ends with 0 in each case.
+# The listener takes one job. The hook is the first step of the job's own list
+# (actions/runner at 258d6c8, src/Runner.Worker/JobExtension.cs line 305): a failed hook
+# skips steps with the default condition, and one with `if: always()` still runs
+# (src/Runner.Worker/StepsRunner.cs). The listener ends with 0 in each case.
 LISTENER = """export GITHUB_EVENT_NAME=${FAKE_EVENT_NAME:-schedule}
-if "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; then sh ./job; echo "Job completed with status $?"; else echo "Job refused"; fi
+if "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; then sh ./job; echo "Job completed with status $?"; else echo "Job failed in its hook"; fi
+echo reached >always-step
 exit 0
 """
 
@@ -195,10 +198,102 @@ def test_a_job_was_taken_whatever_it_ended_with(machine: Machine, status: int) -
     assert "k3perf-runner: a job was taken" in done.stdout.splitlines()
 
 
-def test_a_job_that_the_guard_refuses_was_taken_too(machine: Machine) -> None:
+def test_no_step_of_a_refused_job_runs_not_even_one_that_always_does(machine: Machine) -> None:
+    """With a guard that returned its refusal, `if: always()` reached the GPU."""
     done = machine.run(FAKE_EVENT_NAME="issue_comment")
-    assert done.returncode == 0, done.stdout
-    assert "Job refused" in done.stdout
+    assert done.returncode == 25, done.stdout
+    assert "the job was refused, the runner was ended" in done.stdout
+    assert "event 'issue_comment' is none of" in done.stdout
+    assert not (machine.runner / "always-step").exists()
+    assert machine.run().returncode == 0
+    assert (machine.runner / "always-step").exists(), "the stub plays the step that always runs"
+
+
+def test_a_refusing_guard_ends_the_runner_itself_where_the_entry_point_is_gone(
+    machine: Machine,
+) -> None:
+    machine.listener(LISTENER)
+    done = subprocess.run(
+        ["setsid", "sh", "listener"],
+        cwd=machine.runner,
+        env={
+            **machine.environment,
+            "FAKE_EVENT_NAME": "issue_comment",
+            "K3PERF_GUARD_PATIENCE_S": "0.2",
+            "ACTIONS_RUNNER_HOOK_JOB_STARTED": str(machine.image / "job-started.sh"),
+        },
+        check=False,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert not (machine.runner / "always-step").exists()
+
+
+def test_a_read_only_cache_is_copied_and_stays_as_it_was(machine: Machine) -> None:
+    cache = machine.root / "cache"
+    kept = cache / "0123456789ab-580.95.05" / "vllm"
+    kept.mkdir(parents=True)
+    (kept / "kernel").write_text("of main")
+    machine.job('cat "$VLLM_CACHE_ROOT/kernel" >seen; echo mine >"$VLLM_CACHE_ROOT/left"')
+    private = machine.root / "private"
+    blocked = machine.root / "unwritable.py"
+    blocked.write_text(
+        "import os, runpy, sys\n"
+        "real = os.access\n"
+        f"os.access = lambda path, mode: str(path) != {str(cache)!r} and real(path, mode)\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(blocked), str(machine.image / "runner_entry.py"), "run"],
+        cwd=machine.runner, input="c\n", capture_output=True, text=True, check=False,
+        env={**machine.environment, "K3PERF_PRIVATE_CACHE": str(private)}, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (machine.runner / "seen").read_text() == "of main"
+    assert sorted(path.name for path in kept.iterdir()) == ["kernel"]
+
+
+def test_caches_that_no_job_used_for_weeks_are_removed(machine: Machine) -> None:
+    old, recent = (machine.root / "cache" / name for name in ("old-570", "recent-575"))
+    for folder in (old, recent):
+        folder.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    assert machine.run().returncode == 0
+    assert not old.exists()
+    assert recent.exists()
+
+
+def test_a_drain_ends_a_runner_without_a_job_and_waits_for_one_with_a_job(
+    machine: Machine,
+) -> None:
+    for script, taken in ((WAITS, False), ("sleep 0.4; echo done >finished", True)):
+        (machine.listener if not taken else machine.job)(script)
+        if taken:
+            machine.listener(LISTENER)
+        done = machine.run(given="c\ndrain\n") if not taken else late_drain(machine)
+        assert done.returncode == 0, done.stdout
+        assert ("draining before a job was taken" in done.stdout) is not taken
+    assert (machine.runner / "finished").exists()
+
+
+def late_drain(machine: Machine) -> subprocess.CompletedProcess[str]:
+    """``drain`` comes once the job runs."""
+    machine.job("echo up >up; sleep 0.6; echo done >finished")
+    process = subprocess.Popen(
+        [*machine.command, "run"], cwd=machine.runner, env=machine.environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write("c\n")
+    process.stdin.flush()
+    for _ in range(20 * WAIT_S):
+        if (machine.runner / "up").exists() and (machine.root / "job-taken").exists():
+            break
+        threading.Event().wait(0.05)
+    said, _ = process.communicate("drain\n", timeout=PATIENCE_S)
+    return subprocess.CompletedProcess([], process.returncode, said)
 
 
 # (listener, what the report must say; each ends run.sh with 0, and no job was taken)
@@ -405,8 +500,8 @@ def test_the_guard_lets_only_our_own_and_labelled_commits_run(
 ) -> None:
     path = machine.root / "event.json"
     path.write_text(json.dumps(event))
-    done = machine.run(
-        "guard",
+    done = guarded(
+        machine,
         GITHUB_EVENT_NAME=event_name,
         GITHUB_EVENT_PATH=str(path),
         GITHUB_REPOSITORY="team/suite",
@@ -415,13 +510,24 @@ def test_the_guard_lets_only_our_own_and_labelled_commits_run(
     assert allowed or "refused" in done.stdout
 
 
+def guarded(machine: Machine, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The hook alone, in a session of its own: a refusal ends its process group."""
+    return subprocess.run(
+        ["setsid", "--wait", *machine.command, "guard"],
+        cwd=machine.runner,
+        env={**machine.environment, "K3PERF_GUARD_PATIENCE_S": "0", **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
 def test_the_guard_refuses_an_unreadable_event_and_a_dirty_device(machine: Machine) -> None:
     known = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REPOSITORY": "team/suite"}
-    assert (
-        machine.run("guard", GITHUB_EVENT_PATH=str(machine.root / "none"), **known).returncode == 1
-    )
+    assert guarded(machine, GITHUB_EVENT_PATH=str(machine.root / "none"), **known).returncode != 0
     (machine.device / "processes").write_text("4711, python3, 9000\n")
-    assert machine.run("guard", GITHUB_EVENT_NAME="schedule").returncode == 1
+    assert guarded(machine, GITHUB_EVENT_NAME="schedule").returncode != 0
 
 
 class Stub(BaseHTTPRequestHandler):
@@ -466,6 +572,7 @@ def launch(
         "K3PERF_LABELS": "gpu,h200,pool-a",
         "K3PERF_CONTAINER_COMMAND": f"env -C {machine.runner} {shlex.join(machine.command)} run",
         "GITHUB_API_URL": api,
+        "K3PERF_FIRST_PAUSE_S": "0.02",
     }
     command = [sys.executable, str(REPOSITORY / "docker" / "host" / "launch.py"), *arguments]
     return subprocess.run(
@@ -548,6 +655,58 @@ def test_refused_jobs_are_jobs_to_the_launcher(
     )
 
 
+def test_refused_jobs_slow_the_registrations_down_and_the_log_says_so(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
+    """123 registrations in 12 s were seen without a pause."""
+    api, _ = github
+    machine.listener(f'echo x >>count; [ "$(wc -l <count)" -lt 4 ] || exit 1\n{LISTENER}')
+    done = launch(machine, api, FAKE_EVENT_NAME="issue_comment", K3PERF_FIRST_PAUSE_S="0.1")
+    pauses = [line for line in done.stdout.splitlines() if "registers in" in line]
+    assert [line.rsplit("in ", 1)[1] for line in pauses] == ["0.1 s", "0.2 s", "0.4 s"]
+    assert all("was refused" in line for line in pauses)
+
+
+def test_an_idle_runner_drains_at_once(machine: Machine, github: tuple[str, type[Stub]]) -> None:
+    api, stub = github
+    machine.listener(WAITS)
+    token = machine.root / "token"
+    token.write_text("t")
+    process = subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "docker" / "host" / "launch.py")],
+        env={
+            **machine.environment,
+            "K3PERF_REPOSITORY": "team/suite",
+            "K3PERF_TOKEN_FILE": str(token),
+            "K3PERF_CONTAINER_COMMAND": (
+                f"env -C {machine.runner} {shlex.join(machine.command)} run"
+            ),
+            "GITHUB_API_URL": api,
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(20 * WAIT_S):
+        if (machine.runner / "up").exists():
+            break
+        threading.Event().wait(0.05)
+    process.terminate()
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert "draining before a job was taken" in said
+    assert len(stub.requests) == 1
+
+
+def test_a_runner_of_an_organisation_registers_there(
+    machine: Machine, github: tuple[str, type[Stub]]
+) -> None:
+    api, stub = github
+    done = launch(machine, api, "--once", K3PERF_ORGANIZATION="team", K3PERF_RUNNER_GROUP="7")
+    assert done.returncode == 0, done.stdout
+    assert stub.requests[0]["path"] == "/orgs/team/actions/runners/generate-jitconfig"
+    assert stub.requests[0]["runner_group_id"] == 7
+
+
 def test_a_failing_github_is_told_apart(machine: Machine, github: tuple[str, type[Stub]]) -> None:
     api, stub = github
     stub.status = 403
@@ -578,6 +737,7 @@ def test_draining_lets_the_job_end_and_starts_nothing_new(
                 f"env -C {machine.runner} {shlex.join(machine.command)} run"
             ),
             "GITHUB_API_URL": api,
+            "K3PERF_FIRST_PAUSE_S": "0.02",
         },
         capture_output=True,
         text=True,

@@ -28,9 +28,9 @@ ACT = Path(sysconfig.get_path("scripts")) / "act"
 
 ACTIONS = {
     "actions/checkout": (
-        'git clone --quiet "$STUB_ORIGIN" . && git checkout --quiet "${REF:-main}" && git remote'
-        ' set-url origin "$STUB_ORIGIN" && ln -s "$STUB_VENV" .venv && printf ".venv\\n"'
-        " >>.git/info/exclude"
+        'git clone --quiet "$STUB_ORIGIN" "${FILES:-.}" && cd "${FILES:-.}" && git checkout --quiet'
+        ' "${REF:-main}" && git remote set-url origin "$STUB_ORIGIN" && ln -s "$STUB_VENV" .venv &&'
+        ' printf ".venv\\nhead\\n" >>.git/info/exclude'
     ),
     "actions/setup-python": "true",
     "actions/upload-artifact": (
@@ -49,6 +49,7 @@ GH = """#!/bin/sh
 printf '%s\\n' "$*" >>"$STUB_CALLS"
 case "$*" in
     *"/pulls -f state=open"*) echo 7 ;;
+    *"/jobs?filter=latest"*) cat "$STUB_CALLS.verdicts" 2>/dev/null || echo 1 ;;
     *"/events --jq"*) cat "$STUB_CALLS.events" 2>/dev/null ;;
     *"--body-file"*) while [ $# -gt 1 ]; do [ "$1" = --body-file ] && cp "$2" "$STUB_CALLS.$(basename "$2")"; shift; done ;;
     *"body=@comment.md"*) cp comment.md "$STUB_CALLS.comment.md" ;;
@@ -298,7 +299,7 @@ class Run:
         return {
             match[1].strip()
             for match in re.finditer(
-                r"^\[(?:perf-pr|perf-report|nightly|perf-full|measure)/([^\]]+)\] ",
+                r"^\[(?:perf-pr|perf-report|nightly|perf-full|measure|gate-suite)/([^\]]+)\] ",
                 self.text,
                 re.MULTILINE,
             )

@@ -154,8 +154,8 @@ def _change(
     old = next(
         (item for item in before if item.metric == entry.metric and item.basis == entry.basis), None
     )
-    now = _value_of(metric, tolerance, entry)
-    was = None if old is None else _value_of(metric, tolerance, old)
+    now = recorded_value(tolerance, entry)
+    was = None if old is None else recorded_value(tolerance, old)
     return Change(
         workload=workload,
         metric=entry.metric,
@@ -180,7 +180,11 @@ def _of_sessions(metric: MetricDef, entry: MetricBaseline, value: float) -> str:
     return f"worst of {count}, {worst}{ranks}"
 
 
-def _value_of(metric: MetricDef, tolerance: Tolerance, entry: MetricBaseline) -> float:
+def recorded_value(tolerance: Tolerance, entry: MetricBaseline) -> float:
+    """What a candidate is compared with: the worst value of an exact metric, else the
+    mean on the loss scale.
+    """
+    metric = METRICS[entry.metric]
     if metric.comparison is Comparison.EXACT:
         return worst_value(metric, [session.value for session in entry.sessions])
     return typical_value(scale_for(metric, tolerance), entry.sessions)

@@ -59,7 +59,9 @@ def propose(
     by_workload: dict[str, list[CellMeasurement]] = {}
     for measurement in measurements:
         by_workload.setdefault(measurement.workload, []).append(measurement)
-    recorded = {name: _record(cells, policy) for name, cells in sorted(by_workload.items())}
+    recorded = {
+        name: recorded_entries(cells, policy) for name, cells in sorted(by_workload.items())
+    }
     _require_equal_ranks(first, recorded.values())
     workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
     for name, entries in recorded.items():
@@ -181,7 +183,7 @@ def _enough(measurements: Sequence[CellMeasurement], policy: Policy) -> None:
             )
 
 
-def _record(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
+def recorded_entries(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
     """Entries of every gated metric that was measured, over all cells of one
     workload.
     """
@@ -301,7 +303,8 @@ def _digits(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def _at_start(entry: MetricBaseline) -> bool:
+def settled_at_start(entry: MetricBaseline) -> bool:
+    """An exact metric of the engine, whatever workload it serves."""
     return (
         METRICS[entry.metric].comparison is Comparison.EXACT and entry.metric not in SERVING_METRICS
     )
@@ -313,7 +316,7 @@ def _workload(
     serving = tuple(
         _anchored(entry, before.metrics if before else ())
         for entry in entries
-        if not _at_start(entry)
+        if not settled_at_start(entry)
     )
     return WorkloadBaseline(workload=name, plan_digest=plan_digest, metrics=serving)
 
@@ -322,7 +325,7 @@ def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaselin
     """Exact metrics settled at the start, over the sessions of all workloads."""
     merged: dict[str, MetricBaseline] = {}
     for entries in recorded:
-        for entry in filter(_at_start, entries):
+        for entry in filter(settled_at_start, entries):
             before = merged.get(entry.metric)
             sessions = entry.sessions if before is None else before.sessions + entry.sessions
             worst = worst_value(METRICS[entry.metric], [session.value for session in sessions])

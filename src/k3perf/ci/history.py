@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.metric_definitions import METRICS, Comparison
 from k3perf.records.samples import Arm
-from k3perf.stats.change_point import ChangePoint, change_points
+from k3perf.stats.change_point import ChangePoint, change_points, newest_step
 
 Text = Annotated[str, Field(max_length=300)]
 
@@ -44,6 +44,20 @@ class HistoryEntry(BaseModel):
     metric: Text
     value: Annotated[float, Field(allow_inf_nan=False)] | None
     session_count: int = Field(ge=0)
+
+
+class AcknowledgedSlide(BaseModel):
+    """One entry of ``acknowledged_slides.yaml``: a slide that a person knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: Text
+    config: Text
+    workload: Text
+    metric: Text
+    day: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    by: Annotated[str, Field(min_length=1, max_length=300)]
+    reason: Annotated[str, Field(min_length=8, max_length=300)]
 
 
 SeriesKey = tuple[str, str, str, str, str, str]
@@ -108,11 +122,14 @@ def entries_of(
             session_count=len(values),
         )
         for cell in cells
-        for metric, values in _session_values(cell).items()
+        for metric, values in session_values(cell).items()
     )
 
 
-def _session_values(cell: CellMeasurement) -> dict[str, list[float]]:
+def session_values(cell: CellMeasurement) -> dict[str, list[float]]:
+    """By metric, one value for each valid candidate session: the median valid round, or
+    the session's own value.
+    """
     found: dict[str, list[float]] = {}
     for session in cell.arm(Arm.CANDIDATE):
         usable = not session.invalid_reasons and not cell.invalid_reasons
@@ -176,9 +193,12 @@ def slides(
     relevant_loss_ratio: float = 0.01,
     window_nights: int = 60,
     minimum_nights: int = 4,
+    step_loss_ratio: float = 0.05,
+    acknowledged: Iterable[AcknowledgedSlide] = (),
 ) -> tuple[Slide, ...]:
     """The newest change of each series, where it is for the worse and at least
-    ``minimum_nights`` nights confirm it, worst first.
+    ``minimum_nights`` nights confirm it, worst first. A step of ``step_loss_ratio`` or
+    more needs three. A slide that began by an acknowledged day is not reported again.
 
     One night's error rate is spent over all series in equal parts. Positive series are
     tested on the log scale. A statistical metric's loss below ``relevant_loss_ratio``
@@ -195,10 +215,20 @@ def slides(
     found = [
         slide
         for series in usable
-        if (slide := _slide(series, alpha, window_nights, minimum_nights)) is not None
+        if (slide := _slide(series, alpha, window_nights, minimum_nights, step_loss_ratio))
+        is not None
     ]
     found = [slide for slide in found if _relevant(slide, relevant_loss_ratio)]
+    known = tuple(acknowledged)
+    found = [slide for slide in found if not any(_covers(entry, slide) for entry in known)]
     return tuple(sorted(found, key=_size, reverse=True))
+
+
+def _covers(entry: AcknowledgedSlide, slide: Slide) -> bool:
+    series = slide.series
+    named = (entry.target, entry.config, entry.workload, entry.metric)
+    same = named == (series.target, series.config, series.workload, series.metric)
+    return same and slide.first.created_at_utc[:10] <= entry.day
 
 
 def _size(slide: Slide) -> float:
@@ -214,7 +244,9 @@ def _relevant(slide: Slide, relevant_loss_ratio: float) -> bool:
     return _size(slide) > 0 if exact else _size(slide) >= relevant_loss_ratio
 
 
-def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int) -> Slide | None:
+def _slide(
+    series: Series, alpha: float, window_nights: int, minimum_nights: int, step_loss_ratio: float
+) -> Slide | None:
     entries = series.entries[-window_nights:]
     values = series.values[-window_nights:]
     on_log_scale = min(values) > 0
@@ -222,9 +254,14 @@ def _slide(series: Series, alpha: float, window_nights: int, minimum_nights: int
     changes = change_points(
         data, alpha=alpha, permutation_count=math.ceil(10 / alpha), minimum_segment=minimum_nights
     )
-    if not changes:
+    step = newest_step(data, alpha=alpha)
+    last = changes[-1] if changes else None
+    if step is not None and (last is None or step.index > last.index):
+        before, after = _levels(step, on_log_scale=on_log_scale)
+        if (METRICS[series.metric].loss_ratio(before, after) or 0.0) >= step_loss_ratio:
+            last = step
+    if last is None:
         return None
-    last = changes[-1]
     before, after = _levels(last, on_log_scale=on_log_scale)
     return Slide(
         series,

@@ -1,5 +1,5 @@
-"""A verdict document and its plan to what GitHub shows: a sticky comment, a job
-summary, annotations, a check run. Pure.
+"""A verdict document and its plan to what GitHub shows: a sticky comment and a job
+summary. Pure.
 
 Documents come from artefacts of pull requests and are hostile: every string goes
 through ``report.escaping``, every list has an end.
@@ -7,22 +7,19 @@ through ``report.escaping``, every list has an end.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
+from k3perf.ci.advice import advice
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
 from k3perf.report.causes import arm_differences
 from k3perf.report.escaping import (
     code,
-    command_data,
-    command_property,
     number,
     percent,
     prose,
-    visible,
 )
 from k3perf.report.reference_arm import blind_side, failing_arm_lines
 from k3perf.report.siblings import sibling_notes
@@ -32,8 +29,6 @@ MAXIMUM_COMMENT_CHARACTERS: Final = 60_000  # GitHub's own limit is 65,536
 
 _MAXIMUM_ROWS = 40
 _MAXIMUM_LINES = 20
-_MAXIMUM_ANNOTATIONS = 50
-_CONFIG_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 
 _MEANING: Final[dict[Outcome, str]] = {
     Outcome.PASS: "every gated metric is proven inside its tolerance",
@@ -45,22 +40,13 @@ _MEANING: Final[dict[Outcome, str]] = {
     Outcome.CONFIG_DRIFT: "the resolved configuration differs from the approved one",
     Outcome.REGRESSED: "a loss beyond the tolerance is proven",
 }
-_LEVEL: Final[dict[Outcome, str]] = {
-    Outcome.REGRESSED: "failure",
-    Outcome.CONFIG_DRIFT: "failure",
-    Outcome.NO_BASELINE: "failure",
-    Outcome.SUSPECT: "failure",
-    Outcome.INVALID: "warning",
-    Outcome.INCONCLUSIVE: "notice",
-    Outcome.IMPROVED: "notice",
-}
 
 
-def comment(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
+def comment(verdict: VerdictDocument, plan: PlanDocument | None = None, run_url: str = "") -> str:
     """The pull request's comment: worst findings first, at most
     ``MAXIMUM_COMMENT_CHARACTERS``.
     """
-    return _fit([COMMENT_MARKER, *_body(verdict, plan, everything=False)])
+    return _fit([COMMENT_MARKER, *_body(verdict, plan, everything=False, run_url=run_url)])
 
 
 def summary(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
@@ -77,7 +63,9 @@ def refusal_comment(reason: str) -> str:
     )
 
 
-def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bool) -> list[str]:
+def _body(
+    verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bool, run_url: str = ""
+) -> list[str]:
     counts = {
         outcome: sum(cell.outcome is outcome for cell in verdict.cells)
         for outcome in reversed(Outcome)
@@ -86,10 +74,11 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
         ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
         or "none"
     )
-    lines = [f"## k3perf: {verdict.outcome_text}", ""]
+    lines = [f"## k3perf: {heading(verdict, plan)}", ""]
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {shown}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
+    lines += advice(verdict, plan, run_url)
     lines += _drift(verdict)
     lines += _between_arms(verdict)
     lines += _missing(verdict)
@@ -107,6 +96,22 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     lines += [f"{blind[0].upper()}{blind[1:]}.", ""] if blind else []
     lines += _provenance(verdict)
     return lines
+
+
+def heading(verdict: VerdictDocument, plan: PlanDocument | None) -> str:
+    """The outcome, and how much of what the change touches it speaks for."""
+    if not verdict.cells:
+        return "nothing was measured"
+    left_count = len(plan.left_out) if plan is not None else 0
+    if not left_count:
+        return verdict.outcome_text
+    total = len(verdict.cells) + left_count
+    return f"{verdict.outcome_text} ({len(verdict.cells)} of {total} touched cells measured)"
+
+
+def is_partial(verdict: VerdictDocument, plan: PlanDocument | None) -> bool:
+    """Nothing was measured, or touched cells were left out: no PASS of the change."""
+    return not verdict.cells or bool(plan is not None and plan.left_out)
 
 
 def _meaning(verdict: VerdictDocument) -> str:
@@ -139,7 +144,8 @@ def _fit(lines: list[str]) -> str:
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
-def _by_severity(cells: Iterable[CellVerdict]) -> list[CellVerdict]:
+def by_severity(cells: Iterable[CellVerdict]) -> list[CellVerdict]:
+    """Worst first."""
     return sorted(cells, key=lambda cell: -SEVERITY[cell.outcome])
 
 
@@ -300,97 +306,3 @@ def _provenance(verdict: VerdictDocument) -> list[str]:
 
 def _cell(cell: CellVerdict) -> str:
     return f"{code(cell.target)} {code(cell.config)} {code(cell.workload)}"
-
-
-def _findings(verdict: VerdictDocument) -> list[tuple[str, str, str, str]]:
-    """(path, level, title, message) per config, worst first, one each: a reader opens a
-    file once.
-    """
-    found: dict[str, list[CellVerdict]] = {}
-    for cell in _by_severity(verdict.cells):
-        if cell.outcome in _LEVEL and _CONFIG_NAME.fullmatch(cell.config):
-            found.setdefault(cell.config, []).append(cell)
-    entries = []
-    for config, cells in list(found.items())[:_MAXIMUM_ANNOTATIONS]:
-        worst = cells[0].outcome
-        text = "; ".join(_finding(cell) for cell in cells if cell.outcome is worst)
-        path, title = f"perf_tests/configs/{config}.yaml", f"k3perf: {worst.value}"
-        entries.append((path, _LEVEL[worst], title, visible(text, 900)))
-    return entries
-
-
-def _finding(cell: CellVerdict) -> str:
-    where = f"{cell.target} {cell.workload}"
-    judged = (*cell.metrics, *cell.reference_arm)
-    bad = [metric for metric in judged if metric.outcome is cell.outcome]
-    if bad:
-        return f"{where}: {', '.join(_moved(metric) for metric in bad)}"
-    if cell.outcome is Outcome.CONFIG_DRIFT:
-        return f"{where}: " + ", ".join(
-            f"{change.key} was {change.was}, is {change.now}" for change in cell.differences
-        )
-    if cell.outcome is Outcome.INVALID:
-        return f"{where}: " + "; ".join(reason.text for reason in cell.invalid_reasons)
-    return f"{where}: {cell.missing}"
-
-
-def _moved(metric: MetricVerdict) -> str:
-    if metric.tolerance_ratio is None:  # exact: a share of a huge number says nothing
-        return (
-            f"{metric.metric} {number(metric.baseline_value, metric.unit)} ->"
-            f" {number(metric.now_value, metric.unit)}"
-        )
-    return (
-        f"{metric.metric} {percent(metric.loss_ratio)} (tolerance"
-        f" {percent(metric.tolerance_ratio)})"
-    )
-
-
-def workflow_commands(verdict: VerdictDocument) -> str:
-    """Workflow commands, one a config: errors and warnings on the config's file."""
-    commands = {"failure": "error", "warning": "warning", "notice": "notice"}
-    lines = [
-        f"::{commands[level]}"
-        f" file={command_property(path)},line=1,title={command_property(title)}::{command_data(message)}"  # noqa: E501
-        for path, level, title, message in _findings(verdict)
-    ]
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-def check_run(verdict: VerdictDocument, plan: PlanDocument | None, head_sha: str) -> dict[str, Any]:
-    """The body of GitHub's "create a check run" request, with at most 50 annotations as
-    one request takes.
-    """
-    failed = verdict.outcome not in (Outcome.PASS, Outcome.IMPROVED, Outcome.INCONCLUSIVE)
-    conclusion = (
-        "failure" if failed else "neutral" if verdict.outcome is Outcome.INCONCLUSIVE else "success"
-    )
-    entries = [
-        {
-            "path": path,
-            "start_line": 1,
-            "end_line": 1,
-            "annotation_level": level,
-            "title": title,
-            "message": message,
-        }
-        for path, level, title, message in _findings(verdict)
-    ]
-    return _check_run(head_sha, conclusion, verdict.outcome.value, summary(verdict, plan), entries)
-
-
-def refused_check_run(reason: str, head_sha: str) -> dict[str, Any]:
-    """As ``check_run``, for results that cannot be read."""
-    return _check_run(head_sha, "failure", Outcome.INVALID.value, refusal_comment(reason))
-
-
-def _check_run(
-    head_sha: str,
-    conclusion: str,
-    outcome: str,
-    text: str,
-    annotations: Iterable[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    output = {"title": f"k3perf: {outcome}", "summary": text, "annotations": annotations or []}
-    heading = {"name": "k3perf report", "head_sha": head_sha}
-    return {**heading, "status": "completed", "conclusion": conclusion, "output": output}

@@ -33,7 +33,7 @@ def merge(
     plan: PlanDocument, verdicts: Iterable[VerdictDocument], *, lost: str = ""
 ) -> VerdictDocument:
     """One verdict over all planned cells, in the plan's order. Cells that were measured
-    without a plan come last, with a note.
+    without a plan come last, with a note. Cells that were recorded have no verdict.
 
     ``lost`` says what is known about unreadable results. A file that is given twice
     counts once. Raises UsageError when the files are of several commits, or when the
@@ -51,6 +51,7 @@ def merge(
     cells = [
         _judged_cell(found[entry.cell].cell) if entry.cell in found else _lost_cell(entry, lost)
         for entry in plan.cells
+        if entry.cell not in plan.recorded_cells
     ]
     cells += [
         _noted(judged.cell, "measured, but not in the plan")

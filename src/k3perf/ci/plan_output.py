@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from k3perf.ci.planning import CostBasis, CostModel, Fitted, Shard, gated_metric_count
+from k3perf.ci.costs import CostBasis, CostModel
+from k3perf.ci.night_plan import NEW_CELL_SESSIONS, FittedNight
+from k3perf.ci.planning import Fitted, Shard, gated_metric_count
 from k3perf.ci.selection import Priority, SelectedCell, Selection
 from k3perf.config.suite import Suite
 from k3perf.records.plan_file import CellLeftOut, PlanDocument, PlannedCell, PlannedShard
@@ -54,6 +56,37 @@ def plan_document(
     )
 
 
+def night_document(
+    suite: Suite,
+    cells: Iterable[SelectedCell],
+    fitted: FittedNight,
+    costs: CostModel,
+    notes: tuple[str, ...],
+) -> PlanDocument:
+    """The plan of a night. Cells without a baseline are in it too: none may be lost."""
+    shards = [*(_shard_entry(shard, suite) for shard in fitted.judged)]
+    shards += [_shard_entry(shard, suite, NEW_CELL_SESSIONS) for shard in fitted.recording]
+    kept = {cell for shard in shards for cell in shard.cells}
+    groups = [
+        group for part in (fitted.judged, fitted.recording) for s in part for group in s.groups
+    ]
+    return PlanDocument(
+        false_alarm_budget=suite.tolerances.false_alarm_budget,
+        gated_metric_count=gated_metric_count(suite, fitted.groups),
+        cells=tuple(
+            _cell_entry(one, costs.basis(one.cell)) for one in cells if one.cell.cell_id in kept
+        ),
+        left_out=tuple(
+            CellLeftOut(cell=cell.cell_id, reason=reason) for cell, reason in fitted.left_out
+        ),
+        over_budget=False,
+        notes=notes,
+        device_minutes=round(sum(group.device_s for group in groups) / SECONDS_PER_MINUTE, 2),
+        shards=tuple(shards),
+        pace=dict(costs.pace),
+    )
+
+
 def _cell_entry(selected: SelectedCell, basis: CostBasis) -> PlannedCell:
     cell = selected.cell
     return PlannedCell(
@@ -67,9 +100,10 @@ def _cell_entry(selected: SelectedCell, basis: CostBasis) -> PlannedCell:
     )
 
 
-def _shard_entry(shard: Shard, suite: Suite) -> PlannedShard:
+def _shard_entry(shard: Shard, suite: Suite, record_sessions: int = 0) -> PlannedShard:
     return PlannedShard(
-        shard=f"{shard.hardware_class}-{shard.index}",
+        shard=f"{shard.hardware_class}-{'new-' if record_sessions else ''}{shard.index}",
+        record_sessions=record_sessions,
         kind=suite.targets[shard.groups[0].target].hardware.kind,
         hardware_class=shard.hardware_class,
         targets=tuple(dict.fromkeys(group.target for group in shard.groups)),
@@ -97,11 +131,19 @@ def matrix(shards: Iterable[PlannedShard]) -> dict[str, Any]:
             "runner": json.dumps(runner_labels(shard.kind, shard.hardware_class, shard.pool)),
             "hardware_class": shard.hardware_class,
             "cells": json.dumps(shard.cells),
-            "arguments": " ".join(f"--k3-target {target}" for target in shard.targets),
+            "arguments": " ".join(
+                [*(f"--k3-target {target}" for target in shard.targets), *_recording(shard)]
+            ),
         }
         for shard in shards
     ]
     return {"include": include}
+
+
+def _recording(shard: PlannedShard) -> list[str]:
+    if not shard.record_sessions:
+        return []
+    return ["--k3-record", "--k3-sessions", str(shard.record_sessions)]
 
 
 def github_output(shards: Iterable[PlannedShard], gated_metric_count: int) -> str:

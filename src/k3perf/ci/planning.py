@@ -7,103 +7,17 @@ runner ("engines whole").
 
 from __future__ import annotations
 
+import hashlib
 import heapq
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from statistics import median
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from k3perf.ci.costs import CostBasis, CostModel
 from k3perf.ci.selection import Priority, SelectedCell
 from k3perf.config.gated import check_metric_names, statistical_metric_count
 from k3perf.config.suite import Cell, Suite
-from k3perf.records.samples import Arm, SessionRecord
-from k3perf.units import ns_to_s
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-# What a session's rounds or a start are assumed to take before any run has recorded one
-# like it.
-UNRECORDED_SESSION_S = 300.0
-UNRECORDED_START_S = 120.0
 
 _MAXIMUM_REFINEMENTS = 10_000
-
-
-class RecordedCosts(BaseModel):
-    """Wall time of earlier runs, in seconds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    schema_version: Literal[1] = 1
-    """Version of this file's format."""
-    runs: tuple[str, ...] = ()
-    """Ids of the runs that were read."""
-    engine_start_s: dict[str, Seconds] = Field(default_factory=dict)
-    """Median start of each engine, by `target/config`."""
-    session_s: dict[str, Seconds] = Field(default_factory=dict)
-    """Median of one session's rounds by cell id, warm-up and the reference's rounds
-    included.
-    """
-
-    def over(self, earlier: RecordedCosts) -> RecordedCosts:
-        """These costs, and the earlier ones of engines and cells that these do not
-        have.
-        """
-        return RecordedCosts(
-            runs=tuple(sorted({*earlier.runs, *self.runs})),
-            engine_start_s=dict(sorted({**earlier.engine_start_s, **self.engine_start_s}.items())),
-            session_s=dict(sorted({**earlier.session_s, **self.session_s}.items())),
-        )
-
-
-def record_costs(sessions: Iterable[SessionRecord], *, runs: Iterable[str] = ()) -> RecordedCosts:
-    """The median start of each engine, and for each cell the median time from a
-    session's first round to the last of it and of its reference's.
-
-    A start that serves several sessions counts once. Give sessions that ended: one that
-    was cut short counts as a short one.
-    """
-    starts: dict[str, dict[str, float]] = {}
-    pairs: dict[tuple[str, str], list[SessionRecord]] = {}
-    for session in sessions:
-        start_s = sum(stage.duration_s for stage in session.stages)
-        if (
-            start_s > 0 and session.arm is Arm.CANDIDATE
-        ):  # a reference's session bears its cell's names, its engine is another config's
-            starts.setdefault(f"{session.target}/{session.config}", {})[
-                f"{session.started_at_utc} {start_s}"
-            ] = start_s
-        if session.rounds:
-            # a pair's two sessions belong to one cell, the candidate's
-            pairs.setdefault((session.pair_id or session.session_id, session.workload), []).append(
-                session
-            )
-    cells: dict[str, list[float]] = {}
-    for members in pairs.values():
-        for candidate in (member for member in members if member.arm is Arm.CANDIDATE):
-            rounds = [record for member in members for record in member.rounds]
-            span_s = ns_to_s(
-                max(record.end_ns for record in rounds) - min(record.start_ns for record in rounds)
-            )
-            cells.setdefault(
-                f"{candidate.target}-{candidate.config}-{candidate.workload}", []
-            ).append(span_s)
-    return RecordedCosts(
-        runs=tuple(sorted(set(runs))),
-        engine_start_s={
-            key: _rounded_s(median(values.values())) for key, values in sorted(starts.items())
-        },
-        session_s={key: _rounded_s(median(values)) for key, values in sorted(cells.items())},
-    )
-
-
-def _rounded_s(duration_s: float) -> float:
-    """To tenths, at least one: no cost is 0."""
-    return max(round(duration_s, 1), 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,73 +75,6 @@ class Shard:
         return sum(group.duration_s for group in self.groups)
 
 
-class CostBasis(StrEnum):
-    """What a cell's seconds rest on. All but MEASURED is an estimate, and shown as
-    one.
-    """
-
-    MEASURED = "measured"  # sessions of this very cell
-    RELATED = "related"  # other configs of its target and workload
-    ASSUMED = "assumed"  # nothing like it was ever recorded
-
-
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """Recorded seconds, with the median of the nearest recorded relatives where a cell
-    has none.
-
-    ``recording``: the run takes ``baseline_sessions`` of each cell, and judges nothing.
-    """
-
-    recorded: RecordedCosts
-    recording: bool = False
-
-    def basis(self, cell: Cell) -> CostBasis:
-        """What ``cell_s`` rests on."""
-        if cell.cell_id in self.recorded.session_s:
-            return CostBasis.MEASURED
-        return CostBasis.RELATED if self._related_s(cell) else CostBasis.ASSUMED
-
-    def cell_s(self, cell: Cell) -> float:
-        """Seconds to measure the cell once its engine is ready: the target's
-        ``minimum_sessions``, all but the first with a start.
-
-        An undecided cell buys more of them, so this is no limit.
-        """
-        known = self.recorded.session_s.get(cell.cell_id)
-        if known is None:
-            near = self._related_s(cell)
-            known = median(near) if near else UNRECORDED_SESSION_S
-        plan = cell.target.measurement
-        count = plan.baseline_sessions if self.recording else plan.minimum_sessions
-        return count * known + (count - 1) * self.start_s(cell)
-
-    def _related_s(self, cell: Cell) -> list[float]:
-        """Sessions of other configs. A config's name has no dash, so it cannot be taken
-        for a part of a target's or workload's name.
-        """
-        cell_of_any_config = re.compile(
-            f"{re.escape(cell.target.name)}-[a-z0-9_]+-{re.escape(cell.workload.name)}"
-        )
-        return [
-            cost
-            for key, cost in self.recorded.session_s.items()
-            if cell_of_any_config.fullmatch(key)
-        ]
-
-    def start_s(self, cell: Cell) -> float:
-        """Seconds from process start to ready."""
-        known = self.recorded.engine_start_s.get(f"{cell.target.name}/{cell.config.name}")
-        if known is not None:
-            return known
-        near = [
-            cost
-            for key, cost in self.recorded.engine_start_s.items()
-            if key.startswith(f"{cell.target.name}/")
-        ]
-        return median(near) if near else UNRECORDED_START_S
-
-
 def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[EngineGroup, ...]:
     """One group per (target, config), in the order of their first cells."""
     gathered: dict[tuple[str, str], list[SelectedCell]] = {}
@@ -241,7 +88,7 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
             config=config,
             hardware_class=members[0].cell.target.hardware.hardware_class,
             cells=tuple(members),
-            start_s=costs.start_s(members[0].cell),
+            start_s=costs.engine_s(members[0].cell),
             cells_s=tuple(costs.cell_s(member.cell) for member in members),
             device_count=members[0].cell.target.hardware.device_count,
         )
@@ -249,11 +96,34 @@ def group_engines(cells: Iterable[SelectedCell], costs: CostModel) -> tuple[Engi
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """Which of equally near cells a tight budget measures first: those with a baseline,
+    then those of ``targets_first``, then by a turn that ``seed`` (the commit) decides,
+    so that every cell has its turn.
+    """
+
+    with_baseline: frozenset[str] = frozenset()
+    targets_first: tuple[str, ...] = ()
+    seed: str = ""
+
+    def __call__(self, cell: Cell) -> tuple[bool, int, str]:
+        """A sort key of a cell's engine, the smallest first."""
+        names = self.targets_first
+        place = names.index(cell.target.name) if cell.target.name in names else len(names)
+        turn = f"{self.seed} {cell.target.name}/{cell.config.name}" if self.seed else ""
+        digest = hashlib.sha256(turn.encode()).hexdigest() if turn else ""
+        return cell.cell_id not in self.with_baseline, place, digest
+
+
 def fit_budget(
-    cells: Iterable[SelectedCell], costs: CostModel, budget_device_s: float | None
+    cells: Iterable[SelectedCell],
+    costs: CostModel,
+    budget_device_s: float | None,
+    importance: Importance | None = None,
 ) -> Fitted:
     """As many cells as the budget holds, nearest to the change first. Every config gets
-    a first workload before any gets a second.
+    a first workload before any gets a second. ``importance`` orders the wide ones.
 
     Directly touched cells stay even when they alone exceed the budget
     (``over_budget``). A gate that drops them would pass what it never measured.
@@ -265,12 +135,12 @@ def fit_budget(
     started: set[tuple[str, str]] = set()
     left_out: list[tuple[Cell, str]] = []
     spent_s = 0.0
-    for selected in _by_need(chosen):
+    for selected in _by_need(chosen, importance or Importance()):
         cell = selected.cell
         engine = (cell.target.name, cell.config.name)
         devices = cell.target.hardware.device_count  # of all hosts together
         price_s = devices * (
-            costs.cell_s(cell) + (0.0 if engine in started else costs.start_s(cell))
+            costs.cell_s(cell) + (0.0 if engine in started else costs.engine_s(cell))
         )
         if selected.priority is not Priority.DIRECT and spent_s + price_s > budget_device_s:
             guessed = "" if costs.basis(cell) is CostBasis.MEASURED else " by estimate"
@@ -294,15 +164,16 @@ def fit_budget(
     )
 
 
-def _by_need(cells: tuple[SelectedCell, ...]) -> list[SelectedCell]:
+def _by_need(cells: tuple[SelectedCell, ...], importance: Importance) -> list[SelectedCell]:
     seen: dict[tuple[str, str], int] = {}
     keyed = []
     for position, selected in enumerate(cells):
         engine = (selected.cell.target.name, selected.cell.config.name)
         turn = seen.get(engine, 0)
         seen[engine] = turn + 1
-        keyed.append((selected.priority, turn, position, selected))
-    return [selected for *_, selected in sorted(keyed, key=lambda entry: entry[:3])]
+        wide = importance(selected.cell) if selected.priority is Priority.WIDE else ()
+        keyed.append((selected.priority, wide[:2], turn, wide[2:], position, selected))
+    return [selected for *_, selected in sorted(keyed, key=lambda entry: entry[:5])]
 
 
 def split(groups: Iterable[EngineGroup], shard_count: int) -> tuple[Shard, ...]:

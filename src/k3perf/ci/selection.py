@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Final
 
+from k3perf.config.ci_rules import NO_RULES, CiRules, FileRule
 from k3perf.config.suite import Cell, Suite
 from k3perf.documents import yaml_of
 
@@ -67,6 +68,7 @@ class _Found:
 
     suite: Suite
     cells: tuple[Cell, ...]
+    rules: CiRules = NO_RULES
     priority: dict[str, Priority] = field(default_factory=dict)
     reasons: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -91,16 +93,21 @@ class _Found:
 
 
 def select(
-    suite: Suite, changes: Iterable[ChangedPath], *, suite_folder: str = "perf_tests"
+    suite: Suite,
+    changes: Iterable[ChangedPath],
+    *,
+    suite_folder: str = "perf_tests",
+    rules: CiRules = NO_RULES,
 ) -> Selection:
-    """The cells that ``changes`` can affect.
+    """The cells that ``changes`` can affect. ``rules``: what the suite's owners say of
+    files outside it.
 
     * A config selects its own cells, those of dependent configs, and their reference's.
     * A target, workload, model or trace selects the cells that use it.
     * A refusal selects the cells that it may have freed, a baseline its own cell.
     * Tolerances, the harness, the engine's pin and unknown files select everything.
     """
-    found = _Found(suite, suite.cells())
+    found = _Found(suite, suite.cells(), rules)
     for change in changes:
         _apply(found, change, suite_folder.rstrip("/") + "/")
     _add_references(found)
@@ -123,12 +130,40 @@ def _apply(found: _Found, change: ChangedPath, suite_folder: str) -> None:
         _apply_declared(found, change, PurePosixPath(path[len(suite_folder) :]))
     elif path.startswith("baselines/") and path != _WAIVERS:
         _apply_baseline(found, change)
+    elif (rule := _rule_of(found.rules, path)) is not None:
+        _apply_rule(found, path, rule)
     elif not (
         path in _HARMLESS["files"]
         or path.startswith(tuple(_HARMLESS["folders"]))
         or path.endswith(tuple(_HARMLESS["suffixes"]))
     ):
         _everything(found, f"{path} can affect every measurement")
+
+
+def _rule_of(rules: CiRules, path: str) -> FileRule | None:
+    def covers(given: str) -> bool:
+        return path.startswith(given) if given.endswith("/") else path == given
+
+    return next((rule for rule in rules.files if any(map(covers, rule.paths))), None)
+
+
+def _apply_rule(found: _Found, path: str, rule: FileRule) -> None:
+    """A rule of the suite's owners. "Nothing" leaves a note with the owner."""
+    why = f"{path}: by {rule.owner}'s rule ({rule.reason})"
+    if rule.affects == "everything":
+        _everything(found, why)
+    elif rule.affects == "nothing":
+        found.notes.append(f"{path} affects nothing by {rule.owner}'s rule ({rule.reason})")
+    else:
+        part = rule.affects
+        found.add_direct(
+            lambda cell: (
+                (not part.targets or cell.target.name in part.targets)
+                and (not part.configs or cell.config.name in part.configs)
+            ),
+            why,
+            f"{path}: {rule.owner}'s rule names no cell of the suite",
+        )
 
 
 def _apply_declared(found: _Found, change: ChangedPath, inside: PurePosixPath) -> None:

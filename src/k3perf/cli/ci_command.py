@@ -57,7 +57,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="write there instead of printing"
         )
+        if name == "comment":
+            parser.add_argument(
+                "--run-url", default="", metavar="URL", help="page of the run, for its results"
+            )
         if name == "annotations":
+            parser.add_argument(
+                "--changed-since",
+                metavar="REF",
+                help="put annotations on the first line that differs from the merge base with REF",
+            )
+            parser.add_argument(
+                "--head", default="HEAD", metavar="REF", help="the changed side (default: HEAD)"
+            )
             parser.add_argument(
                 "--format",
                 choices=("commands", "check-run"),
@@ -184,7 +196,11 @@ def run_comment(arguments: argparse.Namespace) -> int:
     """Status 0 even for unreadable results: then the comment says so."""
     from k3perf.ci.markdown import comment, refusal_comment
 
-    return _render(arguments, comment, refusal_comment)
+    return _render(
+        arguments,
+        lambda verdict, plan: comment(verdict, plan, arguments.run_url),
+        refusal_comment,
+    )
 
 
 def run_summary(arguments: argparse.Namespace) -> int:
@@ -198,17 +214,31 @@ def run_annotations(arguments: argparse.Namespace) -> int:
     """Workflow commands for the measuring workflow, or a check run's body for the
     reporting one.
     """
-    from k3perf.ci.markdown import check_run, refused_check_run, workflow_commands
+    from k3perf.ci.annotations import ChangedLines, check_run, refused_check_run, workflow_commands
 
+    changed = ChangedLines(_changed_lines(arguments.changed_since, arguments.head))
     if arguments.format == "commands":
-        return _render(arguments, lambda verdict, _: workflow_commands(verdict), lambda _: "")
+        return _render(
+            arguments, lambda verdict, _: workflow_commands(verdict, changed), lambda _: ""
+        )
     if not arguments.head_sha:
         raise UsageError("--format check-run needs --head-sha, the commit that was measured.")
     return _render(
         arguments,
-        lambda verdict, plan: json.dumps(check_run(verdict, plan, arguments.head_sha)) + "\n",
+        lambda verdict, plan: (
+            json.dumps(check_run(verdict, plan, arguments.head_sha, changed)) + "\n"
+        ),
         lambda reason: json.dumps(refused_check_run(reason, arguments.head_sha)) + "\n",
     )
+
+
+def _changed_lines(base: str | None, head: str) -> dict[str, int]:
+    if base is None:
+        return {}
+    from k3perf.store.repository import Repository
+
+    repository = Repository(Path.cwd())
+    return repository.first_changed_lines(repository.merge_base(base, head), head)
 
 
 def _verdict_files(paths: list[Path]) -> list[Path]:
@@ -233,6 +263,8 @@ def run_merge(arguments: argparse.Namespace) -> int:
         except UsageError as error:
             unreadable.append(str(error))
             sys.stderr.write(f"k3perf: {error}\n")
+    for path in files_named("refused.txt", [p for p in arguments.results if p.is_dir()]):
+        unreadable.append(read_bounded(path)[:300].decode("utf-8", "replace").strip())
     merged = merge(plan, verdicts, lost="; ".join(unreadable)[:1_000])
     if arguments.output:
         write_text(arguments.output, merged.to_json())

@@ -10,10 +10,19 @@ import os
 import sys
 from pathlib import Path
 
-from k3perf.ci.history import HistoryEntry, Series, Slide, entries_of, series_of, slides, unmeasured
+from k3perf.ci.history import (
+    AcknowledgedSlide,
+    HistoryEntry,
+    Series,
+    Slide,
+    entries_of,
+    series_of,
+    slides,
+    unmeasured,
+)
 from k3perf.cli.output import write_text
-from k3perf.cli.shared_options import files_named
-from k3perf.documents import DocumentProblem, Misfit, json_of, read_text, validated
+from k3perf.cli.shared_options import add_suite_option, files_named, suite_of
+from k3perf.documents import DocumentProblem, Misfit, json_of, read_text, validated, yaml_of
 from k3perf.errors import ConfigFileError, ExitStatus
 
 _NEXT_STEP = "Take the file from the perf-history branch; a broken line can be deleted."
@@ -70,16 +79,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--output", type=Path, required=True, metavar="FILE", help="HTML file to write"
     )
     page.set_defaults(run=run_page)
+    for command in (changes, page):
+        add_suite_option(command)
     for command in (append, changes, page):
         command.add_argument(
-            "--history", type=Path, required=True, metavar="FILE", help="history.jsonl"
+            "--history",
+            type=Path,
+            required=True,
+            metavar="PATH",
+            help="directory of the kept nights, or history.jsonl",
         )
 
 
 def read_history(path: Path) -> tuple[HistoryEntry, ...]:
-    """Every line, of a missing file none. Raises ConfigFileError that names the first
-    line that is not an entry.
+    """Every line, of a missing file none. Of a directory its nights, and the lines of
+    an older ``history.jsonl`` there. Raises ConfigFileError that names the first line
+    that is not an entry.
     """
+    if path.is_dir():
+        from k3perf.ci.nights import history_entries
+        from k3perf.store.nights import read_nights
+
+        return (*read_history(path / "history.jsonl"), *history_entries(read_nights(path)))
     found = []
     for number, line in enumerate((read_text(path, _NEXT_STEP) or "").splitlines(), start=1):
         try:
@@ -150,8 +171,7 @@ def run_changes(arguments: argparse.Namespace) -> int:
     """Status 0 with and without slides: an old loss does not fail tonight's run."""
     from k3perf.ci.history_page import issue
 
-    all_series = series_of(_existing_history(arguments.history))
-    found = slides(all_series)
+    all_series, found = _series_and_slides(arguments)
     if found and arguments.issue:
         write_text(arguments.issue, issue(found), "--issue")
     if arguments.github_output:
@@ -169,17 +189,57 @@ def run_changes(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
+def _series_and_slides(
+    arguments: argparse.Namespace,
+) -> tuple[tuple[Series, ...], tuple[Slide, ...]]:
+    """Every series, and the slides of those that a tolerance gates."""
+    all_series = series_of(_existing_history(arguments.history))
+    if not (arguments.suite / "tolerances.yaml").is_file():
+        sys.stderr.write(f"k3perf: {arguments.suite} is not a suite; every metric is tested\n")
+        return all_series, slides(all_series)
+    suite = suite_of(arguments)
+    gated = {
+        (cell.target.name, cell.config.name, cell.workload.name, metric)
+        for cell in suite.cells()
+        for metric in suite.tolerances.for_cell(
+            cell.target.name, cell.config.name, cell.workload.name
+        )
+    }
+    judged = [
+        series
+        for series in all_series
+        if (series.target, series.config, series.workload, series.metric) in gated
+    ]
+    known = _acknowledged(arguments.suite / "acknowledged_slides.yaml")
+    return all_series, slides(judged, acknowledged=known)
+
+
+def _acknowledged(path: Path) -> tuple[AcknowledgedSlide, ...]:
+    step = "Each entry has target, config, workload, metric, day (YYYY-MM-DD), by and reason."
+    text = read_text(path, step)
+    if text is None:
+        return ()
+    try:
+        entries = yaml_of(text, words=True)
+        return validated(tuple[AcknowledgedSlide, ...], [] if entries is None else entries)
+    except DocumentProblem as problem:
+        raise problem.at(path, step) from None
+
+
 def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
     """As ``read_history``, but the file must exist."""
-    if not path.is_file():
+    if not path.is_file() and not path.is_dir():
         raise ConfigFileError(
             path,
             "",
             None,
             "file not found",
-            "Take history.jsonl from the perf-history branch.",
+            "Check out the branch perf-history, and name its directory.",
         )
-    return read_history(path)
+    found = read_history(path)
+    if path.is_dir() and not found:
+        raise ConfigFileError(path, "", None, "holds no night", _NEXT_STEP)
+    return found
 
 
 def _plain(slide: Slide) -> dict[str, object]:
@@ -221,7 +281,7 @@ def run_page(arguments: argparse.Namespace) -> int:
     """Writes the page, and its folder where there is none."""
     from k3perf.ci.history_page import page
 
-    all_series = series_of(_existing_history(arguments.history))
-    write_text(arguments.output, page(all_series, slides(all_series)), make_folder=True)
+    all_series, found = _series_and_slides(arguments)
+    write_text(arguments.output, page(all_series, found), make_folder=True)
     print(f"wrote {arguments.output}")
     return ExitStatus.OK

@@ -29,6 +29,7 @@ COMMAND_MODULES: Final = (
     "plan",
     "ci",
     "history",
+    "night",
     "bundle",
     "recover",
     "scaling",

@@ -10,15 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from k3perf.ci.judge_changes import listed
+from k3perf.ci.costs import CostModel, RecordedCosts, record_costs
 from k3perf.ci.plan_output import SECONDS_PER_MINUTE, github_output, plan_document, plan_text
-from k3perf.ci.planning import (
-    CostModel,
-    Fitted,
-    RecordedCosts,
-    fit_budget,
-    record_costs,
-    split,
-)
+from k3perf.ci.planning import Fitted, Importance, Shard, fit_budget, split
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all
 from k3perf.cli.output import write_text
 from k3perf.cli.shared_options import (
@@ -30,6 +24,7 @@ from k3perf.cli.shared_options import (
     suite_of,
 )
 from k3perf.config.candidates import HasBaseline, candidates_of
+from k3perf.config.ci_rules import CiRules, load_ci_rules
 from k3perf.config.judged import JudgedSuite, judged_suite
 from k3perf.config.suite import Suite
 from k3perf.documents import read_record
@@ -66,6 +61,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=1,
         metavar="N",
         help="runners for each hardware class (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shard-limit-minutes",
+        type=positive,
+        metavar="N",
+        help="limit of one runner's job; a shard that is priced above it gets a note",
     )
     parser.add_argument(
         "--target", action="append", metavar="NAME", help="only this target; repeatable"
@@ -139,19 +140,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record_costs:
         return _record(arguments.record_costs, arguments.costs or arguments.suite / "costs.json")
     suite, directories = _suite(arguments)
-    selection = _selection(suite, arguments)
-    wanted = _wanted_targets(suite, arguments)
-    cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
-    selection = _with_notes(selection, arguments.hardware_classes)
-    cells, unserved = _served_by_class(suite, cells)
-    if not arguments.candidates:
-        cells, unapproved = _approved(cells, baseline_known(directories))
-        unserved += unapproved
-    selection = Selection(selection.cells, (*selection.notes, *unserved, *_device_notes(cells)))
     costs_of = suite.base.root if isinstance(suite, JudgedSuite) else arguments.suite
-    costs = CostModel(_recorded(arguments.costs, costs_of), recording=arguments.record)
-    fitted = _fit_by_class(cells, costs, arguments.budget_minutes)
+    rules = load_ci_rules(costs_of)
+    selection = _selection(suite, arguments, rules)
+    wanted = wanted_targets(suite, arguments)
+    cells = tuple(selected for selected in selection.cells if selected.cell.target.name in wanted)
+    selection = with_notes(selection, arguments.hardware_classes)
+    cells, unserved = served_by_class(suite, cells)
+    has_baseline = baseline_known(directories)
+    if not arguments.candidates:
+        cells, unapproved = _approved(cells, has_baseline)
+        unserved += unapproved
+    selection = Selection(selection.cells, (*selection.notes, *unserved, *device_notes(cells)))
+    costs = CostModel(
+        costs_in(arguments.costs, costs_of), recording=arguments.record, confirming=True
+    )
+    judged = frozenset(one.cell.cell_id for one in cells if has_baseline(one.cell))
+    importance = Importance(judged, rules.targets_first, _turn())
+    fitted = _fit_by_class(cells, costs, arguments.budget_minutes, importance)
     shards = split(fitted.groups, arguments.shards)
+    long = _too_long(shards, arguments.shard_limit_minutes)
+    selection = Selection(selection.cells, (*selection.notes, *long))
     plan = plan_document(suite, selection, cells, fitted, shards, costs)
     text = plan.model_dump_json(indent=2) + "\n"
     if arguments.output:
@@ -203,7 +212,7 @@ def _record(paths: list[Path], output: Path) -> int:
             f"{', '.join(map(str, paths))}: no finished session found. Give results.jsonl"
             " files of finished runs."
         )
-    earlier = _recorded(output, output.parent) if output.exists() else RecordedCosts()
+    earlier = costs_in(output, output.parent) if output.exists() else RecordedCosts()
     replace_file(output, costs.over(earlier).model_dump_json(indent=1) + "\n")
     print(
         f"{len(costs.session_s)} cells and {len(costs.engine_start_s)} engines of {len(files)} runs"
@@ -212,7 +221,27 @@ def _record(paths: list[Path], output: Path) -> int:
     return ExitStatus.OK
 
 
-def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
+def _too_long(shards: Iterable[Shard], limit_minutes: float | None) -> tuple[str, ...]:
+    """A note for each shard that its job's limit would end."""
+    if limit_minutes is None:
+        return ()
+    return tuple(
+        f"shard {shard.hardware_class}-{shard.index} needs {shard.duration_s / 60:.0f} min, its"
+        f" job ends after {limit_minutes:g}. Use more runners (--shards), or a smaller budget."
+        for shard in shards
+        if shard.duration_s > 60 * limit_minutes
+    )
+
+
+def _turn() -> str:
+    """The commit, by which cells of a wide plan take turns. Empty: no repository."""
+    try:
+        return Repository(Path.cwd()).merge_base("HEAD")
+    except UsageError:
+        return ""
+
+
+def _selection(suite: Suite, arguments: argparse.Namespace, rules: CiRules) -> Selection:
     if arguments.changed_since is None:
         return select_all(suite, "the whole suite was requested")
     repository = Repository(Path.cwd())
@@ -220,10 +249,12 @@ def _selection(suite: Suite, arguments: argparse.Namespace) -> Selection:
         suite,
         repository.changed_since(arguments.changed_since),
         suite_folder=arguments.suite.as_posix(),
+        rules=rules,
     )
 
 
-def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
+def wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
+    """Names of the targets that the options ask for."""
     named = (
         {suite.target(name).name for name in arguments.target}
         if arguments.target
@@ -246,7 +277,7 @@ def _wanted_targets(suite: Suite, arguments: argparse.Namespace) -> set[str]:
     return {name for name in named if fits(name)}
 
 
-def _served_by_class(
+def served_by_class(
     suite: Suite, cells: tuple[SelectedCell, ...]
 ) -> tuple[tuple[SelectedCell, ...], tuple[str, ...]]:
     """The cells that every runner of their class can serve, and a note for each other
@@ -289,7 +320,7 @@ def _approved(
     return tuple(one for one in cells if one.cell.cell_id not in left_out), notes
 
 
-def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
+def with_notes(selection: Selection, hardware_classes: str | None) -> Selection:
     """A touched cell that has no runner must show somewhere."""
     if hardware_classes is None:
         return selection
@@ -309,7 +340,7 @@ def _with_notes(selection: Selection, hardware_classes: str | None) -> Selection
     return Selection(selection.cells, (*selection.notes, *notes))
 
 
-def _device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
+def device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
     """Devices of this machine that do not answer, where cells for such devices are
     planned.
     """
@@ -320,7 +351,8 @@ def _device_notes(cells: Iterable[SelectedCell]) -> tuple[str, ...]:
     return tuple(f"on this machine {note}" for note in silent_device_notes())
 
 
-def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
+def costs_in(path: Path | None, suite: Path) -> RecordedCosts:
+    """The recorded costs, of the suite where no path is given. None recorded: empty."""
     chosen = path if path is not None else suite / "costs.json"
     if path is None and not chosen.exists():
         return RecordedCosts()
@@ -329,7 +361,10 @@ def _recorded(path: Path | None, suite: Path) -> RecordedCosts:
 
 
 def _fit_by_class(
-    cells: tuple[SelectedCell, ...], costs: CostModel, budget_minutes: float | None
+    cells: tuple[SelectedCell, ...],
+    costs: CostModel,
+    budget_minutes: float | None,
+    importance: Importance,
 ) -> Fitted:
     budget_s = None if budget_minutes is None else budget_minutes * SECONDS_PER_MINUTE
     classes = dict.fromkeys(selected.cell.target.hardware.hardware_class for selected in cells)
@@ -342,6 +377,7 @@ def _fit_by_class(
             ),
             costs,
             budget_s,
+            importance,
         )
         for name in classes
     ]

@@ -43,7 +43,8 @@ class CellLeftOut(_Part):
 
 class PlannedShard(_Part):
     """One runner's part. ``pool`` asks for a runner outside the pool that failed
-    before; empty: any.
+    before; empty: any. ``record_sessions``: the shard records so many sessions and
+    judges nothing (0: it judges).
     """
 
     shard: ShortText
@@ -53,6 +54,7 @@ class PlannedShard(_Part):
     cells: tuple[ShortText, ...] = Field(max_length=MAXIMUM_CELLS)
     minutes: Minutes
     pool: Annotated[str, Field(pattern=r"^[a-z0-9]*$", max_length=20)] = ""
+    record_sessions: int = Field(default=0, ge=0, le=1_000)
 
 
 class PlanDocument(_Part):
@@ -60,7 +62,8 @@ class PlanDocument(_Part):
     budget and are measured all the same.
 
     Every shard divides ``false_alarm_budget`` by ``gated_metric_count``, the whole
-    plan's, not its own.
+    plan's, not its own. ``pace``: what the minutes were multiplied by, by hardware
+    class.
     """
 
     schema_version: Literal[1] = 1
@@ -72,8 +75,16 @@ class PlanDocument(_Part):
     notes: tuple[LongText, ...] = Field(max_length=1_000)
     device_minutes: Minutes
     shards: tuple[PlannedShard, ...] = Field(max_length=256)
+    pace: dict[ShortText, Minutes] = Field(default_factory=dict)
 
     @property
     def estimated_count(self) -> int:
         """Cells whose minutes no session of theirs stands for."""
         return sum(entry.cost != "measured" for entry in self.cells)
+
+    @property
+    def recorded_cells(self) -> frozenset[str]:
+        """Ids of the cells that are recorded without a judgement."""
+        return frozenset(
+            cell for shard in self.shards if shard.record_sessions for cell in shard.cells
+        )

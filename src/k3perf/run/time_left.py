@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3perf.ci.planning import CostBasis, CostModel, RecordedCosts
+from k3perf.ci.costs import CostBasis, CostModel, RecordedCosts
 from k3perf.config.suite import Cell
 from k3perf.run.progress import RoundDone, Step
 from k3perf.run.settings import RunSettings

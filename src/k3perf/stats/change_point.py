@@ -1,25 +1,30 @@
-"""Where the level of a series changed: a permutation test of the largest two-sample
-contrast, applied by binary segmentation. Pure.
+"""Where the level of a series changed: a rank test of the largest two-sample contrast,
+applied by binary segmentation, and a test of the newest values for a large step. Pure.
 
-Estimator: the split that maximises |mean(after) - mean(before)| * sqrt(k (n - k) / n),
-k values before, over all splits that leave ``minimum_segment`` values on both sides
-(the CUSUM statistic; Page 1954, Sen and Srivastava 1975). Significance: the share of
-random orders of the same values whose largest contrast is as large, counting the
-observed one (Phipson and Smyth 2010), so that P(p <= alpha) <= alpha for any
-exchangeable noise, whatever its distribution. Two-sided, unpaired, one value a night.
-Values that depend on each other from night to night are not exchangeable: slow drift is
-then reported as a change, which is what a slide is.
+Estimator: the split that maximises |mean(after) - mean(before)| * sqrt(k (n - k) / n)
+of the ranks, k values before, over all splits that leave ``minimum_segment`` values on
+both sides (the CUSUM statistic; Page 1954, Pettitt 1979). Significance: the share of
+random orders of n ranks whose largest contrast is as large, counting the observed one
+(Phipson and Smyth 2010), so that P(p <= alpha) <= alpha for any exchangeable noise,
+whatever its distribution. Equal values get their ranks at random. The orders depend on
+n alone, so all series share them. Two-sided, unpaired, one value a night. Values that
+depend on each other from night to night are not exchangeable: slow drift is then
+reported as a change, which is what a slide is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr
 
-_BATCH_ROWS = 2_000
+_BATCH_ROWS = 20_000
+_MOST_COUNT = 2_000_000
+"""Random orders at most, so that thousands of series still end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +90,55 @@ def _test(
     size = len(segment)
     if size < 2 * minimum_segment or float(np.ptp(segment)) == 0.0:
         return None
-    centred = segment - segment.mean()
-    observed, split = _largest_contrast(centred[np.newaxis, :], minimum_segment)
-    threshold = float(observed[0]) * (1 - 1e-12)
-    allowed = alpha * (permutation_count + 1)
-    as_large = 1
+    order = np.lexsort((random.random(size), segment))
+    ranks = np.empty(size)
+    ranks[order] = np.arange(size) - (size - 1) / 2
+    observed, split = _largest_contrast(ranks[np.newaxis, :], minimum_segment)
+    null = _null_contrasts(size, minimum_segment, min(permutation_count, _MOST_COUNT))
+    reached = np.searchsorted(null, float(observed[0]) * (1 - 1e-6))
+    p_value = (1 + len(null) - int(reached)) / (len(null) + 1)
+    return (int(split[0]), p_value) if p_value <= alpha else None
+
+
+@lru_cache(maxsize=64)
+def _null_contrasts(size: int, minimum_segment: int, permutation_count: int) -> NDArray[np.float32]:
+    """Largest contrasts of random orders of ``size`` ranks, sorted."""
+    random = np.random.default_rng(size)
+    ranks = np.arange(size) - (size - 1) / 2
+    found = np.empty(permutation_count, dtype=np.float32)
     for start in range(0, permutation_count, _BATCH_ROWS):
-        rows = np.tile(centred, (min(_BATCH_ROWS, permutation_count - start), 1))
-        contrasts, _ = _largest_contrast(random.permuted(rows, axis=1), minimum_segment)
-        as_large += int((contrasts >= threshold).sum())
-        if as_large > allowed:  # it can no longer become significant
-            return None
-    return int(split[0]), as_large / (permutation_count + 1)
+        count = min(_BATCH_ROWS, permutation_count - start)
+        rows = random.permuted(np.tile(ranks, (count, 1)), axis=1)
+        found[start : start + count] = _largest_contrast(rows, minimum_segment)[0]
+    found.sort()
+    return found
+
+
+def newest_step(
+    values: Sequence[float], *, alpha: float, new_count: int = 3, old_count: int = 8
+) -> ChangePoint | None:
+    """A step before the ``new_count`` newest values: each lies beyond every older one,
+    on one side, and Student's two-sample t test of both groups has p <= ``alpha``.
+
+    Three values cannot be significant by their order alone (1 in C(60, 3) orders), so
+    this test believes in normal tails beyond the range of the older values. It needs
+    ``old_count`` of those.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if len(data) < old_count + new_count:
+        return None
+    old, new = data[:-new_count], data[-new_count:]
+    if not (new.min() > old.max() or new.max() < old.min()):
+        return None
+    df = len(data) - 2
+    spread = float(((old - old.mean()) ** 2).sum() + ((new - new.mean()) ** 2).sum())
+    difference = float(new.mean() - old.mean())
+    error = (spread / df * (1 / len(old) + 1 / len(new))) ** 0.5
+    p_value = 2 * float(stdtr(df, -abs(difference) / error)) if error > 0 else 0.0
+    if p_value > alpha:
+        return None
+    index = len(data) - new_count
+    return ChangePoint(index, float(old.mean()), float(new.mean()), p_value)
 
 
 def _largest_contrast(

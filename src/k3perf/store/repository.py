@@ -4,6 +4,7 @@ reference, files as they were there. Reads only; the one place that runs git.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,22 @@ class Repository:
     def merge_base(self, reference: str, head: str = "HEAD") -> str:
         """The commit where ``head``, the work tree's branch, left ``reference``."""
         return self._git("merge-base", _checked(reference), _checked(head)).decode("ascii").strip()
+
+    def first_changed_lines(self, base: str, head: str) -> dict[str, int]:
+        """The first line of each file of ``head`` that differs from ``base``."""
+        text = self._git(
+            "diff", "--unified=0", "--no-renames", "--no-color", "--no-ext-diff",
+            _checked(base), _checked(head), "--",
+        ).decode("utf-8", "replace")  # fmt: skip
+        found: dict[str, int] = {}
+        path = ""
+        for line in text.splitlines():
+            if line.startswith("+++ "):
+                path = line[6:] if line.startswith("+++ b/") else ""
+            match = re.match(r"@@ -\S+ \+(\d+)", line)
+            if match and path:
+                found.setdefault(path, max(int(match[1]), 1))
+        return found
 
     def commit(self, reference: str) -> str:
         """The full hash of the commit that ``reference`` names."""

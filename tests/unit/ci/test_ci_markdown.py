@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from k3perf.ci.annotations import check_run, refused_check_run, workflow_commands
 from k3perf.ci.markdown import (
     COMMENT_MARKER,
     MAXIMUM_COMMENT_CHARACTERS,
-    check_run,
     comment,
     refusal_comment,
-    refused_check_run,
     summary,
-    workflow_commands,
 )
 from k3perf.metrics.resolved import ABSENT
 from k3perf.records.plan_file import PlanDocument

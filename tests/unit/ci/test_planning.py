@@ -15,19 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from k3perf.ci.planning import (
+from k3perf.ci.costs import (
     UNRECORDED_SESSION_S,
     UNRECORDED_START_S,
     CostBasis,
     CostModel,
-    EngineGroup,
     RecordedCosts,
-    fit_budget,
-    gated_metric_count,
-    group_engines,
     record_costs,
-    split,
 )
+from k3perf.ci.planning import EngineGroup, fit_budget, gated_metric_count, group_engines, split
 from k3perf.ci.selection import ChangedPath, Priority, select, select_all
 from k3perf.cli.plan_command import register
 from k3perf.config.suite import Suite, load_suite
@@ -345,7 +341,11 @@ def test_every_session_of_the_minimum_is_paid_with_its_start() -> None:
     assert costs.cell_s(cell) == 3 * 100 + 2 * 40
     (group,) = group_engines(select_all(suite, "x").cells, costs)
     assert group.duration_s == 3 * 140
-    assert replace(costs, recording=True).cell_s(cell) == 5 * 100 + 4 * 40
+    recording = replace(costs, recording=True)
+    (recorded,) = group_engines(select_all(suite, "x").cells, recording)
+    assert recorded.duration_s == 5 * 140
+    two = replace(recording, record_sessions=2)
+    assert group_engines(select_all(suite, "x").cells, two)[0].duration_s == 2 * 140
 
 
 def record_costs_of(folder: Path, output: Path) -> int:

@@ -342,14 +342,64 @@ COMMANDS = {
         "history changes --history history.jsonl",
         {
             "--history": INPUT.without("empty"),
+            "--suite": SUITE.may(0, 4),
             "--json": FLAG,
             "--issue": OUTPUT.may(0),
             "--github-output": OUTPUT,
         },
     ),
+    "night plan": Command(
+        "night plan --nights kept --hardware-classes any-cpu --output other/night.json",
+        {
+            "--nights": FOLDER.without("hollow"),
+            "--hardware-classes": NAME.may(0, 4),
+            "--shards": NUMBER.without("huge"),
+            "--shard-minutes": NUMBER.without("huge"),
+            "--costs": INPUT,
+            "--output": OUTPUT,
+            "--github-output": OUTPUT,
+            "--suite": SUITE,
+            **BASELINES,
+        },
+    ),
+    "night keep": Command(
+        "night keep run --plan plan.json --verdict pass.json --nights other/kept",
+        {
+            "results": INPUT.may(4, 10),
+            "--plan": INPUT,
+            "--verdict": INPUT,
+            "--nights": FOLDER.may(4, 10),
+            "--suite": SUITE,
+            "--baselines": FOLDER.may(4, 10),
+        },
+        status=10,
+    ),
+    "night issue": Command(
+        "night issue --nights kept --output other/issue.md",
+        {
+            "--nights": FOLDER.without("hollow"),
+            "--output": OUTPUT,
+            "--github-output": OUTPUT,
+        },
+    ),
+    "night refresh": Command(
+        "night refresh --nights kept --body other/refresh.md",
+        {
+            "--nights": FOLDER.without("hollow"),
+            "--body": OUTPUT,
+            "--window-sessions": NUMBER.without("huge"),
+            "--window-batches": NUMBER.without("huge"),
+            "--suite": SUITE,
+            **BASELINES,
+        },
+    ),
     "history page": Command(
         "history page --history history.jsonl --output other/page.html",
-        {"--history": INPUT.without("empty"), "--output": OUTPUT},
+        {
+            "--history": INPUT.without("empty"),
+            "--output": OUTPUT,
+            "--suite": SUITE.may(0, 4),
+        },
     ),
     "bundle inventory": Command(
         "bundle inventory",

@@ -19,6 +19,8 @@ from tests.unit.ci.verdicts import cell, invalid, metric, regressed, verdict
 
 from k3perf.ci.history import HistoryEntry
 from k3perf.cli.main import main
+from k3perf.records.night import NightFile
+from k3perf.store.nights import write_night
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -52,6 +54,7 @@ def build(root: Path, repository: Path) -> None:
     (root / "history.jsonl").write_text(
         "".join(entry.model_dump_json() + "\n" for entry in entries)
     )
+    write_night(root / "kept", NightFile.model_validate(one_night()))
     (root / "requirements.txt").write_text("vllm==0.32.0\n")
     (root / "cpu.md").write_text(
         "<!-- selftest:begin (written by k3perf gate selftest --write) -->\nold\n<!-- selftest:end"
@@ -189,3 +192,20 @@ def bad_outputs(place: Path) -> dict[str, Path]:
         "under_a_file": place / "file" / "x",
         "in_a_closed_folder": place / "closed" / "x",
     }
+
+
+def one_night() -> dict[str, object]:
+    """A night with one red cell."""
+    finding = {
+        "metric": "tpot_mean_ms", "unit": "ms", "outcome": "REGRESSED", "before": 20.0,
+        "now": 23.0, "loss_ratio": 0.15, "certain": True,
+    }  # fmt: skip
+    cell = {
+        "target": "tiny", "config": "fp8_kv", "workload": "quick", "hardware_class": "any-cpu",
+        "plan_digest": "sha256:0", "outcome": "REGRESSED", "session_count": 2,
+        "values": {"tpot_mean_ms": {"value": 23.0, "sessions": 2}}, "findings": [finding],
+    }  # fmt: skip
+    return {
+        "run_id": "r1", "commit": COMMIT, "created_at_utc": "2026-11-01T01:00:00Z",
+        "versions": {"vllm": "0.32.0"}, "cells": [cell],
+    }  # fmt: skip

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from k3perf.ci.planning import RecordedCosts
+from k3perf.ci.costs import RecordedCosts
 from k3perf.config.suite import load_suite
 from k3perf.run.progress import RoundDone, Step
 from k3perf.run.time_left import TimeLeft, duration_text, planned_steps, recorded_costs
