@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from k3perf.ci.markdown_causes import attribution_section
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
@@ -90,6 +91,7 @@ def _body(verdict: VerdictDocument, plan: PlanDocument | None, *, everything: bo
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {shown}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
+    lines += attribution_section(verdict.cells)
     lines += _drift(verdict)
     lines += _between_arms(verdict)
     lines += _missing(verdict)
