@@ -1,9 +1,9 @@
 """Renew the chart libraries in ``src/k3perf/report/vendor``: ``python -m
 scripts.vendor_charts``.
 
-Downloads the packages below with npm, checks npm's digest of each and copies the minified
-builds with their licences. ``versions.json`` holds version and SHA-256 of each copied file,
-which ``tests/unit/report/test_vendor.py`` compares.
+Downloads the packages below with npm, which checks their digests, and copies the
+minified builds with their licences. ``versions.json`` holds version and SHA-256 of each
+copied file, which ``tests/report_page/test_vendor.py`` compares.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _archive(name: str, version: str) -> bytes:
     """npm compares the package with the digest that its registry lists."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", f"{name}@{version}", "--pack-destination", folder]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603
+        subprocess.run(command, check=True, capture_output=True)
         return next(Path(folder).glob("*.tgz")).read_bytes()
 
 
@@ -72,7 +72,7 @@ def _without_map(text: str) -> str:
 
 
 def _as_script(module: str) -> str:
-    """The interpreter comes as a module. Its imports are functions that ``vega`` has."""
+    """The interpreter comes as a module. ``vega`` has the functions it imports."""
     body = [
         line
         for line in _without_map(module).splitlines()

@@ -30,7 +30,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="results directories of a run or of its shards, or the word `history`",
     )
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="self-contained page (default: RESULTS/report.html)"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="self-contained page (default: RESULTS/report.html)",
     )
     add_suite_option(parser)
     add_baselines_option(parser)

@@ -26,7 +26,7 @@ STEP_TOKENS: Final = "server_step_tokens_mean"
 STEPS: Final = "server_steps_count"
 PREEMPTIONS: Final = "server_preemptions_count"
 TOKENS: Final = "output_tokens_mean"
-FIRST_TOKEN: Final = "ttft_at_no_prompt_ms"
+AT_NO_PROMPT: Final = "ttft_at_no_prompt_ms"
 PER_KILOTOKEN: Final = "ttft_per_1000_tokens_ms"
 GAP_ALONE: Final = "token_gap_alone_p50_ms"
 GAP_LOADED: Final = "token_gap_loaded_p50_ms"
@@ -40,7 +40,7 @@ PARTS: Final = (
     STEP_TOKENS,
     PREEMPTIONS,
     TOKENS,
-    FIRST_TOKEN,
+    AT_NO_PROMPT,
     PER_KILOTOKEN,
     GAP_ALONE,
     GAP_LOADED,
@@ -126,7 +126,7 @@ def _by_length(answered: Sequence[RequestSample]) -> dict[str, float]:
     if len(points) < _FEWEST_REQUESTS or lengths.std() <= 0.1 * lengths.mean():
         return {}
     slope, intercept = np.polyfit(lengths, [first_ns / NS_PER_MS for _, first_ns in points], 1)
-    return {FIRST_TOKEN: float(intercept), PER_KILOTOKEN: 1000 * float(slope)}
+    return {AT_NO_PROMPT: float(intercept), PER_KILOTOKEN: 1000 * float(slope)}
 
 
 def _by_load(answered: Sequence[RequestSample]) -> dict[str, float]:

@@ -198,9 +198,9 @@ def attribute(
     if families & set(_TIMES):
         causes, unexplained = _of_times(was, now, differences)
     known = {finding.cause for finding in causes}
-    if families & {Family.CAPACITY} or any(one.metric == "kv_cache_bytes" for one in lost):
-        if Cause.SMALLER_CACHE not in known and less_cache(was, now):
-            causes.append(_finding(Cause.SMALLER_CACHE, was, now, differences))
+    capacity = families & {Family.CAPACITY} or any(one.metric == "kv_cache_bytes" for one in lost)
+    if capacity and Cause.SMALLER_CACHE not in known and less_cache(was, now):
+        causes.append(_finding(Cause.SMALLER_CACHE, was, now, differences))
     if families & {Family.MEMORY} and not any(
         finding.cause is Cause.SMALLER_CACHE for finding in causes
     ):
@@ -324,7 +324,7 @@ def _lower_limits(differences: Iterable[ConfigDifference]) -> list[ConfigDiffere
 
 
 def _differences(cell: CellVerdict, measurement: CellMeasurement) -> tuple[ConfigDifference, ...]:
-    """Of the verdict. Without a drift there is nothing between baseline and candidate."""
+    """Of the verdict. Without a drift the baseline's settings are the candidate's."""
     if cell.differences or measurement.mode != "ab":
         return cell.differences
     arms = (measurement.arm(Arm.REFERENCE), measurement.arm(Arm.CANDIDATE))

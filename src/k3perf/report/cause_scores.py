@@ -6,8 +6,8 @@ steps lead from parts to causes:
 
 1. The decode time is split into pure steps (the median gap between tokens) and what
    other requests' prefills insert between them.
-2. A step that takes longer by a ratio takes prefill and insertions with it. That much of
-   their growth counts as slow decode, the rest as slow prefill.
+2. A step that takes longer by a ratio takes prefill and insertions with it. That much
+   of their growth counts as slow decode, the rest as slow prefill.
 3. A queue grows for what holds the requests back: less cache, a lower batch limit, or
    longer steps. Evidence decides in this order.
 """
@@ -165,7 +165,7 @@ def noise(was: Parts, now: Parts, name: str) -> float:
 
 
 def _grown(was: Parts, now: Parts, name: str, *, times: float = 1.0) -> float:
-    """The growth beyond noise, else 0. ``times``: how often the part is in a request."""
+    """The growth beyond noise, else 0. ``times``: how often a request has the part."""
     least_ms = _LEAST_SHARE * _value(was, END_TO_END) / times if times else 0.0
     grown = change(was, now, name)
     return grown if grown > max(noise(was, now, name), least_ms) else 0.0

@@ -88,9 +88,7 @@ def _finite(sessions: Mapping[str, SessionRecord]) -> dict[str, SessionRecord]:
     }
 
 
-def _baselines(
-    verdict: VerdictDocument, root: Path | None
-) -> dict[tuple[str, str], Baseline]:
+def _baselines(verdict: VerdictDocument, root: Path | None) -> dict[tuple[str, str], Baseline]:
     """Those that the cells were judged by. Names come from a file: one with a separator
     names no baseline.
     """

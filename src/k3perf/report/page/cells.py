@@ -89,11 +89,13 @@ def cell_view(material: RunMaterial, place: int, number: int) -> CellView:
     found = material.measurement(cell)
     arms = (Arm.CANDIDATE,) if cell.mode == "baseline" else (Arm.REFERENCE, Arm.CANDIDATE)
     rows = tuple(
-        _metric_row(material, cell, f"{material.prefix}verdict.json#/cells/{place}/metrics/{index}", metric)
+        _metric_row(
+            material, cell, f"{material.prefix}verdict.json#/cells/{place}/metrics/{index}", metric
+        )
         for index, metric in enumerate(cell.metrics)
     )
     gated = {metric.metric for metric in cell.metrics}
-    values = ()
+    values: tuple[ValueRow, ...] = ()
     if found is not None:
         names = [name for name in measured_metrics(found[1]) if name not in gated]
         values = tuple(_value_row(material, cell, name, arms) for name in names)

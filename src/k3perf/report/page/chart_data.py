@@ -57,6 +57,7 @@ def intervals(cell: CellVerdict) -> list[dict[str, Any]]:
     return [
         {
             "metric": plain(metric.metric),
+            "zero": 0,
             "loss": metric.loss_ratio,
             "lower": metric.loss_lower_bound_ratio,
             "upper": metric.loss_upper_bound_ratio,
@@ -93,9 +94,7 @@ def _of_rounds(metric: str) -> bool:
     return metric in METRICS and METRICS[metric].scope is Scope.ROUND
 
 
-def _ratios(
-    metric: str, readings: Readings, entry: MetricBaseline | None
-) -> dict[str, Any]:
+def _ratios(metric: str, readings: Readings, entry: MetricBaseline | None) -> dict[str, Any]:
     """Candidate over the reference round next to it."""
     points = []
     for place, unit in enumerate(readings.units):

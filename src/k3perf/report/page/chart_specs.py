@@ -61,6 +61,7 @@ def chart_config() -> dict[str, Any]:
             "orient": "top",
             "title": None,
             "labelFontSize": 12,
+            "columns": 3,
         },
         "title": {"color": "var(--ink)", "fontSize": 13, "anchor": "start", "fontWeight": 600},
         "header": {"labelColor": "var(--soft)", "titleColor": "var(--soft)"},
@@ -90,7 +91,7 @@ def _tooltip(*pairs: tuple[str, str], share: tuple[str, ...] = ()) -> list[dict[
 def _intervals() -> dict[str, Any]:
     """Loss and interval of each metric, its tolerance and minimum detectable effect."""
     metric = _field("metric", "nominal", title=None, sort=None, axis={"labelLimit": 170})
-    loss = {"title": "loss (positive is worse)", "axis": {"format": "+.0%"}}
+    loss: dict[str, Any] = {"title": "loss (positive is worse)", "axis": {"format": "+.0%"}}
     outcome = {
         "condition": {
             "test": "datum.outcome == 'REGRESSED' || datum.outcome == 'SUSPECT'",
@@ -111,14 +112,13 @@ def _intervals() -> dict[str, Any]:
     layers = [
         {
             "mark": {"type": "rule", "color": "var(--soft)", "strokeWidth": 1},
-            "data": {"values": [{}]},
-            "encoding": {"x": {"datum": 0}},
+            "encoding": {"x": _field("zero", **loss)},
         },
         {
             "mark": {"type": "bar", "height": 18, "color": "var(--band)"},
             "encoding": {
                 "y": metric,
-                "x": {"datum": 0, **loss},
+                "x": _field("zero", **loss),
                 "x2": {"field": "tolerance"},
                 "tooltip": tooltip,
             },
@@ -152,7 +152,7 @@ def _intervals() -> dict[str, Any]:
 
 def _rounds() -> dict[str, Any]:
     """Every round as a point, sessions side by side, over the baseline's band."""
-    value = {"scale": {"zero": False}, "title": None}
+    value: dict[str, Any] = {"scale": {"zero": False}, "title": None}
     x = _field("session", "ordinal", title="session", axis={"labelAngle": 0})
     offset = {"xOffset": _field("round", "ordinal", scale={"paddingOuter": 0.4})}
     tooltip = _tooltip(
@@ -195,7 +195,7 @@ def _rounds() -> dict[str, Any]:
                 "encoding": {
                     "x": x,
                     "y": _field("value", aggregate="median", **value),
-                    "color": _arm_colour(legend=None),
+                    "color": _arm_colour(),
                 },
             },
         ],
@@ -205,7 +205,7 @@ def _rounds() -> dict[str, Any]:
 def _ecdf() -> dict[str, Any]:
     """Shares of observations up to a time, with p50 and p99 as rules."""
     x = _field("ms", title="ms (log scale)", scale={"type": "log", "nice": False})
-    colour = _arm_colour(legend=None)
+    colour = _arm_colour()
     return {
         "data": {"name": "curve"},
         "height": 220,
@@ -259,7 +259,9 @@ def _memory() -> dict[str, Any]:
             "x": _field("gib", title="GiB, worst rank", stack=True),
             "color": part,
             "order": {"field": "place"},
-            "tooltip": _tooltip(("arm", "arm"), ("part", "part"), ("gib", "GiB"), ("bytes", "bytes")),
+            "tooltip": _tooltip(
+                ("arm", "arm"), ("part", "part"), ("gib", "GiB"), ("bytes", "bytes")
+            ),
         },
     }
 
@@ -273,11 +275,12 @@ def _spans() -> dict[str, Any]:
             "y": _field("lane", "nominal", title=None, sort=None, axis={"labelLimit": 150}),
             "x": _field("from_s", title="seconds since the start"),
             "x2": {"field": "to_s"},
-            "color": _field(
-                "kind", "nominal", scale={"domain": _KINDS, "range": _KIND_COLOURS}
-            ),
+            "color": _field("kind", "nominal", scale={"domain": _KINDS, "range": _KIND_COLOURS}),
             "tooltip": _tooltip(
-                ("what", "what"), ("lane", "session"), ("from_s", "from (s)"), ("length_s", "for (s)")
+                ("what", "what"),
+                ("lane", "session"),
+                ("from_s", "from (s)"),
+                ("length_s", "for (s)"),
             ),
         },
     }
@@ -304,7 +307,7 @@ def _readings() -> dict[str, Any]:
 
 def _history() -> dict[str, Any]:
     """A metric over time with the baseline and the tolerance's limit."""
-    y = {"title": None, "scale": {"zero": False}}
+    y: dict[str, Any] = {"title": None, "scale": {"zero": False}}
     x = _field("at", "temporal", title=None)
     tooltip = _tooltip(
         ("value", "value"),

@@ -1,9 +1,9 @@
-"""The frame of every HTML page of k3perf: one file without any request. Pure but for the
-package's own files.
+"""The frame of every HTML page of k3perf: one file without any request. Pure but for
+the package's own files.
 
-The page's policy allows the scripts in it by their digests and no address at all. Vega's
-expressions are interpreted, so that no text is ever run as a script. Data is JSON in
-which no tag can end or begin.
+The page's policy allows the scripts in it by their digests and no address at all.
+Vega's expressions are interpreted, so that no text is ever run as a script. Data is
+JSON in which no tag can end or begin.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def html_page(
     from markupsafe import Markup
 
     folder = files(__package__).joinpath("templates")
+    trusted = Markup  # of this package's files, and of JSON without "<"
     texts = {
         entry.name: entry.read_text(encoding="utf-8")
         for entry in folder.iterdir()
@@ -47,15 +48,18 @@ def html_page(
     scripts.append(folder.joinpath("page.js").read_text(encoding="utf-8"))
     blocks = {"chart-specs": chart_specs(), "chart-config": chart_config()} if charts else {}
     environment = Environment(
-        autoescape=True, loader=DictLoader(texts), undefined=StrictUndefined, trim_blocks=True,
+        autoescape=True,
+        loader=DictLoader(texts),
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(
         **context,
         policy=_policy(scripts),
-        style=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),
-        scripts=[Markup(script) for script in scripts],
-        data={name: Markup(json_text(value)) for name, value in {**blocks, **data}.items()},
+        style=trusted(folder.joinpath("page.css").read_text(encoding="utf-8")),
+        scripts=[trusted(script) for script in scripts],
+        data={name: trusted(json_text(value)) for name, value in {**blocks, **data}.items()},
         version=__version__,
     )
 

@@ -67,7 +67,9 @@ def headline(views: Sequence[CellView], outcome: Outcome) -> Sentence:
         return ["This run judged no cell."]
     name = f"{first.target} · {first.config} · {first.workload}"
     count = sum(view.outcome == str(outcome) for view in views)
-    others = f" {count - 1} more cell{'s' if count > 2 else ''} ended the same." if count > 1 else ""
+    others = (
+        f" {count - 1} more cell{'s' if count > 2 else ''} ended the same." if count > 1 else ""
+    )
     if first.worst is not None and outcome in (Outcome.REGRESSED, Outcome.SUSPECT):
         cause = cause_headline(first.attribution)
         return [*_lost(first.worst, name), f" {cause}." if cause else "", others]
@@ -85,16 +87,18 @@ def headline(views: Sequence[CellView], outcome: Outcome) -> Sentence:
 def _lost(row: MetricRow, name: str) -> Sentence:
     if row.loss.value is None:
         return [f"{row.name} of {name} went from ", row.baseline, " to ", row.now, "."]
+    was, now = row.arms if len(row.arms) == 2 else (row.baseline, row.now)
+    against = "the reference's " if row.arms else "the baseline's "
     return [
         f"{row.name} of {name}: loss ",
         row.loss,
         ", tolerance ",
         row.tolerance,
-        " (",
-        row.baseline,
-        " to ",
-        row.now,
-        ").",
+        ". Now ",
+        now,
+        f", {against}",
+        was,
+        ".",
     ]
 
 
@@ -103,9 +107,7 @@ def _blind(cells: Sequence[CellVerdict]) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _facts(
-    materials: Sequence[RunMaterial], cells: Sequence[CellVerdict]
-) -> list[tuple[str, str]]:
+def _facts(materials: Sequence[RunMaterial], cells: Sequence[CellVerdict]) -> list[tuple[str, str]]:
     first = materials[0].verdict
     found = [
         ("run", ", ".join(dict.fromkeys(plain(one.verdict.run_id) for one in materials))),

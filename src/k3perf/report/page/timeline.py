@@ -34,7 +34,8 @@ def timeline(material: RunMaterial) -> dict[str, list[dict[str, Any]]]:
     if not sessions:
         return {"spans": [], "readings": []}
     zero_ns = min(_begin_ns(record) for record in sessions)
-    spans, readings = [], []
+    spans: list[dict[str, Any]] = []
+    readings: list[dict[str, Any]] = []
     for record in sorted(sessions, key=_begin_ns):
         lane = plain(f"{record.config} {record.workload} {record.arm} {record.session_id[-9:]}")
         spans += _stages(record, lane, zero_ns)

@@ -47,7 +47,7 @@
       const curves = data.ecdf.filter((curve) => curve.kind === figure.dataset.key);
       return curves.length && {
         curve: curves.flatMap((curve) => curve.points.filter(([ms]) => ms > 0).map(([ms, share]) => ({ arm: curve.arm, ms, share }))),
-        quantiles: curves.flatMap((curve, place) => [["p50", curve.p50], ["p99", curve.p99]].map(([name, ms]) => ({ arm: curve.arm, name: `${name} ${shown(Number(ms.toPrecision(4)))}`, ms, at: (name === "p50" ? 0.03 : 0.14) + 0.22 * place }))),
+        quantiles: curves.flatMap((curve, place) => [["p50", curve.p50], ["p99", curve.p99]].map(([name, ms]) => ({ arm: curve.arm, name: `${curve.arm} ${name} ${shown(Number(ms.toPrecision(4)))}`, ms, at: (name === "p50" ? 0.03 : 0.14) + 0.22 * place }))),
       };
     },
     rounds: (data, figure) => {
@@ -80,9 +80,26 @@
     if (!found) { figure.hidden = true; return Promise.resolve(); }
     chooser(figure, data);
     const title = name === "rounds" ? data.series[Number(figure.dataset.chosen || 0)].unit : name === "history" ? data.unit : null;
-    return draw(figure, name, found, title && ((spec) => { spec.title = { text: title, fontSize: 11, fontWeight: 400 }; }));
+    return draw(figure, name, found, (spec) => {
+      if (title) spec.title = { text: title, fontSize: 11, fontWeight: 400 };
+      legends(spec, found);
+      if (name === "readings") spec.encoding.x.scale = { domain: [0, Math.max(...data.spans.map((span) => span.to_s))] };
+    });
   }
-  const once = (figure) => { if (figure.started || figure.offsetParent === null) return Promise.resolve(); figure.started = true; return render(figure); };
+  const once = (figure) => { if (figure.started || figure.offsetParent === null) return Promise.resolve(); figure.started = true;
+    try { return render(figure).catch((error) => failed(figure, error)); } catch (error) { failed(figure, error); return Promise.resolve(); } };
+  function legends(node, datasets) {
+    // only what is drawn: a legend of absent arms or parts says nothing
+    const present = new Set(Object.values(datasets).flat().flatMap((row) => [row.arm, row.part, row.kind]));
+    for (const part of [node, ...(node.layer || [])]) for (const channel of ["color", "shape"]) {
+      const encoding = part.encoding && part.encoding[channel];
+      const domain = encoding && encoding.scale && encoding.scale.domain;
+      if (!domain) continue;
+      const kept = domain.map((name, place) => [name, encoding.scale.range[place]]).filter(([name]) => present.has(name));
+      encoding.scale = { domain: kept.map(([name]) => name), range: kept.map(([, mark]) => mark) };
+    }
+  }
+  function failed(figure, error) { $(".plot", figure).textContent = "This chart could not be drawn. The table has its numbers."; console.error(error); }
   const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) once(entry.target); }), { rootMargin: "300px" });
   const figures = all("figure.chart");
   figures.forEach((figure) => seen.observe(figure));
