@@ -33,6 +33,7 @@ COMMAND_MODULES: Final = (
     "recover",
     "scaling",
     "report",
+    "compare",
 )
 
 

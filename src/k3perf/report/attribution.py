@@ -279,11 +279,11 @@ def _finding(
 
 
 def _compared(was: Parts, now: Parts, name: str, label: str, unit: str) -> str:
-    if name not in now:
-        lost = f"{label}: was {value_text(was[name].value, unit)}, not counted now"
-        return lost if name in was and name == "prefix_hit_ratio" else ""
     if name not in was:
         return ""
+    if name not in now:
+        vanished = f"{label}: was {value_text(was[name].value, unit)}, not counted now"
+        return vanished if name == "prefix_hit_ratio" else ""
     before, after = was[name].value, now[name].value
     ratio = f" ({after / before - 1:+.1%})" if before > 0 else ""
     return f"{label}: was {_text(before, unit)}, is {_text(after, unit)}{ratio}"

@@ -47,7 +47,7 @@
       const curves = data.ecdf.filter((curve) => curve.kind === figure.dataset.key);
       return curves.length && {
         curve: curves.flatMap((curve) => curve.points.filter(([ms]) => ms > 0).map(([ms, share]) => ({ arm: curve.arm, ms, share }))),
-        quantiles: curves.flatMap((curve, place) => [["p50", curve.p50], ["p99", curve.p99]].map(([name, ms]) => ({ arm: curve.arm, name: `${curve.arm} ${name} ${shown(Number(ms.toPrecision(4)))}`, ms, at: (name === "p50" ? 0.03 : 0.14) + 0.22 * place }))),
+        quantiles: curves.flatMap((curve, place) => [["p50", curve.p50], ["p99", curve.p99]].map(([name, ms]) => ({ arm: curve.arm, name: `${name} ${shown(Number(ms.toPrecision(4)))}`, ms, at: (name === "p50" ? 0.03 : 0.14) + 0.22 * place }))),
       };
     },
     rounds: (data, figure) => {
