@@ -150,7 +150,7 @@ def run_changes(arguments: argparse.Namespace) -> int:
     """Status 0 with and without slides: an old loss does not fail tonight's run."""
     from k3perf.ci.history_page import issue
 
-    all_series = series_of(_existing_history(arguments.history))
+    all_series = series_of(existing_history(arguments.history))
     found = slides(all_series)
     if found and arguments.issue:
         write_text(arguments.issue, issue(found), "--issue")
@@ -169,7 +169,7 @@ def run_changes(arguments: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
+def existing_history(path: Path) -> tuple[HistoryEntry, ...]:
     """As ``read_history``, but the file must exist."""
     if not path.is_file():
         raise ConfigFileError(
@@ -221,7 +221,7 @@ def run_page(arguments: argparse.Namespace) -> int:
     """Writes the page, and its folder where there is none."""
     from k3perf.ci.history_page import page
 
-    all_series = series_of(_existing_history(arguments.history))
+    all_series = series_of(existing_history(arguments.history))
     write_text(arguments.output, page(all_series, slides(all_series)), make_folder=True)
     print(f"wrote {arguments.output}")
     return ExitStatus.OK
