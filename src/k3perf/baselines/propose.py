@@ -13,10 +13,12 @@ from k3perf.baselines.reference_arm import reference_value
 from k3perf.errors import UsageError
 from k3perf.gate.losses import read_cell, read_metric
 from k3perf.gate.policy import Policy
+from k3perf.metrics.arm_parts import recorded_parts
 from k3perf.metrics.drift import config_differences
 from k3perf.metrics.environment import without_environment
 from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.metrics.recorded_environments import joined, kept_environments, measured_environments
+from k3perf.metrics.server_times import END_TO_END
 from k3perf.metrics.session_values import RANK_METRICS, SERVING_METRICS
 from k3perf.records.baseline import (
     Acceptance,
@@ -28,6 +30,7 @@ from k3perf.records.baseline import (
 )
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, MetricDef
+from k3perf.records.samples import Arm
 from k3perf.stats.estimators import mean, median
 
 SIGNIFICANT_DIGITS: Final = 9
@@ -66,7 +69,7 @@ def propose(
     workloads = {entry.workload: entry for entry in kept.workloads} if kept else {}
     for name, entries in recorded.items():
         before = previous.workload(name) if previous is not None and not new_anchor else None
-        workloads[name] = _workload(name, by_workload[name][0].plan_digest, entries, before)
+        workloads[name] = _workload(name, by_workload[name], entries, before)
     exact = _merge_exact(recorded.values())
     anchors = previous.exact if previous is not None and not new_anchor else ()
     anchor_acceptance = acceptance if previous is None or new_anchor else previous.anchor_acceptance
@@ -311,14 +314,31 @@ def settled_at_start(entry: MetricBaseline) -> bool:
 
 
 def _workload(
-    name: str, plan_digest: str, entries: list[MetricBaseline], before: WorkloadBaseline | None
+    name: str,
+    cells: Sequence[CellMeasurement],
+    entries: list[MetricBaseline],
+    before: WorkloadBaseline | None,
 ) -> WorkloadBaseline:
     serving = tuple(
         _anchored(entry, before.metrics if before else ())
         for entry in entries
         if not settled_at_start(entry)
     )
-    return WorkloadBaseline(workload=name, plan_digest=plan_digest, metrics=serving)
+    return WorkloadBaseline(
+        workload=name, plan_digest=cells[0].plan_digest, metrics=serving, parts=_parts(cells)
+    )
+
+
+def _parts(cells: Sequence[CellMeasurement]) -> dict[Arm, dict[str, float]]:
+    """Where the time of each arm's requests went. Empty for a recording that is older
+    than these readings.
+    """
+    units = [unit for cell in cells for unit in read_cell(cell).units]
+    found = {
+        Arm.CANDIDATE: recorded_parts(unit.session for unit in units),
+        Arm.REFERENCE: recorded_parts(unit.reference for unit in units if unit.reference),
+    }
+    return {arm: parts for arm, parts in found.items() if END_TO_END in parts}
 
 
 def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaseline]:

@@ -26,7 +26,8 @@ Text = Annotated[str, Field(max_length=300)]
 
 class HistoryEntry(BaseModel):
     """One line of ``history.jsonl`` on the ``perf-history`` branch. ``value`` None:
-    measured, but no valid session.
+    measured, but no valid session. ``engine_minutes``: starts and rounds of the whole
+    cell, None in older lines.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +45,7 @@ class HistoryEntry(BaseModel):
     metric: Text
     value: Annotated[float, Field(allow_inf_nan=False)] | None
     session_count: int = Field(ge=0)
+    engine_minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class AcknowledgedSlide(BaseModel):
@@ -120,10 +122,26 @@ def entries_of(
             metric=metric,
             value=median(values) if values else None,
             session_count=len(values),
+            engine_minutes=_engine_minutes(cell),
         )
         for cell in cells
         for metric, values in session_values(cell).items()
     )
+
+
+def _engine_minutes(cell: CellMeasurement) -> float | None:
+    """Starts and rounds of both arms. None where rounds have no times."""
+    lengths_s = [one.duration_s for session in cell.sessions for one in session.rounds]
+    starts_s = [
+        value.value
+        for session in cell.sessions
+        for name, value in session.values.items()
+        if name.startswith("startup_") and value.value is not None
+    ]
+    known_s = [length_s for length_s in lengths_s if length_s is not None]
+    if not known_s or len(known_s) < len(lengths_s):
+        return None
+    return round((sum(known_s) + sum(starts_s)) / 60, 4)
 
 
 def session_values(cell: CellMeasurement) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from k3perf.ci.advice import advice
+from k3perf.ci.markdown_causes import attribution_section
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
@@ -78,6 +79,7 @@ def _body(
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {shown}.", ""]
     lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
+    lines += attribution_section(verdict.cells)
     lines += advice(verdict, plan, run_url)
     lines += _drift(verdict)
     lines += _between_arms(verdict)

@@ -193,7 +193,7 @@ def _series_and_slides(
     arguments: argparse.Namespace,
 ) -> tuple[tuple[Series, ...], tuple[Slide, ...]]:
     """Every series, and the slides of those that a tolerance gates."""
-    all_series = series_of(_existing_history(arguments.history))
+    all_series = series_of(existing_history(arguments.history))
     if not (arguments.suite / "tolerances.yaml").is_file():
         sys.stderr.write(f"k3perf: {arguments.suite} is not a suite; every metric is tested\n")
         return all_series, slides(all_series)
@@ -226,7 +226,7 @@ def _acknowledged(path: Path) -> tuple[AcknowledgedSlide, ...]:
         raise problem.at(path, step) from None
 
 
-def _existing_history(path: Path) -> tuple[HistoryEntry, ...]:
+def existing_history(path: Path) -> tuple[HistoryEntry, ...]:
     """As ``read_history``, but the file must exist."""
     if not path.is_file() and not path.is_dir():
         raise ConfigFileError(

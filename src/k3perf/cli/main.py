@@ -33,6 +33,8 @@ COMMAND_MODULES: Final = (
     "bundle",
     "recover",
     "scaling",
+    "report",
+    "compare",
 )
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from k3perf.ci.judge_changes import listed
 from k3perf.ci.costs import CostModel, RecordedCosts, record_costs
+from k3perf.ci.judge_changes import listed
 from k3perf.ci.plan_output import SECONDS_PER_MINUTE, github_output, plan_document, plan_text
 from k3perf.ci.planning import Fitted, Importance, Shard, fit_budget, split
 from k3perf.ci.selection import SelectedCell, Selection, select, select_all

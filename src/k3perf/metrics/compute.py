@@ -13,6 +13,7 @@ from typing import Final
 from k3perf.config.workload_spec import ServiceLevel
 from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
+from k3perf.metrics.server_times import part_readings
 from k3perf.metrics.session_values import session_values
 from k3perf.records.measurement import MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.samples import (
@@ -78,11 +79,16 @@ def round_metrics(
 
 
 def _readings(record: RoundRecord) -> tuple[TelemetryReading, ...]:
-    """The round's telemetry, and the CPU time that the server counted for itself."""
+    """The round's telemetry, the CPU time that the server counted for itself, and where
+    its requests' time went.
+    """
     server_cpu_s = record.counters.get(_SERVER_CPU_COUNTER)
-    if server_cpu_s is None:
-        return record.telemetry
-    return (*record.telemetry, TelemetryReading("server_cpu_s", server_cpu_s, _SERVER_CPU_COUNTER))
+    own = (
+        ()
+        if server_cpu_s is None
+        else (TelemetryReading("server_cpu_s", server_cpu_s, _SERVER_CPU_COUNTER),)
+    )
+    return (*record.telemetry, *own, *part_readings(record))
 
 
 def meets_service_level(sample: RequestSample, service_level: ServiceLevel) -> bool:

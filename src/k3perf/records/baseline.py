@@ -26,6 +26,7 @@ from pydantic import (
 
 from k3perf.records.measurement import Batch
 from k3perf.records.metric_definitions import METRICS
+from k3perf.records.samples import Arm
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -143,19 +144,23 @@ class WorkloadBaseline(_Document):
     """The cell's numbers for one workload; the plan digest is part of the key.
 
     ``not_gated``: metrics that were recorded but are not judged, each with the reason
-    (``propose --only-testable``). Empty, it is not written.
+    (``propose --only-testable``). ``parts``: where the requests' time went
+    (``metrics.server_times``), by arm, to say which part of a later loss moved. Empty,
+    they are not written.
     """
 
     workload: str
     plan_digest: str
     metrics: tuple[MetricBaseline, ...]
     not_gated: dict[str, str] = Field(default_factory=dict)
+    parts: dict[Arm, dict[str, FiniteFloat]] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        if not self.not_gated:
-            del data["not_gated"]
+        for name in ("not_gated", "parts"):
+            if not data[name]:
+                del data[name]
         return data
 
     @model_validator(mode="after")

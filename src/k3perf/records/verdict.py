@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from k3perf.records.attribution import Attribution
 from k3perf.records.outcome import Outcome, join
 from k3perf.records.plan_file import MAXIMUM_CELLS, LongText, Share, ShortText
 from k3perf.records.samples import InvalidReason
@@ -98,6 +99,8 @@ class CellVerdict:
     ``buy`` says what an undecided cell needs: measure on until there are
     ``buy_until_sessions`` valid sessions (pairs of sessions in ``reference`` and
     ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
+
+    ``attribution``: which part of a lost cell moved. It judges nothing.
     """
 
     target: ShortText
@@ -114,6 +117,7 @@ class CellVerdict:
     buy_until_rounds: Count = 0
     times_only: bool = False
     reference_arm: Annotated[tuple[MetricVerdict, ...], Field(max_length=200)] = ()
+    attribution: Attribution | None = None
 
     @property
     def cell_id(self) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict, MetricVerdict, SuiteVerdict
+from k3perf.report.attribution_lines import attribution_lines
 from k3perf.report.causes import (
     cause_lines,
     cell_name,
@@ -161,6 +162,7 @@ def lines_below(cell: CellVerdict, elsewhere: Container[str] = ()) -> list[str]:
     ]
     failing = failing_arm_lines(cell)
     lines += [f"  {line}" for line in failing or arm_lines(cell)]
+    lines += [f"  {line}" for line in attribution_lines(cell)]
     lines += [f"  note: {note}" for note in cell.notes]
     return lines
 

@@ -21,6 +21,7 @@ from k3perf.gate.reference import References
 from k3perf.records.baseline import Baseline, Waiver, how_to_record
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.verdict import CellVerdict
+from k3perf.report.attribution import attributed
 from k3perf.run.settings import RunSettings
 from k3perf.store.baselines import read_baseline, read_target_baselines, read_waivers
 
@@ -72,6 +73,13 @@ class GateKeeper:
         return CellVerdict(
             cell.target.name, cell.config.name, cell.workload.name, mode, (), missing=missing
         )
+
+    def attribute(
+        self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict
+    ) -> CellVerdict:
+        """The verdict with the part that moved, where the cell lost."""
+        baseline = None if measurement.mode == "ab" else self._baseline(cell)
+        return replace(verdict, attribution=attributed(verdict, measurement, baseline))
 
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""

@@ -147,6 +147,7 @@ class RunParts:
         arms = arm_notes(self.settings, measurement)
         named = replace(verdict, notes=(*arms, *verdict.notes))
         noted = self.notes.add(cell, measurement, named)
+        noted = self.keeper.attribute(cell, measurement, noted)
         trace = self.plan(cell).trace
         if trace is not None:
             noted = replace(noted, notes=(*noted.notes, trace.text))

@@ -1,0 +1,123 @@
+"""``k3perf report``: results as a page that opens anywhere, and as files for other
+tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from k3perf.cli.shared_options import add_baselines_option, add_suite_option, baselines_of
+from k3perf.errors import MACHINE_ERRNOS, ExitStatus, UsageError
+
+HISTORY: Final = "history"
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "report",
+        help="write results as one HTML page, CSV, Parquet, JUnit or Prometheus text",
+        epilog="exit status: 0 for every verdict that could be read",
+    )
+    parser.add_argument(
+        "results",
+        nargs="+",
+        metavar="RESULTS",
+        help="results directories of a run or of its shards, or the word `history`",
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="self-contained page (default: RESULTS/report.html)",
+    )
+    parser.add_argument(
+        "--history", type=Path, metavar="FILE", help="history.jsonl, for `k3perf report history`"
+    )
+    add_suite_option(parser)
+    add_baselines_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what is asked for, and print where it is."""
+    if arguments.results == [HISTORY]:
+        return _history(arguments)
+    if arguments.history:
+        raise UsageError(
+            f"--history {arguments.history}: only for `k3perf report history`. Leave it out."
+        )
+    from k3perf.run.report_file import REPORT_FILE, write_run_report
+    from k3perf.store.run_folder import run_folders
+
+    folders = run_folders(Path(given) for given in arguments.results)
+    baselines = baselines_of(arguments, existing=arguments.baselines is not None)
+    output = arguments.html or Path(arguments.results[0]) / REPORT_FILE
+    written(output, "--html", lambda: write_run_report(folders, output, baselines))
+    return ExitStatus.OK
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    """The page of the nightly history."""
+    from datetime import UTC, datetime
+
+    from k3perf.baselines.target_policy import target_policy
+    from k3perf.ci.history import series_of, slides
+    from k3perf.ci.history_report import HistoryContext, history_report
+    from k3perf.cli.history_command import existing_history
+    from k3perf.cli.shared_options import suite_of
+    from k3perf.store.atomic import replace_file
+    from k3perf.store.baselines import read_target_baselines, read_waivers
+
+    if not arguments.history or not arguments.html:
+        raise UsageError(
+            "`k3perf report history` needs --history history.jsonl and --html FILE. For a results"
+            f" directory of this name write ./{HISTORY}."
+        )
+    suite, directory = suite_of(arguments), baselines_of(arguments)
+    all_series = series_of(existing_history(arguments.history))
+    names = {one.target for one in all_series} & set(suite.targets)
+    policies = {
+        name: target_policy(suite, suite.target(name), gated_metric_count=1) for name in names
+    }
+
+    def tolerance_of(target: str, config: str, workload: str, metric: str) -> float | None:
+        if target not in policies or config not in suite.configs:
+            return None
+        found = policies[target].for_cell(config, workload).tolerances.get(metric)
+        return None if found is None else found.loss_ratio or 0.0
+
+    context = HistoryContext(
+        {
+            (target, baseline.config): baseline
+            for target in names
+            for baseline in read_target_baselines(directory, target)
+        },
+        read_waivers(directory / "waivers.yaml"),
+        tolerance_of,
+        datetime.now(UTC).date(),
+    )
+    page = history_report(all_series, slides(all_series), context)
+    written(arguments.html, "--html", lambda: replace_file(arguments.html, page))
+    return ExitStatus.OK
+
+
+def written(output: Path, option: str, write: Callable[[], None]) -> None:
+    """Call ``write`` and print the path. Raises UsageError that names the option, or
+    OSError for a full disk.
+    """
+    try:
+        write()
+    except OSError as error:
+        if error.errno in MACHINE_ERRNOS:
+            raise
+        raise UsageError(
+            f"{output} cannot be written ({error.strerror}); choose another {option}"
+        ) from None
+    sys.stdout.write(f"wrote {output}\n")

@@ -1,0 +1,1 @@
+"""A run's results to one self-contained HTML page. Pure."""
