@@ -32,6 +32,8 @@ COMMAND_MODULES: Final = (
     "bundle",
     "recover",
     "scaling",
+    "tune",
+    "sweep",
 )
 
 

@@ -72,10 +72,10 @@ class TuningTrial:
 class TuningReading:
     """What one trial gave.
 
-    ``values``: the session's mean of each metric over its valid rounds. ``request_count``:
-    the fewest requests behind a round's latencies. ``effective``: locked values of the
-    engine that differ from the parent's, with both. ``same_as``: the label of the known
-    point with this engine.
+    ``values``: the session's mean of each metric over its valid rounds.
+    ``request_count``: the fewest requests behind a round's latencies. ``effective``:
+    locked values of the engine that differ from the parent's, with both. ``same_as``:
+    the label of the known point with this engine.
     """
 
     trial: TuningTrial
@@ -92,8 +92,8 @@ class TuningReading:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One metric of a point against its parent: ``ratio`` with its interval, positive is
-    better. None: it could not be estimated.
+    """One metric of a point against its parent: ``ratio`` with its interval, positive
+    is better. None: it could not be estimated.
     """
 
     ratio: float | None
@@ -130,8 +130,8 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A nominee on sessions that took no part in choosing it. ``level``: one-sided error
-    rate of this test, after division by all tests of the run.
+    """A nominee on sessions that took no part in choosing it. ``level``: one-sided
+    error rate of this test, after division by all tests of the run.
     """
 
     label: str
@@ -174,8 +174,8 @@ class Interaction:
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A point on the front: no other one is proven better without being worse elsewhere.
-    ``trade``: its differences from the base, in words.
+    """A point on the front: no other one is proven better without being worse
+    elsewhere. ``trade``: its differences from the base, in words.
     """
 
     change: Change

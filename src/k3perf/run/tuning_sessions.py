@@ -1,8 +1,9 @@
 """Trials of a tuning run on real engines: each is one engine start with its rounds.
 
-A point is the base config with a change. Its engine starts from nothing for every trial,
-so what differs from start to start is in the readings. Before a round is measured the
-engine's own values are read back: an engine that is known already costs its start only.
+A point is the base config with a change. Its engine starts from nothing for every
+trial, so what differs from start to start is in the readings. Before a round is
+measured the engine's own values are read back: an engine that is known already costs
+its start only.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from k3perf.run.run_parts import RunParts
 from k3perf.run.settings import RunSettings
 
 _NO_MEMORY: Final = re.compile(
-    r"out of memory|OutOfMemory|No available memory for the cache|larger than the maximum number"
-    r" of tokens that can be stored|less than desired GPU memory utilization|Cannot allocate memory",
+    r"out of memory|OutOfMemory|No available memory for the cache|larger than the maximum"
+    r" number of tokens that can be stored|less than desired GPU memory utilization"
+    r"|Cannot allocate memory",
     re.IGNORECASE,
 )
 _FEWEST_SHARE: Final = 0.5
@@ -86,9 +88,8 @@ class TuningSessions:
         progress: Progress,
         *,
         rounds: int,
-        known: Iterable[TuningReading] = (),
     ) -> None:
-        """``known``: readings of a resumed run, whose engines need no second look."""
+        """``rounds``: valid rounds of each session."""
         target = tuning_target(settings.suite.target(target_name), rounds)
         suite = replace(
             settings.suite,
@@ -100,7 +101,10 @@ class TuningSessions:
         self._rounds = rounds
         self._parts = RunParts(self.settings, [self.cell({}, "")], progress)
         self._resolved: dict[str, dict[str, Any]] = {}
-        for reading in known:
+
+    def know(self, readings: Iterable[TuningReading]) -> None:
+        """Take the engines of a resumed run's readings as known."""
+        for reading in readings:
             if reading.session is not None:
                 self._resolved.setdefault(reading.trial.label, reading.session.resolved_config)
 
@@ -170,8 +174,8 @@ class TuningSessions:
         return self._reading(trial, session)
 
     def _same_engine(self, trial: TuningTrial, resolved: dict[str, Any]) -> str:
-        """The label of a known point with this very engine. Empty where there is none, or
-        where a changed argument has no value that can be read back.
+        """The label of a known point with this very engine. Empty where there is none,
+        or where a changed argument has no value that can be read back.
         """
         from k3perf.metrics.environment import without_environment
 
@@ -222,12 +226,12 @@ class TuningSessions:
 
 
 class TuningJudge:
-    """The gate on a point against its parent: sessions of one block are a pair, compared
-    with 1 as in ``ab`` mode.
+    """The gate on a point against its parent: sessions of one block are a pair,
+    compared with 1 as in ``ab`` mode.
     """
 
     def __init__(self, sessions: TuningSessions, point_count: int) -> None:
-        """``point_count``: points that may be judged, which share the run's error rate."""
+        """``point_count``: points that may be judged. They share the error rate."""
         self._sessions = sessions
         self._points = point_count
         self._keeper: GateKeeper | None = None
@@ -300,8 +304,8 @@ def paired_measurement(
 
 
 def _fate(error: MeasurementInvalid) -> Fate:
-    """Whether an engine could not be started for lack of memory, died, or the machine was
-    not fit.
+    """Whether an engine could not be started for lack of memory, died, or the machine
+    was not fit.
     """
     if not isinstance(error, EngineError):
         return Fate.INVALID

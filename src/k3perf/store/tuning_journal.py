@@ -40,8 +40,8 @@ class _Header:
 
 
 class TuningJournal:
-    """Appends readings and answers what is known. One writer at a time, by a lock on the
-    file.
+    """Appends readings and answers what is known. One writer at a time, by a lock on
+    the file.
     """
 
     def __init__(self, directory: Path, *, run_id: str, fingerprint: Mapping[str, str]) -> None:
@@ -50,6 +50,7 @@ class TuningJournal:
         """
         self.path = directory / JOURNAL_FILE
         self.run_id = run_id
+        self.fingerprint = dict(fingerprint)
         self.known: dict[str, TuningReading] = {}
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -191,14 +192,14 @@ def read_result(directory: Path) -> TuningResult:
 
 
 def read_readings(directory: Path) -> tuple[TuningReading, ...]:
-    """The readings of a run in order, whatever its fingerprint. Raises ConfigFileError."""
+    """The readings of a run in order. Raises ConfigFileError."""
     path = directory / JOURNAL_FILE
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise ConfigFileError(path, "", None, f"cannot be read: {error.strerror}", _NEXT_STEP) from (
-            error
-        )
+        raise ConfigFileError(
+            path, "", None, f"cannot be read: {error.strerror}", _NEXT_STEP
+        ) from (error)
     found = []
     for number, line in enumerate(lines[1:], start=2):
         try:

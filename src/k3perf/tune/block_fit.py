@@ -50,8 +50,8 @@ class _Solution:
 
 @dataclass(frozen=True)
 class BlockFit:
-    """The fitted table. ``extra_squares`` and ``extra_df``: residuals of earlier sessions
-    of the same points, which add to the variance and to nothing else.
+    """The fitted table. ``extra_squares`` and ``extra_df``: residuals of earlier
+    sessions of the same points, which add to the variance and to nothing else.
     """
 
     table: Table
@@ -90,7 +90,7 @@ class BlockFit:
 
     @property
     def own_df(self) -> int:
-        """Residual degrees of freedom of this table: cells less the rank of the model."""
+        """Residual degrees of freedom: cells less the rank of the model."""
         return self._solved.df
 
     @property
@@ -120,8 +120,8 @@ class BlockFit:
         return float(found[points[label]] - found[points[over]])
 
     def weighted(self, weights: Mapping[str, float]) -> tuple[float, float]:
-        """Weighted sum of points' effects with its standard error. Weights sum to 0. The
-        error is infinite for points that no chain of blocks joins.
+        """Weighted sum of points' effects with its standard error. Weights sum to 0.
+        The error is infinite for points that no chain of blocks joins.
         """
         points, found, inverse = self._solved.points, self._solved.found, self._solved.inverse
         contrast = np.zeros(len(inverse))

@@ -1,9 +1,9 @@
 """A nominee against its parent on fresh sessions, at a level that counts every test of
 the run.
 
-The sessions take no part in choosing the nominee, so its gain there is not the luck that
-got it chosen. Only the variance is pooled with earlier sessions, and a normal sample's
-variance does not depend on its mean.
+The sessions take no part in choosing the nominee, so its gain there is not the luck
+that got it chosen. Only the variance is pooled with earlier sessions, and a normal
+sample's variance does not depend on its mean.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from k3perf.tune.ledger import Ledger, fit_of
 from k3perf.tune.plan import TuningPlan
 
 Judge = Callable[[Sequence[TuningReading], Change, Change], tuple[str, ...]]
-"""The gate's word on a point against its parent: the metrics that it calls REGRESSED."""
+"""The gate's word on a point against its parent: the metrics that it calls REGRESSED.
+"""
 
 
 def no_judge(*_: object) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from k3perf.units import GIB
 
 @dataclass(frozen=True)
 class Exclusions:
-    """``reason`` of a change, empty where it must be measured. ``model_config`` None: no
-    memory plan can be made.
+    """``reason`` of a change, empty where it must be measured. ``model_config`` None:
+    no memory plan can be made.
     """
 
     suite: Suite

@@ -1,5 +1,5 @@
-"""The Pareto front of measured points, with noise: a point leaves it only if another one
-is proven better in a metric and is not worse beyond noise in any. Pure.
+"""The Pareto front of measured points, with noise: a point leaves it only if another
+one is proven better in a metric and is not worse beyond noise in any. Pure.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The combination of confirmed changes against the sum of its single gains, all measured
-again on fresh sessions.
+"""The combination of confirmed changes against the sum of its single gains, all
+measured again on fresh sessions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from k3perf.tune.plan import TuningPlan
 FINAL_STAGE = "combination"
 
 
+def _with_base(pair: Mapping[str, Any], changed: Sequence[str]) -> bool:
+    return bool(pair.get("with_base")) and bool(set(changed) & set(pair["arguments"]))
+
+
 @cache
 def known_pairs() -> tuple[dict[str, Any], ...]:
     """The shipped table."""
@@ -36,7 +40,8 @@ def known_pair_text(arguments: Mapping[str, Any], changed: Sequence[str]) -> str
     found = [
         f"known pair {' and '.join(pair['arguments'])}: {pair['finding']} ({pair['source']})"
         for pair in known_pairs()
-        if given.issuperset(pair["arguments"]) and set(changed) & set(pair["arguments"])
+        if given.issuperset(pair["arguments"])
+        and (set(changed) >= set(pair["arguments"]) or _with_base(pair, changed))
     ]
     return "; ".join(found)
 

@@ -66,8 +66,8 @@ class Ledger:
         return session_count * self.session_s <= min(self.left_s, within_s)
 
     def measure(self, trial: TuningTrial) -> TuningReading:
-        """The trial's reading. One that the machine spoiled or that crashed is repeated a
-        fixed number of times.
+        """The trial's reading. One that the machine spoiled or that crashed is repeated
+        a fixed number of times.
         """
         while True:
             reading = self._source(trial)

@@ -1,5 +1,5 @@
-"""The parameters of each step with the values to try, from the shipped table and what the
-user gives.
+"""The parameters of each step with the values to try, from the shipped table and what
+the user gives.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def parameters_of(
     known = {row.name for row in _table()}
     found = []
     for row in rows:
-        values = given.get(row.name)
-        asked = values is not None or row.name in only
+        mine = given.get(row.name)
+        asked = mine is not None or row.name in only
         if only and row.name not in only:
             continue
         if not asked and (row.on_request or not _applies(row, base_arguments, kind)):
             continue
-        chosen = list(values) if values is not None else _values(row, base_arguments)
+        chosen = list(mine) if mine is not None else _values(row, base_arguments)
         if chosen:
             found.append(_parameter(row.step, row.name, chosen, row.lossy))
     for name, values in given.items():

@@ -1,5 +1,5 @@
-"""What a tuning run is asked for: parameters with their values, objective, bounds, error
-rates, budget.
+"""What a tuning run is asked for: parameters with their values, objective, bounds,
+error rates, budget.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def not_excluded(_: Change) -> str:
 class TuningPlan:
     """A run.
 
-    ``base_arguments``: the engine arguments of the base config. ``exclude``: why a point
-    need not be measured, empty if it must. ``quality_loss``: known quality loss by the
-    label of a lossy change alone. ``screen_blocks``: blocks before the first and after
-    the last interim analysis of a sweep. ``confirm_looks``: block counts at which a
-    confirmation is tested. ``expected_session_s``: the cost of a session before one was
-    measured.
+    ``base_arguments``: the engine arguments of the base config. ``exclude``: why a
+    point need not be measured, empty if it must. ``quality_loss``: known quality loss
+    by the label of a lossy change alone. ``screen_blocks``: blocks before the first and
+    after the last interim analysis of a sweep. ``confirm_looks``: block counts at which
+    a confirmation is tested. ``expected_session_s``: the cost of a session before one
+    was measured.
     """
 
     parameters: tuple[Parameter, ...]

@@ -1,9 +1,9 @@
 """Which points of a sweep can still be the best one, at a stated error rate. Pure.
 
 Each interim analysis compares every point with the leader. A point is dropped if it is
-worse beyond doubt. The level of one comparison is the allowed probability divided by all
-comparisons of all analyses (Bonferroni), so the best point survives the whole race with
-at least ``keep_rate``, however often it was looked at.
+worse beyond doubt. The level of one comparison is the allowed probability divided by
+all comparisons of all analyses (Bonferroni), so the best point survives the whole race
+with at least ``keep_rate``, however often it was looked at.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ confirmed on fresh sessions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,8 +28,8 @@ from k3perf.tune.plan import Parameter, TuningPlan
 from k3perf.tune.race import analyse, comparison_level, nominee_of
 
 NOMINATE_LEVEL: Final = 0.1
-"""One-sided level at which a value is worth fresh sessions. It decides what is confirmed,
-never what is proposed.
+"""One-sided level at which a value is worth fresh sessions. It decides what is
+confirmed, never what is proposed.
 """
 
 
@@ -52,8 +53,8 @@ class Sweep:
 
     @property
     def stage(self) -> str:
-        """The stage of the screening sessions. It names the parent, since another parent
-        is other work.
+        """The stage of the screening sessions. It names the parent, since another
+        parent is other work.
         """
         return f"screen {self.parameter.name} from {label_of(self.parent)}"
 
@@ -112,12 +113,15 @@ class Sweep:
                 self.changes[label] = change
 
     def _screen(self) -> tuple[str, ...]:
-        """Blocks until the race is decided or the budget is spent. Labels still alive."""
+        """Measure until the race is decided. Returns the labels still alive."""
         first, last = self.plan.screen_blocks
         alive = tuple(self.changes)
-        begin_s = self.ledger.spent_s
+        alive = self._thinned(alive, first)
+        begin_s, share_s = self.ledger.spent_s, self.share_s
+        if not self.ledger.affords(first * (1 + len(alive)), share_s):
+            share_s = math.inf  # its share is too small for two values: later sweeps lose
         for block in range(last):
-            within_s = self.share_s - (self.ledger.spent_s - begin_s)
+            within_s = share_s - (self.ledger.spent_s - begin_s)
             need = (1 + len(alive)) * (first if block == 0 else 1)
             if not self.ledger.affords(need, within_s):
                 self.why = f"undecided: the budget ended after {block} blocks"
@@ -144,6 +148,16 @@ class Sweep:
         self.why = f"undecided after {last} blocks"
         return alive
 
+    def _thinned(self, alive: tuple[str, ...], blocks: int) -> tuple[str, ...]:
+        """The values that the share of the budget reaches for: the ends stay, at least
+        two values do.
+        """
+        kept = list(alive)
+        while len(kept) > 2 and not self.ledger.affords(blocks * (1 + len(kept)), self.share_s):
+            label = kept.pop(len(kept) // 2)
+            self.left_out[label] = "not measured: its share of the budget is too small"
+        return tuple(kept)
+
     def _seen(self, reading: TuningReading, alive: tuple[str, ...]) -> tuple[str, ...]:
         """Remove a point that cannot be measured, with its reason."""
         label = reading.trial.label
@@ -169,7 +183,9 @@ class Sweep:
     def _nominee(
         self, readings: Sequence[TuningReading], fit: BlockFit, alive: Sequence[str]
     ) -> tuple[str | None, bool]:
-        """The label to confirm, and whether it must keep a bound that the parent breaks."""
+        """The label to confirm, and whether it must keep a bound that the parent
+        breaks.
+        """
         parent = label_of(self.parent)
         fine = []
         for label in alive:
@@ -199,7 +215,9 @@ class Sweep:
         return ""
 
     def _place_parent(self, readings: Sequence[TuningReading]) -> None:
-        """Find the parent's own value where no argument sets it: the engine resolved it."""
+        """Find the parent's own value where no argument sets it: the engine resolved
+        it.
+        """
         parent = label_of(self.parent)
         if parent in self.values:
             return

@@ -60,9 +60,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_choice(tmp_path):
     while True:
         before = journal.stat().st_size if journal.exists() else 0
         process = tuner(killed)
-        while process.poll() is None and (
-            not journal.exists() or journal.stat().st_size <= before
-        ):
+        while process.poll() is None and (not journal.exists() or journal.stat().st_size <= before):
             time.sleep(0.002)  # each life measures at least one session
         if kills < 6:
             time.sleep(draw.uniform(0, 0.12))

@@ -96,7 +96,6 @@ def test_a_budget_ends_the_run_undecided():
     result = Tuning(plan(budget_s=40.0 * 20), SimulatedEngine(1), NAMES).run()
     assert result.spent_s <= 40.0 * 20
     assert result.undecided
-    assert not result.proposal
 
 
 def test_a_budget_for_nothing_measures_nothing():
@@ -236,3 +235,14 @@ def test_means_of_zero_have_a_logarithm():
     readings = ledger.block("s", 0, ({}, {"block_size": 32}))
     readings[0].values["output_tokens_per_s"] = 0.0
     assert math.isfinite(fit_of(readings, "output_tokens_per_s").gain("block_size=32", "base"))
+
+
+def test_a_small_share_of_the_budget_thins_the_values():
+    """Half of the values of every sweep, rather than all values of the first."""
+    result = Tuning(plan(budget_s=40.0 * 30), SimulatedEngine(1, knee=None), NAMES).run()
+    seqs = result.parameters[0].values
+    outcomes = [one.outcome for one in seqs]
+    assert any("budget is too small" in outcome for outcome in outcomes)
+    assert seqs[0].session_count >= 2
+    assert seqs[-1].session_count >= 2
+    assert all(one.values[-1].session_count >= 2 for one in result.parameters)
