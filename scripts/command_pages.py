@@ -112,7 +112,7 @@ class _PytestGroup:
 def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Every command that can be run, in the order of ``k3perf --help``."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not below:
+    if not below or parser.get_default("run") is not None:
         yield parser
     for action in below:
         for sub in action.choices.values():
