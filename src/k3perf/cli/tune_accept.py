@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from k3perf.cli.shared_options import load_checked, suite_of
 from k3perf.config.models import ConfigSpec
 from k3perf.documents import yaml_of
-from k3perf.errors import ConfigFileError, ExitStatus, UsageError
+from k3perf.errors import ConfigFileError, ExitStatus, UsageError, shortened
 from k3perf.records.tuning import Change, Effect, TuningReading, TuningResult, label_of
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def config_texts(
     for own, text in parts.items():
         if not re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", own) or len(own) > 48:
             raise UsageError(
-                f"--name {own!r}: a config's name has small letters, digits and single underscores,"
-                " 48 at most"
+                f"--name {shortened(repr(own))}: a config's name has small letters, digits and"
+                " single underscores, 48 at most"
             )
         if text and own in suite.configs:
             raise UsageError(f"config {own} exists and is another change. Choose another --name.")
@@ -111,7 +111,7 @@ def existing_single(suite: Suite, base: str, single: Change) -> str:
 
 def with_listed(path: Path, text: str, key: str, names: list[str]) -> str:
     """A target's YAML text with ``names`` in its list. Comments stay. Raises UsageError
-    if the list is not written as ``key: [...]``.
+    if the list is written in another way than as ``key: [...]`` or line by line.
     """
     listed = yaml_of(text).get(key)
     if listed is None:
@@ -121,16 +121,28 @@ def with_listed(path: Path, text: str, key: str, names: list[str]) -> str:
     missing = [name for name in names if name not in listed]
     if not missing:
         return text
-    changed = re.sub(
+    inline, block = (
         rf"(?ms)^({key}: \[[^\]]*?)\s*\]",
-        lambda found: f"{found[1]}{', ' if listed else ''}{', '.join(missing)}]",
-        text,
-        count=1,
+        rf"(?m)^({key}:\n(?:[ ]*- .*\n)*([ ]*)- .*\n)",
     )
+    if re.search(inline, text):
+        changed = re.sub(
+            inline,
+            lambda found: f"{found[1]}{', ' if listed else ''}{', '.join(missing)}]",
+            text,
+            count=1,
+        )
+    else:
+        changed = re.sub(
+            block,
+            lambda found: found[1] + "".join(f"{found[2]}- {name}\n" for name in missing),
+            text,
+            count=1,
+        )
     if yaml_of(changed) != {**yaml_of(text), key: [*listed, *missing]}:
         raise UsageError(
-            f"{path}: cannot add {', '.join(missing)} to {key!r}, which is not written as"
-            f" {key}: [...]. Add it by hand and run the command again."
+            f"{path}: cannot add {', '.join(missing)} to {key!r}, which is written in an"
+            f" unusual way. Add it by hand and run the command again."
         )
     return changed
 
@@ -224,7 +236,8 @@ def _unknown_point(result: TuningResult, point: str) -> str:
     if point == "best":
         reasons = "; ".join(result.reasons) or "nothing was measured"
         return f"the run proposes no point: {reasons}. Name a measured one: {', '.join(known)}."
-    return f"point {point!r} was not measured. Use one of: best, {', '.join(sorted(known))}."
+    names = ", ".join(sorted(known))
+    return f"point {shortened(repr(point))} was not measured. Use one of: best, {names}."
 
 
 def _file_of(suite: Suite, folder: str, name: str) -> Path:

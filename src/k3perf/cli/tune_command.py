@@ -23,7 +23,7 @@ from k3perf.cli.tuning_options import (
     tuning_settings,
     values_by_name,
 )
-from k3perf.errors import ExitStatus, UsageError
+from k3perf.errors import ExitStatus, UsageError, shortened
 
 if TYPE_CHECKING:
     from k3perf.config.suite import Suite
@@ -161,8 +161,8 @@ def run_tune(arguments: argparse.Namespace) -> int:
     plan = prepared.plan
     if not plan.parameters:
         raise UsageError(
-            f"--steps {arguments.steps} sweeps nothing on {arguments.target}. Give --values"
-            " ARGUMENT=A,B."
+            f"--steps {shortened(arguments.steps)} sweeps nothing on {arguments.target}. Give"
+            " --values ARGUMENT=A,B."
         )
     say_cost(prepared, plan.least_session_count(), plan.most_session_count())
     for line in _point_lines(prepared.plan.parameters, plan.exclude, plan.change_to):
@@ -212,7 +212,9 @@ def _steps(text: str) -> tuple[str, ...]:
                 " a target for each split and tune each."
             )
         if step not in (*STEPS, VALIDATE):
-            raise UsageError(f"--steps {step!r}: use {', '.join((*STEPS, VALIDATE))}")
+            raise UsageError(
+                f"--steps {shortened(repr(step))}: use {', '.join((*STEPS, VALIDATE))}"
+            )
     return steps
 
 

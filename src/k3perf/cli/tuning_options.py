@@ -21,7 +21,7 @@ from k3perf.cli.shared_options import (
     suite_of,
 )
 from k3perf.documents import DocumentProblem, json_of
-from k3perf.errors import UsageError
+from k3perf.errors import MACHINE_ERRNOS, UsageError, shortened
 from k3perf.records.tuning import BoundSpec, Fate, TuningReading
 from k3perf.run.progress import Progress
 
@@ -86,7 +86,7 @@ def values_by_name(pairs: Sequence[str], option: str) -> dict[str, tuple[Any, ..
         name = name.strip().replace("-", "_")
         if not separator or not name or not text.strip():
             raise UsageError(
-                f"{option} {pair!r} is not NAME=VALUE,VALUE. Write for example"
+                f"{option} {shortened(repr(pair))} is not NAME=VALUE,VALUE. Write for example"
                 f" {option} max_num_seqs=8,16,32"
             )
         if name in found:
@@ -107,8 +107,8 @@ def bounds_of(pairs: Sequence[str]) -> tuple[BoundSpec, ...]:
             limit = -1.0
         if not separator or not 0 < limit < float("inf"):
             raise UsageError(
-                f"--bound {pair!r} is not METRIC=LIMIT with a limit above 0. Write for example"
-                " --bound ttft_p99_ms=500"
+                f"--bound {shortened(repr(pair))} is not METRIC=LIMIT with a limit above 0. Write for"
+                " example --bound ttft_p99_ms=500"
             )
         found.append(BoundSpec(name, limit))
     return tuple(found)
@@ -142,6 +142,14 @@ def tuning_settings(
 
     state = Path(".k3perf").absolute()
     cache = cache_directory(state)
+    try:
+        python_path = engine_python_path(cache)
+    except OSError as error:
+        if error.errno in MACHINE_ERRNOS:
+            raise
+        raise UsageError(
+            f"{cache} cannot be written. Go to another directory, or name one with K3PERF_CACHE."
+        ) from error
     run_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
     try:
         commit = Repository(Path.cwd()).checked_out()
@@ -157,7 +165,7 @@ def tuning_settings(
         results_directory=(arguments.results or state / "tuning" / run_id).absolute(),
         cache_directory=cache,
         engine_python=find_engine_python(arguments.engine_python, Path.cwd()),
-        engine_python_path=engine_python_path(cache),
+        engine_python_path=python_path,
         trace_file=None if trace_file is None else trace_file.resolve(),
         cpu_features=usable(detect_hardware().cpu_flags, os.environ),
     )

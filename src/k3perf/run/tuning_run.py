@@ -148,7 +148,7 @@ def run_tuning(
         else:
             result = _grid(prepared, source, names)
     if result.session_count and not any(
-        value.session_count for one in result.parameters for value in one.values
+        value.session_count for one in result.parameters for value in one.values if not value.change
     ):
         raise MeasurementInvalid(
             f"no session of {prepared.cell.cell_id} is valid:"

@@ -163,6 +163,7 @@ class TuningSessions:
     def _session(self, trial: TuningTrial, cell: Cell) -> TuningReading:
         pool = self._parts.pool
         pool.stop_all()
+        pool.forget_crashes()  # the run's ledger decides what is tried again
         (live,) = pool.acquire(wanted_engines(cell, self.settings))
         same = self._same_engine(trial, live.resolved_config)
         if same:

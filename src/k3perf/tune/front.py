@@ -72,7 +72,7 @@ class Front:
 
     def points(self) -> tuple[FrontPoint, ...]:
         """The points that no other one dominates. A point that differs from the base in
-        nothing is left out, since it is the base again.
+        nothing is omitted, since it is the base again.
         """
         base = label_of({})
         labels = [label for label in self.places if self._read(label)]

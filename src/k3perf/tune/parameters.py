@@ -13,7 +13,7 @@ from typing import Any, Final
 from k3perf.config.arguments import shipped_table, unknown_argument
 from k3perf.config.owned_arguments import owned
 from k3perf.documents import validated, yaml_of
-from k3perf.errors import UsageError
+from k3perf.errors import UsageError, shortened
 from k3perf.tune.plan import Parameter
 
 STEPS: Final = ("kv", "scheduler", "quantisation")
@@ -78,8 +78,8 @@ def parameters_of(
     if missing:
         names = ", ".join(row.name for row in rows)
         raise UsageError(
-            f"--only {missing[0]}: no step that runs sweeps it. Give its values with --values"
-            f" {missing[0]}=A,B or use one of: {names}."
+            f"--only {shortened(missing[0])}: no step that runs sweeps it. Give its values with"
+            f" --values, or use one of: {names}."
         )
     return tuple(found)
 

@@ -74,6 +74,8 @@ class Tuning:
                 self.undecided.append(parameter.name)
             if finding.winner is not None:
                 parent = finding.winner
+            if sweep.parent_problem:
+                break  # without its parent no other sweep can be read either
         interaction = self._combine(parent)
         proposal = parent if interaction is None else interaction.proposed
         if len(parent) > 1 and interaction is None:

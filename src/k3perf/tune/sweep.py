@@ -50,6 +50,7 @@ class Sweep:
     left_out: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     why: str = ""
+    parent_problem: str = ""
 
     @property
     def stage(self) -> str:
@@ -129,6 +130,9 @@ class Sweep:
             points = (self.parent, *(self.changes[label] for label in alive))
             for reading in self.ledger.block(self.stage, block, points):
                 alive = self._seen(reading, alive)
+            if self.parent_problem:
+                self.why = f"undecided: the parent cannot be measured: {self.parent_problem}"
+                return ()
             if block + 1 < first:
                 continue
             readings = self.ledger.of(self.stage)
@@ -161,7 +165,9 @@ class Sweep:
     def _seen(self, reading: TuningReading, alive: tuple[str, ...]) -> tuple[str, ...]:
         """Remove a point that cannot be measured, with its reason."""
         label = reading.trial.label
-        if reading.fate is Fate.SAME_ENGINE:
+        if label == label_of(self.parent) and reading.fate is not Fate.MEASURED:
+            self.parent_problem = f"{reading.fate.value}: {reading.text}"
+        elif reading.fate is Fate.SAME_ENGINE:
             self.left_out[label] = f"the engine resolves to that of {reading.same_as}"
         elif reading.fate in (Fate.CRASHED, Fate.NO_MEMORY):
             what = "out of memory" if reading.fate is Fate.NO_MEMORY else "the engine crashed"
