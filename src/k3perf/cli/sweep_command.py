@@ -18,6 +18,7 @@ from k3perf.cli.shared_options import count
 from k3perf.cli.tuning_options import (
     TuningLines,
     add_measuring_options,
+    check_picture,
     require_named,
     say,
     say_cost,
@@ -25,6 +26,7 @@ from k3perf.cli.tuning_options import (
     service_level_of,
     tuning_settings,
     values_by_name,
+    write_picture,
 )
 from k3perf.errors import ExitStatus, UsageError
 
@@ -72,6 +74,8 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     if arguments.concurrency is not None:
         if arguments.settings:
             raise UsageError("give --set for a grid or --concurrency for a ladder, not both")
+        if arguments.picture is not None:
+            raise UsageError("--picture belongs to --set; a ladder's steps go to --output")
         return _ladder(arguments)
     for option in ("base_url", "model_name", "vocabulary_size", "output"):
         if getattr(arguments, option) is not None:
@@ -87,6 +91,7 @@ def _grid(arguments: argparse.Namespace) -> int:
     from k3perf.tune.grid import grid_changes
     from k3perf.tune.parameters import parameters_of
 
+    check_picture(arguments)
     settings_by_name = values_by_name(arguments.settings, "--set")
     if not settings_by_name:
         raise UsageError("give --set ARGUMENT=A,B for a grid, or --concurrency 1,2,4 for a ladder")
@@ -119,6 +124,7 @@ def _grid(arguments: argparse.Namespace) -> int:
         result = run_tuning(prepared, TuningLines(), listen=lambda _: None, seen=say_reading)
     finally:
         restore()
+    write_picture(arguments, result)
     if arguments.json:
         import orjson
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from k3perf.cli.tuning_options import (
     TuningLines,
     add_measuring_options,
     bounds_of,
+    check_picture,
     require_named,
     say,
     say_cost,
@@ -22,11 +23,13 @@ from k3perf.cli.tuning_options import (
     service_level_of,
     tuning_settings,
     values_by_name,
+    write_picture,
 )
 from k3perf.errors import ExitStatus, UsageError, shortened
 
 if TYPE_CHECKING:
     from k3perf.config.suite import Suite
+    from k3perf.records.tuning import TuningResult
     from k3perf.tune.plan import Parameter
 
 _STEPS = "kv,scheduler,quantisation,validate"
@@ -40,6 +43,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="exit status: 10 when no session of the base config is valid",
     )
     add_measuring_options(parser)
+    _add_goal(parser)
+    parser.set_defaults(run=run_tune)
+    commands = parser.add_subparsers(dest="tune_command", metavar="COMMAND", required=False)
+    _register_accept(commands)
+
+
+def _add_goal(parser: argparse.ArgumentParser) -> None:
+    """Add what is swept, and what a proposal must be."""
     parser.add_argument(
         "--steps", default=_STEPS, metavar="A,B", help=f"steps in order (default: {_STEPS})"
     )
@@ -99,8 +110,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="workload of the validate step (default: trace, if the target has it)",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="trace file to replay instead")
-    parser.set_defaults(run=run_tune)
-    commands = parser.add_subparsers(dest="tune_command", metavar="COMMAND", required=False)
+
+
+def _register_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     accept = commands.add_parser(
         "accept",
         help="write the approved config of a point, its target's list and baseline proposal",
@@ -129,10 +141,11 @@ def run_tune(arguments: argparse.Namespace) -> int:
     """Tune. The result is on stdout, progress on stderr."""
     require_named(arguments, "target", "workload")
     from k3perf.engine.signals import install
-    from k3perf.report.tuning_text import finding_text, result_text
+    from k3perf.report.tuning_text import finding_text
     from k3perf.run.tuning_run import TuningRequest, prepare, run_tuning
     from k3perf.tune.parameters import parameters_of
 
+    check_picture(arguments)
     steps = _steps(arguments.steps)
     given = values_by_name(arguments.values, "--values")
     settings = tuning_settings(arguments, "tune", arguments.trace)
@@ -181,17 +194,24 @@ def run_tune(arguments: argparse.Namespace) -> int:
         )
     finally:
         restore()
-    if arguments.json:
+    write_picture(arguments, result)
+    _write(result, metrics, as_json=arguments.json)
+    if result.proposal and not arguments.json:
+        sys.stdout.write(f"Review it, then: k3perf tune accept {settings.results_directory} best\n")
+    return ExitStatus.OK
+
+
+def _write(result: TuningResult, metrics: Sequence[str], *, as_json: bool) -> None:
+    from k3perf.report.tuning_text import finding_text, result_text
+
+    if as_json:
         import orjson
 
         sys.stdout.write(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode() + "\n")
-        return ExitStatus.OK
+        return
     for finding in result.parameters:
-        sys.stdout.write(finding_text(finding, plan.objective, metrics) + "\n")
+        sys.stdout.write(finding_text(finding, result.objective, metrics) + "\n")
     sys.stdout.write(result_text(result))
-    if result.proposal:
-        sys.stdout.write(f"Review it, then: k3perf tune accept {settings.results_directory} best\n")
-    return ExitStatus.OK
 
 
 def run_accept(arguments: argparse.Namespace) -> int:

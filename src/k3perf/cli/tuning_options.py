@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from k3perf.cli.output import write_text
 from k3perf.cli.shared_options import (
     add_baselines_option,
     add_engine_python_option,
@@ -22,7 +23,7 @@ from k3perf.cli.shared_options import (
 )
 from k3perf.documents import DocumentProblem, json_of
 from k3perf.errors import MACHINE_ERRNOS, UsageError, shortened
-from k3perf.records.tuning import BoundSpec, Fate, TuningReading
+from k3perf.records.tuning import BoundSpec, Fate, TuningReading, TuningResult
 from k3perf.run.progress import Progress
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         " (default: .k3perf/tuning/RUN)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--picture", type=Path, metavar="SVG", help="file for a picture of sweeps and front"
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print points and cost, and measure nothing"
     )
@@ -107,8 +111,8 @@ def bounds_of(pairs: Sequence[str]) -> tuple[BoundSpec, ...]:
             limit = -1.0
         if not separator or not 0 < limit < float("inf"):
             raise UsageError(
-                f"--bound {shortened(repr(pair))} is not METRIC=LIMIT with a limit above 0. Write for"
-                " example --bound ttft_p99_ms=500"
+                f"--bound {shortened(repr(pair))} is not METRIC=LIMIT with a limit above 0."
+                " Write for example --bound ttft_p99_ms=500"
             )
         found.append(BoundSpec(name, limit))
     return tuple(found)
@@ -171,6 +175,21 @@ def tuning_settings(
     )
 
 
+def check_picture(arguments: argparse.Namespace) -> None:
+    """Raise UsageError before the run if its picture could not be written."""
+    path: Path | None = arguments.picture
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UsageError(f"--picture {path}: not a file in an existing directory")
+
+
+def write_picture(arguments: argparse.Namespace, result: TuningResult) -> None:
+    """Write ``--picture``. Raises UsageError."""
+    from k3perf.report.tuning_picture import tuning_picture
+
+    if arguments.picture is not None:
+        write_text(arguments.picture, tuning_picture(result), "--picture")
+
+
 def say(text: str) -> None:
     """One line on stderr, at once."""
     sys.stderr.write(f"{text}\n")
@@ -201,6 +220,8 @@ def say_cost(prepared: PreparedTuning, least: int, most: int) -> None:
         f"{prepared.cell.cell_id}: {least} to {most} sessions of about {session_s:.0f} s, so"
         f" {least * session_s / 60:.0f} to {most * session_s / 60:.0f} min{limit}"
     )
+    for note in prepared.notes:
+        say(f"  note: {note}")
 
 
 class TuningLines(Progress):

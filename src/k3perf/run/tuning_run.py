@@ -44,6 +44,8 @@ from k3perf.tune.strategy import RunNames, Tuning
 _UNRECORDED_ROUND_S: Final = 3.0
 """A guess until the first session of the run has shown its cost."""
 
+_REQUESTS_FOR_P99: Final = 100
+
 MEMORY_METRIC: Final = {"cpu": "engine_peak_rss_bytes", "nvidia": "kv_capacity_tokens"}
 """What stands for memory on the front. A GPU's share is fixed, so the capacity that it
 leaves for the KV cache counts there.
@@ -80,6 +82,28 @@ class PreparedTuning:
     settings: RunSettings
     plan: TuningPlan
     cell: Cell
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What limits the meaning of the run's numbers."""
+        found = []
+        if self.cell.target.model.weights == "dummy":
+            found.append(
+                "the target's weights are random, so experts are not chosen as the checkpoint"
+                " chooses them"
+            )
+        requests = self.cell.workload.requests
+        tails = [name for name in self._watched if name.endswith("_p99_ms")]
+        if tails and requests is not None and requests < _REQUESTS_FOR_P99:
+            found.append(
+                f"{tails[0]} rests on {requests} requests in a round, and is close to the largest"
+                f" value below {_REQUESTS_FOR_P99}"
+            )
+        return tuple(found)
+
+    @property
+    def _watched(self) -> tuple[str, ...]:
+        return (self.plan.objective, *(bound.metric for bound in self.plan.bounds))
 
 
 def prepare(request: TuningRequest, settings: RunSettings) -> PreparedTuning:

@@ -13,6 +13,7 @@ from k3perf.records.tuning import (
     Effect,
     Fate,
     ParameterFinding,
+    TuningReading,
     TuningResult,
     ValueFinding,
     label_of,
@@ -57,44 +58,22 @@ def measure_grid(
     """Each point in every block. The budget ends the run between blocks."""
     ledger, reasons = Ledger(plan, source), []
     skipped = {label_of(one): why for one in changes if (why := plan.exclude(one))}
-    alive = [one for one in changes if label_of(one) not in skipped]
-    failed: dict[str, str] = {}
     done = 0
     for block in range(blocks):
-        running = [one for one in alive if label_of(one) not in failed]
+        running = [one for one in changes if label_of(one) not in skipped]
         if not ledger.affords(1 + len(running)):
             reasons.append(f"the budget ended after {block} of {blocks} blocks")
             break
         for reading in ledger.block(GRID_STAGE, block, ({}, *running)):
             if reading.fate in (Fate.CRASHED, Fate.NO_MEMORY):
-                failed[reading.trial.label] = f"{reading.fate.value}: {reading.text}"
+                skipped[reading.trial.label] = f"{reading.fate.value}: {reading.text}"
             elif reading.fate is Fate.SAME_ENGINE:
-                failed[reading.trial.label] = f"the engine resolves to that of {reading.same_as}"
+                same = f"the engine resolves to that of {reading.same_as}"
+                skipped[reading.trial.label] = same
         done = block + 1
     readings = ledger.of(GRID_STAGE)
-    fits = {name: fit_of(readings, name) for name in (plan.objective, *plan.front_metrics)}
-    front, values = Front(plan.front_metrics), []
-    level = LEVEL / max(len(changes), 1)
-    for change in ({}, *changes):
-        label = label_of(change)
-        if any(fit.measured(label) for fit in fits.values()):
-            front.add(change, {}, fits, means_of(readings, label))
-        effects = {
-            name: effect_of(fit, label, label_of({}), level)
-            for name, fit in fits.items()
-            if fit.measured(label) and fit.measured(label_of({}))
-        }
-        why = skipped.get(label) or failed.get(label) or ""
-        values.append(
-            ValueFinding(
-                value=label,
-                change=change,
-                outcome=why or _outcome(change, effects.get(plan.objective)),
-                session_count=sum(1 for one in readings if one.trial.label == label),
-                effects=effects,
-                means=means_of(readings, label),
-            )
-        )
+    front = Front(plan.front_metrics)
+    values = _findings(plan, readings, ({}, *changes), skipped, front)
     points = front.points()
     decision = f"{done} of {blocks} blocks measured, nothing is chosen"
     return TuningResult(
@@ -121,6 +100,39 @@ def measure_grid(
         undecided=(),
         reasons=tuple(reasons),
     )
+
+
+def _findings(
+    plan: TuningPlan,
+    readings: Sequence[TuningReading],
+    changes: Sequence[Change],
+    skipped: Mapping[str, str],
+    front: Front,
+) -> list[ValueFinding]:
+    """One finding for each point, the base first. Adds measured ones to the front."""
+    names = dict.fromkeys((plan.objective, *plan.front_metrics))
+    fits = {name: fit_of(readings, name) for name in names}
+    base, level, found = label_of({}), LEVEL / max(len(changes) - 1, 1), []
+    for change in changes:
+        label = label_of(change)
+        if any(fit.measured(label) for fit in fits.values()):
+            front.add(change, {}, fits, means_of(readings, label))
+        effects = {
+            name: effect_of(fit, label, base, level)
+            for name, fit in fits.items()
+            if fit.measured(label) and fit.measured(base)
+        }
+        found.append(
+            ValueFinding(
+                value=label,
+                change=change,
+                outcome=skipped.get(label) or _outcome(change, effects.get(plan.objective)),
+                session_count=sum(1 for one in readings if one.trial.label == label),
+                effects=effects,
+                means=means_of(readings, label),
+            )
+        )
+    return found
 
 
 def _outcome(change: Change, effect: Effect | None) -> str:

@@ -293,10 +293,26 @@ class Sweep:
                     session_count=count,
                     effects=effects,
                     means=means_of(readings, label),
-                    note=self.notes.get(label, ""),
+                    note=self.notes.get(label) or self._also_changed(readings, label),
                 )
             )
         return tuple(found)
+
+    def _also_changed(self, readings: Sequence[TuningReading], label: str) -> str:
+        """Locked values of the engine that differ from the base's, in addition to the
+        changed ones. A sweep of one variable then varies more than that.
+        """
+        mine = (one for one in readings if one.trial.label == label and one.effective)
+        reading = next(mine, None)
+        if reading is None:
+            return ""
+        others = [
+            f"{key} {values}"
+            for key, values in reading.effective.items()
+            if key.rpartition(".")[2] not in reading.trial.change
+        ]
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        return f"the engine also changed {', '.join(others[:3])}{more}" if others else ""
 
     def _outcome(self, label: str, effect: Any) -> str:
         if label == label_of(self.parent):

@@ -117,6 +117,7 @@ MEASURING = {
     "--slo-tpot-ms": NUMBER,
     "--results": OUTPUT.may(0, 4),  # a dry run writes nothing
     "--json": FLAG,
+    "--picture": OUTPUT.may(0, 4),
     "--dry-run": FLAG,
     "--engine-python": PYTHON,
     "--suite": SUITE,
