@@ -36,7 +36,7 @@ def command_line_page() -> str:
     for parser in commands:
         lines += ["", f"## `{parser.prog}`", "", f"{_sentence(parser.description)}"]
         lines += ["", _sentence(parser.epilog)] if parser.epilog else []
-        rows = [_argument_row(action) for action in parser._actions if action.dest != "help"]
+        rows = [_argument_row(action) for action in _arguments(parser)]
         lines += ["", "| argument | what it is |", "| --- | --- |", *rows] if rows else []
     return "\n".join([*lines, ""])
 
@@ -112,11 +112,20 @@ class _PytestGroup:
 def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Every command that can be run, in the order of ``k3perf --help``."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not below:
+    if not below or parser.get_default("run") is not None:
         yield parser
     for action in below:
         for sub in action.choices.values():
             yield from _commands(sub)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """What the command itself takes: its commands have their own rows."""
+    return [
+        action
+        for action in parser._actions
+        if action.dest != "help" and not isinstance(action, argparse._SubParsersAction)
+    ]
 
 
 def _argument_row(action: argparse.Action) -> str:

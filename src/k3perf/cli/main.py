@@ -35,6 +35,8 @@ COMMAND_MODULES: Final = (
     "scaling",
     "report",
     "compare",
+    "tune",
+    "sweep",
 )
 
 

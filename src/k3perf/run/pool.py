@@ -163,6 +163,12 @@ class EnginePool:
         self._crashes[(live.target, live.config, live.arm)].append(error)
         self.stop(live)
 
+    def forget_crashes(self) -> None:
+        """Start every config again, whatever happened. For callers that count crashes
+        themselves.
+        """
+        self._crashes.clear()
+
     def stop_all(self) -> None:
         """Stop every engine; the locks stay."""
         for live in list(self._live.values()):

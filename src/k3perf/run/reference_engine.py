@@ -17,15 +17,15 @@ from k3perf.run.settings import RunSettings
 
 @contextmanager
 def reference_engine(
-    settings: RunSettings, target_name: str, progress: Progress
+    settings: RunSettings, target_name: str, progress: Progress, *, config: str = ""
 ) -> Iterator[LiveEngine]:
     """Start it as a run would, keep this thread where the target pins its client, stop
-    it on every way out.
+    it on every way out. ``config``: another config than the reference.
 
     Raises UnknownNameError, UsageError, PreflightError or EngineError.
     """
     target = settings.suite.target(target_name)
-    wanted = candidate_engine(settings, target_name, target.reference)
+    wanted = candidate_engine(settings, target_name, config or target.reference)
     require_port()
     require_engine(settings.engine_python)
     with EnginePool(settings, progress) as pool:

@@ -9,7 +9,9 @@ token, 0 by default), ``identity`` (overrides of what each rank says of itself),
 ``cache_config`` (overrides of the resolved configuration), ``die_after_requests``,
 ``die_once`` (a file that the engine makes when it dies after twelve requests; where it
 is there no engine dies), ``die_at_reset`` (it dies when its peaks are to be read anew),
-``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has),
+``tuned`` (by argument: the ``section`` of its resolved value, its ``default``, the
+``forced`` value, how many times a token takes as long in ``pace``, ``no_memory``
+values), ``weights_bytes``, ``rank_step_bytes`` (how much more weights each further rank has),
 ``rss_bytes``, ``call_log`` (a file that gets the name of every remote call),
 ``absent_engines`` (data-parallel engines that cannot write into the harness's
 directory). It has as many ranks as tensor and data parallelism ask for, and like vLLM
@@ -49,11 +51,8 @@ LINES = (
 )
 
 
-def die():
-    sys.stderr.write(
-        "(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] RuntimeError: the stand-in dies as"
-        " told\n"
-    )
+def die(why="RuntimeError: the stand-in dies as told"):
+    sys.stderr.write(f"(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] {why}\n")
     sys.stderr.flush()
     os._exit(13)
 
@@ -133,7 +132,16 @@ class State:
     def server_info(self):
         info = json.loads(json.dumps(SERVER_INFO))
         info["vllm_config"]["cache_config"].update(BEHAVIOUR.get("cache_config", {}))
+        for name, rule in BEHAVIOUR.get("tuned", {}).items():
+            value = rule.get("forced", self.config.get(name, rule["default"]))
+            info["vllm_config"][rule["section"]][name.replace("-", "_")] = value
         return info
+
+    def token_s(self):
+        pace = 1.0
+        for name, rule in BEHAVIOUR.get("tuned", {}).items():
+            pace *= rule.get("pace", {}).get(str(self.config.get(name, rule["default"])), 1.0)
+        return BEHAVIOUR.get("token_s", 0.01) * (1 + self.slow_ratio) * pace
 
     def metrics(self):
         return f"vllm:generation_tokens_total {self.token_count}\nvllm:num_preemptions_total 0\n"
@@ -163,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             self.reply(state.metrics(), "text/plain")
         elif path == "/stand_in":
-            self.reply({"token_s": BEHAVIOUR.get("token_s", 0.01) * (1 + state.slow_ratio)})
+            self.reply({"token_s": state.token_s()})
         else:
             self.reply("", "text/plain")
 
@@ -241,6 +249,9 @@ def main():
     options = parser.parse_args()
     config = yaml.safe_load(Path(options.config).read_text())
     config["served_model_name"] = options.served_model_name
+    for name, rule in BEHAVIOUR.get("tuned", {}).items():
+        if str(config.get(name)) in rule.get("no_memory", ()):
+            die("ValueError: No available memory for the cache blocks")
     server = Server((options.host, int(options.port)), Handler)
     server.state = State(config)
     for line in LINES:

@@ -107,6 +107,22 @@ class Command:
 
 BASELINES = {"--baselines": FOLDER.may(0, 4)}
 DOCUMENTS = {"verdict": INPUT.may(0, 4), "--plan": INPUT.may(0, 4), "--output": OUTPUT}
+MEASURING = {
+    "--target": NAME,
+    "--workload": NAME,
+    "--config": NAME.without("empty"),
+    "--budget-minutes": NUMBER,
+    "--rounds": NUMBER,
+    "--slo-ttft-ms": NUMBER,
+    "--slo-tpot-ms": NUMBER,
+    "--results": OUTPUT.may(0, 4),  # a dry run writes nothing
+    "--json": FLAG,
+    "--picture": OUTPUT.may(0, 4),
+    "--dry-run": FLAG,
+    "--engine-python": PYTHON,
+    "--suite": SUITE,
+    **BASELINES,
+}
 COMMANDS = {
     "export": Command(
         "export fp8_kv --target tiny",
@@ -443,6 +459,49 @@ COMMANDS = {
             "--suite": SUITE,
         },
     ),
+    "tune": Command(
+        "tune --target tiny --workload quick --dry-run --engine-python engine_python",
+        {
+            **MEASURING,
+            "--steps": CHOICE,
+            "--only": NAME,
+            "--values": Kind({"empty": "", "no_value": "block_size", "unknown": "nosuch=1"}),
+            "--objective": NAME,
+            "--bound": Kind({"empty": "", "no_limit": "ttft_p99_ms", "word": "ttft_p99_ms=x"}),
+            "--error-rate": NUMBER,
+            "--smallest-effect": NUMBER,
+            "--quality": INPUT,
+            "--largest-quality-loss": NUMBER,
+            "--validate-workload": NAME.without("empty"),
+            "--trace": INPUT,
+        },
+    ),
+    "tune accept": Command(
+        "tune accept tuned best",
+        {
+            "results": INPUT,
+            "point": NAME,
+            "--name": NAME.without("empty", "unknown"),
+            "--reason": TEXT,
+            "--proposals": OUTPUT.may(0, 4),
+            **BASELINES,
+            "--suite": SUITE,
+        },
+    ),
+    "sweep": Command(
+        "sweep --target tiny --workload quick --set max_num_seqs=4,8 --dry-run"
+        " --engine-python engine_python",
+        {
+            **MEASURING,
+            "--set": Kind({"empty": "", "no_value": "block_size", "unknown": "nosuch=1"}),
+            "--blocks": NUMBER,
+            "--concurrency": Kind({"empty": "", "word": "x", "zero": "0", "huge": "9" * 40}),
+            "--base-url": TEXT.may(4),
+            "--model-name": TEXT.may(4),
+            "--vocabulary-size": NUMBER,
+            "--output": OUTPUT,
+        },
+    ),
 }
 
 
@@ -451,7 +510,7 @@ def leaves(
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command that can be run, with its parser."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not below:
+    if not below or parser.get_default("run") is not None:
         yield " ".join(words), parser
     for action in below:
         for name, sub in action.choices.items():
@@ -462,6 +521,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return {
         action.option_strings[-1] if action.option_strings else action.dest
         for action in parser._actions
+        if not isinstance(action, argparse._SubParsersAction)
     } - {"--help", "--version"}
 
 

@@ -16,13 +16,25 @@ import yaml
 from tests.plugin.made_results import write_results
 from tests.plugin.sites import TARGET, Site
 from tests.unit.ci.verdicts import cell, invalid, metric, regressed, verdict
+from tests.unit.tune.simulated_engine import SimulatedEngine, plan
 
 from k3perf.ci.history import HistoryEntry
 from k3perf.cli.main import main
 from k3perf.records.night import NightFile
 from k3perf.store.nights import write_night
+from k3perf.store.tuning_journal import TuningJournal, write_result
+from k3perf.tune.strategy import RunNames, Tuning
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def finished_tuning(directory: Path) -> None:
+    """A finished run of ``k3perf tune`` with a proposal, on the simulated engine."""
+    fingerprint = {"commit": COMMIT, "plan": "0" * 64, "hardware_class": "any-cpu"}
+    with TuningJournal(directory, run_id="tune-20261130-1", fingerprint=fingerprint) as journal:
+        names = RunNames(journal.run_id, "tiny", "default", "quick", fingerprint)
+        source = journal.source(SimulatedEngine(1))
+        write_result(directory, Tuning(plan(), source, names).run())
 
 
 def build(root: Path, repository: Path) -> None:
@@ -63,6 +75,7 @@ def build(root: Path, repository: Path) -> None:
     (root / "log.jsonl").write_text(
         '{"timestamp": 1.5, "prompt_tokens": 8, "completion_tokens": 4}\n'
     )
+    finished_tuning(root / "tuned")
     (root / "recordings").mkdir()
     markers = {"python_version": "3.12", "platform_machine": "x86_64"}
     (root / "host.json").write_text(
