@@ -10,25 +10,16 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from k3perf.config.declared import ConfigName, Declared, Name, PositiveFloat
+from k3perf.config.quality_spec import QualitySpec
 
 SCHEMA_VERSION = 1
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=48)]
-ConfigName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=48)]
 Release = Annotated[str, Field(pattern=r"^(\d+(\.\d+)*)?$")]
 CpuFeature = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=48)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EngineArguments = dict[str, Any]
-
-
-class Declared(BaseModel):
-    """Base of every declared document part: frozen, unknown keys refused.
-
-    The docstring under a key is its description in docs/configs.md and docs/schemas.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Provenance(Declared):
@@ -140,6 +131,8 @@ class ModelSource(Declared):
     """Name of a checkpoint, as vLLM's `--model` takes it."""
     weights: Literal["dummy", "checkpoint"] = "dummy"
     """Random weights made at the start, or those of the checkpoint."""
+    variants: dict[ConfigName, str] = Field(default_factory=dict)
+    """By config: directory of the checkpoint that it serves instead."""
     trust_remote_code: bool = False
     """Let vLLM run the model code that the checkpoint brings."""
 
@@ -148,6 +141,10 @@ class ModelSource(Declared):
         if (self.directory is None) == (self.checkpoint is None):
             raise ValueError("give exactly one of directory and checkpoint")
         return self
+
+    def directory_for(self, config: str) -> str | None:
+        """The directory that a config serves from; None for a checkpoint by name."""
+        return self.variants.get(config, self.directory)
 
 
 class Parallelism(Declared):
@@ -366,6 +363,8 @@ class TargetSpec(Declared):
     """When a start or an end counts as hung."""
     pinning: Pinning = Pinning()
     """Which CPUs the parts run on."""
+    quality: QualitySpec | None = None
+    """How the answers of every config are compared with the reference config's."""
     validity: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Limits of validity rules, by rule name (docs/operating.md)."""
     provenance: Provenance

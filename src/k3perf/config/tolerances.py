@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from k3perf.config.declared import ConfigName, Declared, Name
 from k3perf.config.load_yaml import parse, read_yaml
-from k3perf.config.models import ConfigName, Declared, Name, Tolerance
+from k3perf.config.models import Tolerance
 from k3perf.errors import ConfigFileError, raise_all
 
 _LEVELS: Final[dict[str, tuple[str, ...]]] = {

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from k3perf.config.models import Declared, Name, PositiveFloat
+from k3perf.config.declared import Declared, Name, PositiveFloat
 
 TokenCount = Annotated[int, Field(ge=1)]
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from k3perf.config.models import Declared
+from k3perf.config.declared import Declared
 from k3perf.documents import read_record
 
 # Names that manylinux had before it counted glibc versions.

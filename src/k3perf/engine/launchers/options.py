@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from k3perf.config.models import Declared, TargetSpec
+from k3perf.config.declared import Declared
+from k3perf.config.models import TargetSpec
 from k3perf.documents import Misfit, validated
 from k3perf.engine.launch import SERVER_MODULE
 from k3perf.errors import UsageError
