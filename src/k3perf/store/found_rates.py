@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
-from k3perf.config.declared import Declared, Name, PositiveFloat, TargetSpec
+from k3perf.config.declared import Declared, Name, PositiveFloat
 from k3perf.config.load_yaml import load_document
+from k3perf.config.models import TargetSpec
 from k3perf.config.workload_spec import OpenLoop, ServiceLevel, WorkloadSpec
 from k3perf.errors import ConfigFileError, UsageError
 from k3perf.store.atomic import replace_file
