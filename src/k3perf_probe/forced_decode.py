@@ -2,9 +2,9 @@
 k3perf_probe.forced_decode:ForcedDecode``).
 
 A request with ``vllm_xargs: {"k3perf_forced": [ids]}`` gets these tokens, one a step,
-whatever the model prefers. vLLM takes log-probabilities before processors run
-(``logprobs_mode: raw_logprobs``), so they are the model's own. Requests without the key
-are not touched.
+whatever the model prefers. vLLM takes log-probabilities before this class changes the
+logits (``logprobs_mode: raw_logprobs``), so they are the model's own. Requests without
+the key are not touched.
 """
 
 from __future__ import annotations

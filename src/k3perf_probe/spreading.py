@@ -4,7 +4,8 @@ vLLM draws dummy weights uniformly within 0.001, so every token is equally proba
 nothing can be compared. Each matrix is multiplied by the power of two that brings it
 nearest to a standard deviation of 1 / sqrt(inputs), the output layer to a wider one.
 Powers of two change the exponent only, so dividing restores every bit, and quantised
-weights keep their relative error: their scale is what is multiplied.
+weights keep their relative error: their scale is what is multiplied. A CPU engine packs
+its weights at load, where they cannot be scaled.
 
 The result is a random network whose distributions are as sharp as a real model's. It
 shows what rounding does to numbers of real size. It has learned nothing, so its
@@ -22,9 +23,9 @@ from k3perf_probe.answers import rank_of
 _MARK = "k3perf_spread_exponents"
 DUMMY_SPREAD = 0.001 / math.sqrt(3)
 """Standard deviation of a uniform number within 0.001."""
-LOGIT_SPREAD = 4.0
-"""Standard deviation of logits that the output layer is scaled for. Real models'
-lie between 2 and 5.
+LOGIT_SPREAD = 6.0
+"""Standard deviation of logits that the output layer is scaled for. The most probable
+of 160,000 tokens then gets about half of the mass, as in a text.
 """
 
 _ABSORBED = ("W_UK_T", "W_UV", "W_K", "W_V")
@@ -55,14 +56,16 @@ def exponent_for(inputs: int, spread: float = 1.0) -> int:
 
 
 def _exponents(model: Any) -> list[tuple[Any, int]]:
-    """Tensors to scale, each with its exponent. Norms and biases stay."""
+    """Tensors to scale, each with its exponent. Biases stay."""
     found: dict[int, tuple[Any, int]] = {}
     for name, module in model.named_modules():
-        matrices = [one for one in _those(module, _MATRICES) if one.ndim >= 2]
-        scales = _those(module, _SCALES) if matrices else []
+        weights = _those(module, _MATRICES)
+        scales = _those(module, _SCALES) if weights else []
         spread = LOGIT_SPREAD if name.endswith("lm_head") else 1.0
-        for tensor in (*(scales or matrices), *_those(module, _ABSORBED)):
-            inputs = int((matrices[0] if scales else tensor).shape[-1])
+        for tensor in (*(scales or weights), *_those(module, _ABSORBED)):
+            shape = (weights[0] if scales else tensor).shape
+            # vLLM draws the weights of norms too; theirs are brought to 1
+            inputs = int(shape[-1]) if len(shape) > 1 else 1
             if tensor.is_floating_point():
                 found[tensor.data_ptr()] = (tensor, exponent_for(inputs, spread))
     return list(found.values())

@@ -32,6 +32,7 @@ COMMAND_MODULES: Final = (
     "bundle",
     "recover",
     "scaling",
+    "quality",
 )
 
 

@@ -108,6 +108,10 @@ def quality_problems(suite: Suite, target: TargetSpec, path: Path) -> Iterator[C
         problem = "would change the weights of a checkpoint"
         step = "Remove it; only dummy weights are scaled."
         yield ConfigFileError(path, "quality.spread_dummy_weights", True, problem, step)
+    if spec.spread_dummy_weights and target.hardware.kind == "cpu":
+        problem = "has no effect on a CPU engine, which packs its weights at load"
+        step = "Serve a small trained model, as cpu-quality-gqa does."
+        yield ConfigFileError(path, "quality.spread_dummy_weights", True, problem, step)
     if spec.needle is not None and dummy:
         problem = "dummy weights find no needle"
         yield ConfigFileError(path, "quality.needle", None, problem, "Remove it.")

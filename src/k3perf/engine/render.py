@@ -124,7 +124,7 @@ def measured_launch(
 
 
 def _forced_decode(target: TargetSpec, engine_arguments: dict[str, Any]) -> list[str]:
-    """Only where answers are compared. vLLM refuses a custom processor together with
+    """Only where answers are compared. vLLM refuses such a class together with
     speculative decoding.
     """
     if target.quality is None or engine_arguments.get("speculative_config"):

@@ -43,6 +43,12 @@ def test_real_weights_are_not_scaled(suite_copy):
     assert "would change the weights" in broken(suite_copy, quality={"spread_dummy_weights": True})
 
 
+def test_a_cpu_engine_cannot_scale_its_weights(suite_copy):
+    text = broken(suite_copy, "targets/cpu-gqa.yaml", quality={"spread_dummy_weights": True})
+    assert "packs its weights at load" in text
+    assert "cpu-quality-gqa" in text
+
+
 def test_a_missing_prompts_file(suite_copy):
     text = broken(suite_copy, quality={"prompts": "models/nowhere.json"})
     assert "nowhere.json" in text
