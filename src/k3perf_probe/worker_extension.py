@@ -15,7 +15,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from k3perf_probe import answers, backends, cpu_caps, holding, identity, jit_caches, memory, slowing
+from k3perf_probe import (
+    answers,
+    backends,
+    cpu_caps,
+    holding,
+    identity,
+    jit_caches,
+    memory,
+    slowing,
+    spreading,
+    wrong_answers,
+)
 
 # vLLM imports this module before its worker chooses kernels
 cpu_caps.honour_caps(os.environ)
@@ -72,3 +83,13 @@ class ProbeExtension:
         return holding.hold_bytes(
             self, kind, int(size_bytes), None if only_rank is None else int(only_rank)
         )
+
+    def k3perf_wrong_answers(self, kind: str, amount: float | str) -> dict[str, Any]:
+        """Injected fault: answer wrongly, as ``kind`` says (``wrong_answers``); 0 ends
+        it.
+        """
+        return wrong_answers.wrong_answers(self, kind, float(amount))
+
+    def k3perf_spread_weights(self, on: bool | str) -> dict[str, Any]:
+        """Scale dummy weights so that log-probabilities spread, or take that back."""
+        return spreading.spread_weights(self, on=str(on) not in {"False", "false", "0"})

@@ -77,11 +77,12 @@ def start_live(
     suite = load_suite(Path(pytestconfig.rootpath) / "perf_tests")
     running: list[Live] = []
 
-    def start(target: str, *, again: bool = False, **changed: Any) -> Live:
+    def start(target: str, *, again: bool = False, config: str = "default", **changed: Any) -> Live:
         spec = suite.target(target)
         arguments = {
             **suite.engine_arguments(spec, suite.config("default")),
             "max_model_len": CONTEXT_TOKENS,
+            **suite.engine_arguments(spec, suite.config(config)),
             **changed,
         }
         if (
@@ -92,11 +93,12 @@ def start_live(
             return running[0]
         while running:
             running.pop().engine.stop()
-        assert spec.model.directory is not None
+        directory = spec.model.directory_for(config)
+        assert directory is not None
         launch = measured_launch(
             spec,
             arguments,
-            model=str(materialise(suite.root / spec.model.directory, work / "models")),
+            model=str(materialise(suite.root / directory, work / "models")),
             engine_python=engine_python,
             python_path=engine_python_path(work),
             cache_directory=work,

@@ -292,8 +292,8 @@ def _apply_model(found: _Found, change: ChangedPath, inside: PurePosixPath) -> N
     folder = PurePosixPath("models", inside.parts[1])
     found.add_direct(
         lambda cell: (
-            cell.target.model.directory is not None
-            and PurePosixPath(cell.target.model.directory) == folder
+            (directory := cell.target.model.directory_for(cell.config.name)) is not None
+            and PurePosixPath(directory) == folder
         ),
         f"model {inside.parts[1]} changed",
         f"{change.path} does not belong to a target's model",

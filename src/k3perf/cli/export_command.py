@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             " target."
         )
     engine_arguments = suite.engine_arguments(target, config)
-    target = _with_model(target, arguments.model)
+    target = _with_model(target, arguments.model, arguments.config)
     if arguments.launch:
         return _write_launch(arguments, target, engine_arguments, suite.root)
     cache = cache_directory(suite.root.parent / ".k3perf") / "models"
@@ -99,10 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _with_model(target: TargetSpec, given: str | None) -> TargetSpec:
-    """The target with ``--model``, a checkpoint with weights, as its model."""
+def _with_model(target: TargetSpec, given: str | None, config: str) -> TargetSpec:
+    """The target with ``--model``, a checkpoint with weights, as its model, or with the
+    config's own variant.
+    """
     if not given:
-        return target
+        own = {"directory": target.model.directory_for(config)}
+        return target.model_copy(update={"model": target.model.model_copy(update=own)})
     model = ModelSource(
         checkpoint=given, weights="checkpoint", trust_remote_code=target.model.trust_remote_code
     )

@@ -48,6 +48,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the model registers N more bytes of weights",
     )
     parser.add_argument(
+        "--wrong-answers",
+        metavar="KIND=AMOUNT",
+        help=(
+            "the engine answers wrongly: kv_scale_factor, decode_kv_scale_factor,"
+            " skip_layer_number, zero_expert_number, router_top_k, rope_offset_tokens or"
+            " wrong_block_number (docs/quality.md)"
+        ),
+    )
+    parser.add_argument(
         "--both-arms",
         action="store_true",
         help="put the fault into the reference arm's engine too (reference and ab mode)",
@@ -75,6 +84,8 @@ def run(arguments: argparse.Namespace) -> NoReturn:
         for kind in kinds
         if getattr(arguments, kind) is not None
     ]
+    if arguments.wrong_answers:
+        injected.append(f"--k3-inject={both}{arguments.wrong_answers}")
     if not injected:
         raise UsageError("give at least one fault, for example --slow-step-percent 15")
     sys.stdout.flush()

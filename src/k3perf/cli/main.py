@@ -37,6 +37,7 @@ COMMAND_MODULES: Final = (
     "compare",
     "tune",
     "sweep",
+    "quality",
 )
 
 

@@ -22,6 +22,7 @@ from k3perf.config.declared import (
     PositiveFloat,
     Release,
 )
+from k3perf.config.quality_spec import QualitySpec
 
 SCHEMA_VERSION = 1
 
@@ -135,6 +136,8 @@ class ModelSource(Declared):
     """Name of a checkpoint, as vLLM's `--model` takes it."""
     weights: Literal["dummy", "checkpoint"] = "dummy"
     """Random weights made at the start, or those of the checkpoint."""
+    variants: dict[ConfigName, str] = Field(default_factory=dict)
+    """By config: directory of the checkpoint that it serves instead."""
     trust_remote_code: bool = False
     """Let vLLM run the model code that the checkpoint brings."""
 
@@ -143,6 +146,10 @@ class ModelSource(Declared):
         if (self.directory is None) == (self.checkpoint is None):
             raise ValueError("give exactly one of directory and checkpoint")
         return self
+
+    def directory_for(self, config: str) -> str | None:
+        """The directory that a config serves from; None for a checkpoint by name."""
+        return self.variants.get(config, self.directory)
 
 
 class Parallelism(Declared):
@@ -365,6 +372,8 @@ class TargetSpec(Declared):
     """When a start or an end counts as hung."""
     pinning: Pinning = Pinning()
     """Which CPUs the parts run on."""
+    quality: QualitySpec | None = None
+    """How the answers of every config are compared with the reference config's."""
     validity: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Limits of validity rules, by rule name (docs/operating.md)."""
     provenance: Provenance

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k3perf.config.arguments import EngineTable, argument_problems, environment_problems
+from k3perf.config.quality_prompts import quality_problems
 from k3perf.config.refusals import named_values
 from k3perf.errors import ConfigFileError
 
@@ -132,6 +133,7 @@ def target_problems(
         problem = "the model directory has no config.json"
         step = f"The path is relative to {suite.root}."
         yield ConfigFileError(path, "model.directory", target.model.directory, problem, step)
+    yield from quality_problems(suite, target, path)
     yield from _devices_problems(target, path)
     yield from _scaling_base_problems(suite.targets, target, path)
     for config in target.configs or tuple(suite.configs):

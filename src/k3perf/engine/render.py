@@ -20,6 +20,8 @@ from k3perf.config.models import TargetSpec
 from k3perf.engine.launch import SERVER_MODULE, EngineLaunch
 
 PROBE_EXTENSION: Final = "k3perf_probe.worker_extension.ProbeExtension"
+FORCED_DECODE: Final = "k3perf_probe.forced_decode:ForcedDecode"
+"""What lets the quality pass decode along given tokens."""
 
 # What keeps a measured server quiet and reproducible; none of it changes how a request
 # is computed.
@@ -102,6 +104,7 @@ def measured_launch(
     argv = [str(engine_python), *deployed.command[1:], "--host", "127.0.0.1", "--port", "{port}"]
     argv += ["--served-model-name", target.name, "--worker-extension-cls", PROBE_EXTENSION]
     argv += ["--jit-monitor-verbose"] if verbose_monitor else []
+    argv += _forced_decode(target, engine_arguments)
     environment: dict[str, str | None] = {
         **MEASUREMENT_ENVIRONMENT,
         "VLLM_CACHE_ROOT": str(cache_directory / "vllm"),
@@ -118,3 +121,12 @@ def measured_launch(
         server_cpus=target.pinning.server_cpus,
         deadlines=target.stage_deadlines,
     )
+
+
+def _forced_decode(target: TargetSpec, engine_arguments: dict[str, Any]) -> list[str]:
+    """Only where answers are compared. vLLM refuses such a class together with
+    speculative decoding.
+    """
+    if target.quality is None or engine_arguments.get("speculative_config"):
+        return []
+    return ["--logits-processors", FORCED_DECODE]

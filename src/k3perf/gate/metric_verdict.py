@@ -75,7 +75,8 @@ def judge_exact(
 ) -> MetricVerdict:
     """Worst measured against worst recorded value, one of each session and at least one
     each. IMPROVED if every measured value beats the best recorded one by more than the
-    metric's ``gain`` says.
+    metric's ``gain`` says. Where a change ``both_ways`` is a loss, so is a value that
+    lies below all recorded ones.
     """
     if not all(map(math.isfinite, (*measured, *recorded))):
         text = "a session, or one it is compared with, holds a value that is not a finite number"
@@ -85,6 +86,10 @@ def judge_exact(
     worst_was = max(recorded, key=lambda value: sign * value)
     best_was = min(recorded, key=lambda value: sign * value)
     loss = sign * (worst_now - worst_was)
+    if scale.metric.both_ways:
+        best_now = min(measured, key=lambda value: sign * value)
+        if sign * (best_was - best_now) > loss:
+            loss, worst_now, worst_was = sign * (best_was - best_now), best_now, best_was
     allowed = tolerance.loss_absolute
     if allowed is None:
         allowed = (tolerance.loss_ratio or 0.0) * abs(worst_was)
@@ -93,7 +98,9 @@ def judge_exact(
     if exactly_regressed(loss, allowed):
         outcome = Outcome.REGRESSED
         text += f", allowed loss {_number(allowed)}"
-    elif _improved(scale.metric.gain, sign * (best_was - worst_now), allowed):
+    elif not scale.metric.both_ways and _improved(
+        scale.metric.gain, sign * (best_was - worst_now), allowed
+    ):
         outcome = Outcome.IMPROVED
         text += f", better than every recorded value; {_UPDATE}"
     else:

@@ -15,6 +15,7 @@ from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
 from k3perf.metrics.server_times import part_readings
 from k3perf.metrics.session_values import session_values
+from k3perf.metrics.speculation import acceptance_values
 from k3perf.records.measurement import MetricValue, RoundMetrics, SessionMetrics
 from k3perf.records.samples import (
     RequestSample,
@@ -68,6 +69,7 @@ def round_metrics(
         }
     values["prefix_hit_ratio"] = _prefix_hit_ratio(record)
     values["energy_per_output_token_j"] = _energy_per_token(record)
+    values |= acceptance_values(record)
     return RoundMetrics(
         record.round_index,
         record.pair_index,

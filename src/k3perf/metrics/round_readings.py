@@ -39,6 +39,10 @@ _TTFT_FLOOR_MS: Final = (
 )
 
 
+_LEAST_REPLY_TOKENS: Final = 8
+"""A shorter reply may well repeat one token."""
+
+
 class Unseen(Exception):
     """The reading was asked for and could not be taken."""
 
@@ -137,6 +141,17 @@ FAILED_REQUESTS: Final = Requests(
 def missing_samples(record: RoundRecord) -> float:
     """1 for a round without any request, else 0."""
     return 0.0 if record.samples else 1.0
+
+
+def repeated_token_replies(record: RoundRecord) -> float | None:
+    """Share of the replies of eight tokens or more that repeat one token. None without
+    such a reply. Raises Unseen where the server returned no token ids.
+    """
+    asked = [one for one in record.samples if one.output_token_count >= _LEAST_REPLY_TOKENS]
+    counts = [one.distinct_token_count for one in asked]
+    if None in counts:
+        raise Unseen("the server returned no token ids, so the replies could not be checked")
+    return sum(count == 1 for count in counts) / len(counts) if counts else None
 
 
 def client_lag_ms(record: RoundRecord) -> float | None:

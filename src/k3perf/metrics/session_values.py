@@ -48,7 +48,16 @@ def session_values(record: SessionRecord) -> dict[str, MetricValue]:
     )
     values["max_concurrency_ratio"] = _single(record.kv_max_concurrency_ratio)
     values |= _start_up(record)
-    return values
+    return values | _quality(record)
+
+
+def _quality(record: SessionRecord) -> dict[str, MetricValue]:
+    """The answers' metrics of a target that declares ``quality``."""
+    found = {} if record.quality is None else record.quality.values
+    return {
+        name: MetricValue(one.value, one.n, {one.reason: 1} if one.reason else {})
+        for name, one in found.items()
+    }
 
 
 def _single(value: float | None) -> MetricValue:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from k3perf.config.models import TargetSpec
 from k3perf.errors import UnknownNameError
 from k3perf.metrics.round_readings import (
     ENGINE_DEATHS_READING,
@@ -30,6 +31,7 @@ from k3perf.metrics.round_readings import (
     client_lag_ms,
     harmful_throttle,
     missing_samples,
+    repeated_token_replies,
     server_counter,
     token_disagreement,
     ttft_disagreement,
@@ -106,6 +108,15 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("no_requests", missing_samples, "", 0, "the round has no request"),
     Rule("failed_requests", FAILED_REQUESTS, "requests", 0, "requests failed"),
     Rule("wrong_length", WRONG_LENGTH, "requests", 0, "replies did not have the requested length"),
+    Rule(
+        "repeated_token_ratio",
+        repeated_token_replies,
+        "of the replies",
+        None,
+        "replies repeat one token",
+        requires=True,
+        next_step="Send a prompt by hand: an engine that says one token only is broken",
+    ),
     Rule(
         "engine_died",
         Telemetry(ENGINE_DEATHS_READING),
@@ -246,6 +257,9 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
     Rule("clock_jump_ms", Telemetry("clock_jump_ms"), "ms", 50.0, "the clock jumped"),
 )
 
+REPEATED_REPLIES_LIMIT: Final = 0.5
+"""Default limit of ``repeated_token_ratio`` for targets with real weights."""
+
 TIMES_RULES: Final = frozenset(
     {
         "client_lag_p99_ms",
@@ -290,6 +304,7 @@ SESSION_RULES: Final[dict[str, float]] = {
 """Limits by rule. The gate judges the spread of a session's rounds, since it knows the
 recorded noise of every metric (``gate.reference``). ``judge_session`` judges the rest.
 """
+ANSWERS_RULE: Final = "wrong_answers"
 READINGS_TOLD: Final = 3
 """Number of broken rules whose last reading is reported for a session with too few
 valid rounds.
@@ -304,20 +319,33 @@ class ValidityRules:
     session_limits: Mapping[str, float] = field(default_factory=lambda: dict(SESSION_RULES))
 
     @classmethod
-    def for_target(cls, overrides: Mapping[str, float]) -> ValidityRules:
+    def for_target(
+        cls, overrides: Mapping[str, float], *, real_weights: bool = False
+    ) -> ValidityRules:
         """The default rules, overlaid with ``TargetSpec.validity``. Raises
         UnknownNameError for an undefined rule.
+
+        ``real_weights``: the replies mean something, so most may not repeat one token.
+        Dummy weights do that for hours.
         """
         known = {rule.name for rule in ROUND_RULES} | set(SESSION_RULES)
         for name in overrides:
             if name not in known:
                 raise UnknownNameError("validity rule", name, tuple(sorted(known)))
+        limits = {"repeated_token_ratio": REPEATED_REPLIES_LIMIT} if real_weights else {}
+        limits |= overrides
         rounds = tuple(
-            replace(rule, limit=overrides.get(rule.name, rule.limit)) for rule in ROUND_RULES
+            replace(rule, limit=limits.get(rule.name, rule.limit)) for rule in ROUND_RULES
         )
         return cls(
             rounds, {name: overrides.get(name, limit) for name, limit in SESSION_RULES.items()}
         )
+
+
+def rules_of(target: TargetSpec) -> ValidityRules:
+    """The rules of a target's rounds and sessions. Raises UnknownNameError."""
+    real = target.model.weights == "checkpoint"
+    return ValidityRules.for_target(target.validity, real_weights=real)
 
 
 def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:
@@ -333,7 +361,7 @@ def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidR
     valid = [entry for entry in measured if entry.valid]
     needed = rules.session_limits[VALID_ROUNDS_LIMIT]
     if len(valid) >= needed:
-        return ()
+        return _wrong_answers(record)
     last = {reason.rule: reason.text for entry in measured for reason in entry.invalid_reasons}
     told = "; ".join(last[rule] for rule in sorted(last)[:READINGS_TOLD])
     why = f" (broken: {', '.join(sorted(last))}); last: {told}" if last else ""
@@ -342,3 +370,9 @@ def judge_session(record: SessionRecord, rules: ValidityRules) -> tuple[InvalidR
         f" needed{why}"
     )
     return (InvalidReason(VALID_ROUNDS_LIMIT, text, float(len(valid)), needed),)
+
+
+def _wrong_answers(record: SessionRecord) -> tuple[InvalidReason, ...]:
+    """Answers that no engine gives that works, such as a log-probability above 0."""
+    problems = () if record.quality is None else record.quality.problems
+    return tuple(InvalidReason(ANSWERS_RULE, problem) for problem in problems)

@@ -39,14 +39,21 @@ def cells_for(
     traces, as it is marked.
 
     A marked function whose module the call names takes the workloads on request of its
-    kind too.
+    kind too. One marked ``quality`` takes targets that compare answers.
     """
     marker = metafunc.definition.get_closest_marker("k3_workloads")
     kind = marker.args[0] if marker is not None else "steady"
     cells = selection.cells
     if marker is not None and metafunc.definition.path in named_modules:
         cells += selection.on_request_cells
+    if metafunc.definition.get_closest_marker(str(Family.QUALITY)) is not None:
+        cells = tuple(cell for cell in cells if _has_quality(cell))
     return [cell for cell in cells if kind in _kinds(cell)]
+
+
+def _has_quality(cell: Cell) -> bool:
+    """Answers are compared, or drafts are accepted and counted."""
+    return cell.target.quality is not None or bool(cell.engine_arguments.get("speculative_config"))
 
 
 def _kinds(cell: Cell) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from k3perf.telemetry.hardware import silent_device_notes
 
 if TYPE_CHECKING:
     from k3perf.run.settings import RunSettings
+    from k3perf.run.suite_run import SuiteRun
 
 
 def header(state: PluginState, *, verbose: bool) -> list[str]:
@@ -102,6 +103,7 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
         reporter.write_line(
             suite_summary(state.run.verdict(), width=width, color=reporter.hasmarkup)
         )
+    _write_trade(reporter, state.run)
     if state.run.write_problem:
         reporter.write_line(state.run.write_problem)
     reporter.write_line(f"exit status: {int(state.exit_status)}")
@@ -110,6 +112,15 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
         reporter.write_line(
             f"next: k3perf baseline propose {settings.results_directory}/measurements.json"
         )
+
+
+def _write_trade(reporter: pytest.TerminalReporter, run: SuiteRun) -> None:
+    """What each scheme trades, where at least two configs compared answers."""
+    from k3perf.report.trade_table import trade_rows, trade_table
+
+    rows = trade_rows(result.measurement for result in run.results())
+    if len(rows) > 1:
+        reporter.write_line(trade_table(rows))
 
 
 def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings) -> None:

@@ -46,6 +46,7 @@ class Family(StrEnum):
     STARTUP = "startup"
     CACHE = "cache"
     ENERGY = "energy"
+    QUALITY = "quality"
 
 
 class Gain(StrEnum):
@@ -63,7 +64,8 @@ class Gain(StrEnum):
 class MetricDef:
     """One metric: what it is called, which way is a loss, per what it has a value, and
     how it is compared. ``counted``: of whole requests or tokens, so that 0 is a value
-    and rounds may read the very same one.
+    and rounds may read the very same one. ``both_ways``: of an EXACT metric, a change
+    in either direction is a loss and no gain.
     """
 
     name: str
@@ -75,6 +77,7 @@ class MetricDef:
     description: str
     counted: bool = False
     gain: Gain = Gain.ANY
+    both_ways: bool = False
 
     def loss(self, was: float, now: float) -> float:
         """The change in the metric's unit; positive is worse."""

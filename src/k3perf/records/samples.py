@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from k3perf.records.quality import SessionQuality
+
 
 class RequestStatus(StrEnum):
     """How one request ended. Everything but OK is counted by kind and makes its round
@@ -68,7 +70,8 @@ class RequestSample:
     was handed to the socket; the difference is the generator's own lag. ``chunks``
     holds every chunk with at least one token, of any channel. With parallel sampling
     (``n > 1``) all sequences' chunks are in ``chunks`` and ``sequence_count`` says how
-    many there were.
+    many there were. ``distinct_token_count``: different token ids in the first
+    sequence. None: the server returned no ids, or an older file.
     """
 
     request_index: int
@@ -83,6 +86,7 @@ class RequestSample:
     sequence_count: int = 1
     cached_prompt_token_count: int | None = None
     detail: str = ""
+    distinct_token_count: int | None = None
 
     @property
     def first_token_ns(self) -> int | None:
@@ -216,7 +220,8 @@ class SessionRecord:
     with it (None in baseline mode). ``imported_ahead``: the process had imported vLLM
     before its turn, so ``stages`` are shorter than those of a start from nothing.
     ``environment``: what the machine brings (``metrics.environment``); empty in older
-    recordings.
+    recordings. ``quality``: the answers compared with the reference config's; None
+    where the target has no ``quality``.
     """
 
     session_id: str
@@ -240,6 +245,7 @@ class SessionRecord:
     injected: str = ""
     pair_id: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    quality: SessionQuality | None = None
 
     @property
     def valid(self) -> bool:

@@ -25,6 +25,7 @@ from k3perf.run.live import LiveEngine, RoundPlace, SessionLog
 from k3perf.run.patience import RecordingStopped
 from k3perf.run.pool import EnginePool, RepeatedCrashError, Wanted
 from k3perf.run.progress import Progress, RoundDone
+from k3perf.run.quality_pass import QualityPass
 from k3perf.run.rounds import RoundRunner
 from k3perf.run.settings import arm_name
 
@@ -45,6 +46,7 @@ class CellRun:
     pool: EnginePool
     rounds: RoundRunner
     keeper: GateKeeper
+    quality: QualityPass
     progress: Progress
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -145,10 +147,12 @@ class CellRun:
                 goal = wanted
                 self.progress.undecided(self.cell.cell_id, 0, goal)
             awake.all()
+        records = self.quality.of_pair(self.cell, lives, records)
+        current = [self.rounds.metrics(record) for record in records]
         for record in records:
             self.rounds.end(record)
         self.sessions += current
-        return verdict
+        return self._verdict(self.sessions, lives, judged=judged)
 
     def _alternate_sessions(
         self, session_index: int, pair_id: str | None, *, judged: bool
@@ -165,7 +169,7 @@ class CellRun:
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
-            record = self.rounds.record(log)
+            (record,) = self.quality.of_pair(self.cell, (live,), [self.rounds.record(log)])
             self.rounds.end(record)
             self.sessions.append(self.rounds.metrics(record))
         return self._verdict(self.sessions, [candidate], judged=judged)

@@ -18,6 +18,7 @@ from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import Arm, RankMemory, SessionRecord
 from k3perf.records.verdict import CellVerdict
 from k3perf.store.baselines import read_target_baselines
+from k3perf.units import ns_to_s
 
 
 def read_scaling_base(
@@ -38,6 +39,7 @@ class _Seen:
 
     memory: tuple[RankMemory, ...]
     clocks: DeviceClocks
+    quality: str
 
 
 class CellNotes:
@@ -61,7 +63,9 @@ class CellNotes:
         """Called as often as a session is written down; the last record counts, since
         peaks and rounds are in it.
         """
-        self._seen[record.session_id] = _Seen(record.memory, device_clocks(record.rounds))
+        self._seen[record.session_id] = _Seen(
+            record.memory, device_clocks(record.rounds), quality_note(record)
+        )
 
     def add(self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict) -> CellVerdict:
         """The verdict with the cell's notes after its own."""
@@ -79,6 +83,7 @@ class CellNotes:
             if cell.target.hardware.device_count > 1
             else []
         )
+        notes += [entry.quality for entry in seen[-1:]]
         return replace(verdict, notes=(*verdict.notes, *(note for note in notes if note)))
 
     def _base(self, cell: Cell) -> ScalingBase | None:
@@ -88,3 +93,23 @@ class CellNotes:
                 self._suite, cell.target, self._baselines_directory
             )
         return self._bases[name]
+
+
+def quality_note(record: SessionRecord) -> str:
+    """What the answers were compared with, the control arm, and the pass's share of the
+    session's time. Empty without a comparison.
+    """
+    found = record.quality
+    if found is None or not found.values:
+        return ""
+    times_ns = [(one.start_ns, one.end_ns) for one in record.rounds]
+    rounds_s = ns_to_s(max(end for _, end in times_ns) - times_ns[0][0]) if times_ns else 0.0
+    whole_s = sum(one.duration_s for one in record.stages) + rounds_s + found.duration_s
+    floor = found.values.get("quality_floor_kl_nats")
+    shown = "unknown" if floor is None or floor.value is None else f"{floor.value:.2g} nats"
+    missing = dict.fromkeys(f"{one.reason}" for one in found.values.values() if one.reason)
+    absent = f"; not compared: {'; '.join(missing)}" if missing else ""
+    return (
+        f"answers compared with {found.reference}; control arm {shown}; the pass took"
+        f" {found.duration_s:.1f} s, {found.duration_s / whole_s:.0%} of the session{absent}"
+    )

@@ -80,6 +80,8 @@ class LiveEngine:
         for injection in injections:
             if injection.kind == "slow_step_percent":
                 self.probe.call("k3perf_slow_down", injection.amount)
+            elif injection.kind in Injection.WRONG_ANSWERS:
+                self.probe.call("k3perf_wrong_answers", injection.kind, injection.amount)
             else:
                 kind = injection.kind.removeprefix("hold_").removesuffix("_bytes")
                 self.probe.call("k3perf_hold_bytes", kind, int(injection.amount))

@@ -383,14 +383,11 @@ class EnginePool:
         return f"{target}-{config} ({arm_name(arm, self._settings.mode_for(target))})"
 
     def _model(self, item: Wanted) -> str:
-        model = item.target.model
-        if model.directory is None:
-            return str(model.checkpoint)
-        return str(
-            materialise(
-                item.suite_root / model.directory, self._settings.cache_directory / "models"
-            )
-        )
+        directory = item.target.model.directory_for(item.config.name)
+        if directory is None:
+            return str(item.target.model.checkpoint)
+        models = self._settings.cache_directory / "models"
+        return str(materialise(item.suite_root / directory, models))
 
 
 def _newest_log(work_directory: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
-from k3perf.metrics.validity import ValidityRules
+from k3perf.metrics.validity import rules_of
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import InvalidReason
 from k3perf.records.verdict import CellVerdict
@@ -19,6 +19,8 @@ from k3perf.run.gate_keeper import GateKeeper
 from k3perf.run.patience import FirstRounds
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
+from k3perf.run.quality_books import BookCache
+from k3perf.run.quality_pass import QualityPass
 from k3perf.run.results_folder import ResultsFolder
 from k3perf.run.rounds import RoundRunner
 from k3perf.run.settings import RunSettings
@@ -79,6 +81,8 @@ class RunParts:
         self.keeper = GateKeeper(settings, self.cells)
         self.notes = CellNotes(settings.suite, settings.baselines_directory)
         self.pool = EnginePool(settings, progress)
+        books = BookCache(settings.cache_directory / "quality")
+        self.quality = QualityPass(settings, self.pool, progress, books)
         self.folder = ResultsFolder(settings)
         self._sampler = RunSampler(self.pool, self.cells)
         self._plans: dict[str, Plan] = {}
@@ -123,7 +127,7 @@ class RunParts:
             plan=self.plan(cell),
             pool=self.pool,
             sampler=self._sampler.running(),
-            rules=ValidityRules.for_target(cell.target.validity),
+            rules=rules_of(cell.target),
             folder=self.folder,
             notes=self.notes,
             progress=self.progress,
@@ -137,6 +141,7 @@ class RunParts:
             pool=self.pool,
             rounds=rounds,
             keeper=self.keeper,
+            quality=self.quality,
             progress=self.progress,
         )
 

@@ -34,14 +34,30 @@ class Injection:
     cannot see.
 
     ``kind``: ``slow_step_percent`` (every step slower by that share of its
-    duration), ``hold_device_bytes``, ``hold_host_bytes``, ``hold_weights_bytes``.
+    duration), ``hold_device_bytes``, ``hold_host_bytes``, ``hold_weights_bytes``, or
+    one of ``WRONG_ANSWERS`` (``k3perf_probe.wrong_answers``).
     """
 
     kind: str
     amount: float
     both_arms: bool = False
 
-    KINDS = ("slow_step_percent", "hold_device_bytes", "hold_host_bytes", "hold_weights_bytes")
+    WRONG_ANSWERS = (
+        "kv_scale_factor",
+        "decode_kv_scale_factor",
+        "skip_layer_number",
+        "zero_expert_number",
+        "router_top_k",
+        "rope_offset_tokens",
+        "wrong_block_number",
+    )
+    KINDS = (
+        "slow_step_percent",
+        "hold_device_bytes",
+        "hold_host_bytes",
+        "hold_weights_bytes",
+        *WRONG_ANSWERS,
+    )
 
     @classmethod
     def parse(cls, text: str) -> Injection:

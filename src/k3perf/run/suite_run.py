@@ -11,7 +11,7 @@ from k3perf.ci.run_noise import judged_by_own_noise
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.validity import ValidityRules, judge_session
+from k3perf.metrics.validity import judge_session, rules_of
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict, SuiteVerdict
@@ -56,7 +56,7 @@ class SuiteRun:
                 require_known_arguments(
                     label, item.engine_arguments, item.engine_python, self.settings.cache_directory
                 )
-            ValidityRules.for_target(cell.target.validity)
+            rules_of(cell.target)
             self._parts.keeper.check_inputs(cell)
             self._parts.notes.check_inputs(cell)
 
@@ -161,7 +161,7 @@ class SuiteRun:
         finished = None if self._earlier is None else self._earlier.finished(key)
         if self._earlier is None or finished is None:
             return None
-        rules = ValidityRules.for_target(cell.target.validity)
+        rules = rules_of(cell.target)
         records = [
             replace(record, invalid_reasons=judge_session(record, rules))
             for record in self._earlier.cell_sessions(key)
