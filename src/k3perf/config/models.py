@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = 1
-
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=48)]
 ConfigName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=48)]
 Release = Annotated[str, Field(pattern=r"^(\d+(\.\d+)*)?$")]
@@ -142,6 +140,8 @@ class ModelSource(Declared):
     """Random weights made at the start, or those of the checkpoint."""
     trust_remote_code: bool = False
     """Let vLLM run the model code that the checkpoint brings."""
+    vocabulary_size: int | None = Field(default=None, ge=1)
+    """Token ids of prompts. Default: config.json's; of a checkpoint Kimi K3's."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelSource:
@@ -187,8 +187,8 @@ class Parallelism(Declared):
 class Launch(Declared):
     """How the engine's processes are started."""
 
-    kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes"] = "single"
-    """One process tree here, vLLM's own multi-node start, Ray, Slurm or Kubernetes."""
+    kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes", "server"] = "single"
+    """This host, vLLM's multi-node start, Ray, Slurm, Kubernetes, a running server."""
     options: dict[str, Any] = Field(default_factory=dict)
     """What this start needs beyond the engine's arguments (docs/multi-host.md)."""
 
