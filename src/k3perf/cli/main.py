@@ -19,6 +19,8 @@ from k3perf.errors import TRACEBACK_VARIABLE, ExitStatus, explain
 # dependency never breaks another's command.
 COMMAND_MODULES: Final = (
     "init",
+    "drift",
+    "upgrade",
     "export",
     "inject",
     "memory",
