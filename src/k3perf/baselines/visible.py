@@ -1,7 +1,7 @@
 """The part of a baseline that a running server shows, and words for the rest. Pure.
 
-A key or a metric that is not visible is neither equal nor lost: it is left out of the
-comparison and named.
+A key or a metric that is not visible is neither equal nor lost: it is not
+compared, and is named.
 """
 
 from __future__ import annotations

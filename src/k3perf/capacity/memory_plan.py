@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
-from k3perf.capacity.reserve import context_tokens, requested_bytes, reserve_parts, spread_over
+from k3perf.capacity.reserve import (
+    context_tokens,
+    largest_step,
+    requested_bytes,
+    reserve_parts,
+    spread_over,
+)
 from k3perf.capacity.rules import PlatformRules
 from k3perf.capacity.shape import ModelShape, Ranks, model_shape, stage_layers
 from k3perf.capacity.weights import WeightContext, stage_weights
@@ -71,7 +77,7 @@ def plan_memory(
     given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
     refuse_unknown_arguments(given)
     shape = _with_dtype(model_shape(model_config), given)
-    request = cache_request(shape, given)
+    request = cache_request(shape, given, device_memory_bytes)
     layout = cache_layout(shape, request, parallelism, rules)
     context = WeightContext(shape, parallelism, rules)
     stages = _stage_parts(context)
@@ -114,21 +120,35 @@ def plan_memory(
     )
 
 
-def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
+def in_flight_tokens(
+    given: Mapping[str, Any], device_memory_bytes: int | None, maximum_context_tokens: int
+) -> int:
+    """Tokens of the steps that may run at once: two with asynchronous scheduling
+    (``VllmConfig.max_in_flight_tokens``).
+    """
+    steps = 1 if given.get("async_scheduling") is False else 2
+    return steps * largest_step(given, device_memory_bytes, maximum_context_tokens).tokens
+
+
+def cache_request(
+    shape: ModelShape, given: Mapping[str, Any], device_memory_bytes: int | None = None
+) -> CacheRequest:
     """The cache's part of the engine arguments. Prefix caching is on unless switched
     off (config/cache.py).
     """
     attention = given.get("attention_config") or {}
     speculative = given.get("speculative_config") or {}
     block = given.get("block_size")
+    context = context_tokens(shape, given)
     return CacheRequest(
         cache_dtype=str(given.get("kv_cache_dtype") or "auto"),
         block_size_tokens=None if block is None else int(block),
         prefix_caching=bool(given.get("enable_prefix_caching", True)),
-        maximum_context_tokens=context_tokens(shape, given),
+        maximum_context_tokens=context,
         attention_backend=given.get("attention_backend") or attention.get("backend"),
         state_dtype=str(given.get("mamba_ssm_cache_dtype") or "auto"),
         speculative_tokens=int(speculative.get("num_speculative_tokens") or 0),
+        in_flight_tokens=in_flight_tokens(given, device_memory_bytes, context),
     )
 
 

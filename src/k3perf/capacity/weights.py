@@ -118,6 +118,12 @@ def _grouped_query(context: WeightContext) -> Counter[str]:
     cached = 2 * kv_heads(full.kv_heads, context.tensor) * full.head_dim
     norms = 2 * full.head_dim * width if full.query_key_norm else 0
     projections = ((query + cached) * hidden + heads * full.head_dim * hidden) * width
+    if full.query_bias:
+        projections += (query + cached) * width
+    if full.output_bias:
+        projections += hidden * width
+    if full.sinks:
+        projections += heads * width
     return Counter({"attention": projections, "norms": norms, "buffers": _SCALES_BYTES})
 
 
@@ -193,6 +199,10 @@ def _experts(context: WeightContext, experts: ExpertShape) -> Counter[str]:
         experts.count * _F32 if experts.score_correction else 0
     )
     parts["router"] = router + (hidden * width if experts.shared_gate else 0)
+    if experts.bias:
+        parts["router"] += experts.count * width
+        share = split(experts.intermediate, context.tensor, "expert width")
+        parts["routed_experts"] += experts.count * (2 * share + experts.hidden) * width
     if experts.shared_intermediate:
         parts["shared_experts"] = (
             3

@@ -186,7 +186,7 @@ def _accept(arguments: argparse.Namespace, results: Path) -> int:
 def _upgraded(
     arguments: argparse.Namespace, suite: Suite, root: Path, file: MeasurementFile
 ) -> tuple[list[Baseline], list[str]]:
-    """The new baselines, and names of the targets' others, which the run left out."""
+    """The new baselines, and names of the targets' others, which the run omits."""
     from k3perf.baselines.accept import strictest_policy
     from k3perf.baselines.upgraded import upgraded
     from k3perf.cli.output import login_name

@@ -46,7 +46,7 @@ class Serving:
     """One deployment. ``arguments`` are those that a config can hold, with underscores.
 
     ``parallelism`` has the keys of ``config.models.Parallelism``. ``environment``: the
-    variables that the source sets. ``notes``: what was left out or assumed, a sentence
+    variables that the source sets. ``notes``: what was omitted or assumed, a sentence
     each.
     """
 
@@ -119,7 +119,7 @@ def from_arguments(
         elif name in owned_table():
             if name != "load_format" or not dummy:
                 entry = owned_table()[name]
-                notes.append(f"--{name.replace('_', '-')} is left out: it {entry.problem}")
+                notes.append(f"--{name.replace('_', '-')} is omitted: it {entry.problem}")
         else:
             arguments[name] = value
     return Serving(

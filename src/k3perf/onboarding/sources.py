@@ -158,7 +158,7 @@ def _production_stack(node: Mapping[str, Any], name: str) -> Serving:
         if plain in shipped_table().arguments or plain in _SIZES:
             given[plain] = value
         else:
-            notes.append(f"vllmConfig.{key} is left out: no vLLM argument has this name")
+            notes.append(f"vllmConfig.{key} is omitted: no vLLM argument has this name")
     if extra:
         more = from_command(shlex.join(["vllm", "serve", str(node["modelURL"]), *extra]))
         given.update(more.arguments)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from k3perf.errors import UsageError, shortened
 from k3perf.onboarding.serving import Serving
 
 CONFIG_NAME: Final = "tuned"
@@ -64,9 +65,15 @@ def draft(
     started_here: bool = True,
 ) -> SuiteDraft:
     """The suite of one deployment. ``day`` is ``YYYY-MM-DD``. ``started_here``: k3perf
-    starts the engine, which a server's address cannot say.
+    starts the engine, which a server's address cannot say. Raises UsageError for a name
+    that a target cannot have.
     """
     target = name or target_name(serving.model, machine.hardware_class)
+    if not re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", target) or len(target) > _LONGEST_NAME:
+        raise UsageError(
+            f"--name {shortened(target)!r}: give at most {_LONGEST_NAME} small letters, digits and"
+            " single dashes."
+        )
     files = {
         f"{suite}/targets/{target}.yaml": _target(
             target, serving, machine, day, vocabulary_size, started_here

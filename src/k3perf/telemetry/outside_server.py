@@ -27,6 +27,7 @@ _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _NO_LABELS: Final = frozenset({"engine", "model_name"})
 DEV_MODE: Final = "start the server with VLLM_SERVER_DEV_MODE=1 to show it"
 _LONGEST: Final = 160
+_DEFAULT_PORT: Final = 80
 
 LOCK: Final = "lock"
 """The whole resolved configuration. Other parts of ``blind`` are single readings."""
@@ -82,7 +83,7 @@ class OutsideServer(ServerProbe):
         return self.seen().environment
 
     def identity(self) -> dict[str, Any]:
-        """Versions and devices, as far as a rank or the server gives them."""
+        """Versions and devices that a rank or the server gives."""
         return self.seen().identity
 
     def rank_memory(self) -> tuple[RankMemory, ...]:
@@ -214,22 +215,23 @@ def plain_address(base_url: str) -> str:
     """``http://HOST:PORT`` without a path. Raises UsageError for anything else."""
     parts = urlsplit(base_url)
     try:
-        port = parts.port
+        port = parts.port or _DEFAULT_PORT
     except ValueError:
-        port = None
+        port = 0
     if parts.scheme == "https":
         raise UsageError(
             f"{base_url}: the client speaks plain HTTP. Give the address behind the TLS proxy, or"
             " forward the port."
         )
-    if parts.scheme != "http" or not parts.hostname or parts.path.rstrip("/") or parts.query:
+    extra = parts.path.rstrip("/") or parts.query
+    if parts.scheme != "http" or not parts.hostname or not port or extra:
         raise UsageError(f"{shortened(base_url)}: is not an address. Give http://HOST:PORT.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{port or 80}"
+    return f"http://{host}:{port}"
 
 
 def _visible(shown: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """Without versions that nobody gave. Without ``whole`` only the sections that the
+    """Without versions that no source gave. Without ``whole`` only the sections that the
     labels of ``/metrics`` fill.
     """
     return {
