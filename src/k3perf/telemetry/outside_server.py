@@ -231,7 +231,7 @@ def plain_address(base_url: str) -> str:
 
 
 def _visible(shown: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """Without versions that no source gave. Without ``whole`` only the sections that the
+    """Without versions that no source gave. Without ``whole`` only sections that the
     labels of ``/metrics`` fill.
     """
     return {
