@@ -255,9 +255,7 @@ def with_reachable_pages(text: str) -> str:
     """``text`` with addresses for pages that this machine lacks: an installed wheel
     holds no ``docs/``.
     """
-    return _PAGE.sub(
-        lambda page: page[0] if Path(page[0]).is_file() else f"{_SITE}{page[0]}", text
-    )
+    return _PAGE.sub(lambda page: page[0] if Path(page[0]).is_file() else f"{_SITE}{page[0]}", text)
 
 
 def explain(error: BaseException) -> tuple[str, ExitStatus]:

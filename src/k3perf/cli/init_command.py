@@ -119,6 +119,7 @@ def _write(
 
     from k3perf.engine.installed_vllm import installed_vllm
     from k3perf.onboarding.machine import machine_of, vocabulary_of, with_local_model
+    from k3perf.onboarding.serving import may_be_secret
     from k3perf.onboarding.sources import serving_of
     from k3perf.onboarding.suite_files import Machine, draft
     from k3perf.onboarding.write import write_suite
@@ -126,7 +127,11 @@ def _write(
     from k3perf.telemetry.hardware import detect_hardware
 
     serving = serving_of(arguments.source)
-    own = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("VLLM_") and not may_be_secret(name)
+    }
     inherited = sorted(set(own) - set(serving.environment)) if python is not None else []
     serving = replace(
         serving,

@@ -38,6 +38,9 @@ SHORT: Final = {
 
 _SERVER_MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_SECRET: Final = re.compile(r"(?i)(^|_)(token|key|secret|password|credentials?)$")
+"""Arguments and variables with such names never enter a committed file."""
+
 _WRITE: Final = 'Write it as you start it: --from "vllm serve MODEL --max-num-seqs 64".'
 
 
@@ -94,7 +97,9 @@ def from_command(
         given = {**_named(read_config(Path(str(file)))), **given}
     if model is not None:
         given["model"] = model
-    return from_arguments(given, environment=environment, source=shortened(text))
+    return from_arguments(
+        given, environment=environment, source=f"vllm serve {model or ''}".strip()
+    )
 
 
 def from_arguments(
@@ -113,8 +118,16 @@ def from_arguments(
     notes = []
     trust = bool(found.pop("trust_remote_code", False))
     dummy = found.get("load_format") == "dummy"
+    public: dict[str, str] = {}
+    for name, text in (environment or {}).items():
+        if may_be_secret(name):
+            notes.append(f"{name} is omitted: it may hold a secret. Set it where the suite runs")
+        else:
+            public[name] = text
     for name, value in found.items():
-        if name in PARALLELISM:
+        if may_be_secret(name):
+            notes.append(f"--{name.replace('_', '-')} is omitted: it may hold a secret")
+        elif name in PARALLELISM:
             parallelism[PARALLELISM[name]] = value
         elif name in owned_table():
             if name != "load_format" or not dummy:
@@ -126,12 +139,17 @@ def from_arguments(
         model=model,
         arguments=dict(sorted(arguments.items())),
         parallelism=parallelism,
-        environment=dict(environment or {}),
+        environment=public,
         trust_remote_code=trust,
         dummy_weights=dummy,
         source=source,
         notes=tuple(notes),
     )
+
+
+def may_be_secret(name: str) -> bool:
+    """Whether an argument or a variable of this name may hold a secret."""
+    return _SECRET.search(name) is not None
 
 
 def _split_words(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

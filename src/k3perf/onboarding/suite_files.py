@@ -105,29 +105,13 @@ def _target(
     vocabulary_size: int | None,
     started_here: bool,
 ) -> str:
-    hardware: dict[str, Any] = {"kind": machine.kind, "hardware_class": machine.hardware_class}
-    if machine.kind != "cpu":
-        hardware["device_count"] = serving.rank_count
-        if machine.device_name:
-            hardware["device_name"] = machine.device_name
-        if machine.device_memory_bytes is not None:
-            hardware["device_memory_bytes"] = machine.device_memory_bytes
-    if machine.cpu_features:
-        hardware["cpu_features"] = list(machine.cpu_features)
-    model: dict[str, Any] = {
-        "checkpoint": serving.model,
-        "weights": "dummy" if serving.dummy_weights else "checkpoint",
-        "vocabulary_size": vocabulary_size or SAFE_VOCABULARY_SIZE,
-    }
-    if serving.trust_remote_code:
-        model["trust_remote_code"] = True
     document: dict[str, Any] = {
         "schema_version": 1,
         "name": name,
         "description": f"{serving.model} as it is deployed",
         "measured_by_default": True,
-        "hardware": hardware,
-        "model": model,
+        "hardware": _hardware(machine, serving.rank_count),
+        "model": _model(serving, vocabulary_size),
         "reference": CONFIG_NAME,
         "configs": [CONFIG_NAME],
         "workloads": [WORKLOAD_NAME],
@@ -158,6 +142,30 @@ def _target(
         " and sessions",
         "and give the timings a tolerance, then record again.",
     )
+
+
+def _hardware(machine: Machine, rank_count: int) -> dict[str, Any]:
+    hardware: dict[str, Any] = {"kind": machine.kind, "hardware_class": machine.hardware_class}
+    if machine.kind != "cpu":
+        hardware["device_count"] = rank_count
+        if machine.device_name:
+            hardware["device_name"] = machine.device_name
+        if machine.device_memory_bytes is not None:
+            hardware["device_memory_bytes"] = machine.device_memory_bytes
+    if machine.cpu_features:
+        hardware["cpu_features"] = list(machine.cpu_features)
+    return hardware
+
+
+def _model(serving: Serving, vocabulary_size: int | None) -> dict[str, Any]:
+    model: dict[str, Any] = {
+        "checkpoint": serving.model,
+        "weights": "dummy" if serving.dummy_weights else "checkpoint",
+        "vocabulary_size": vocabulary_size or SAFE_VOCABULARY_SIZE,
+    }
+    if serving.trust_remote_code:
+        model["trust_remote_code"] = True
+    return model
 
 
 def _config(serving: Serving, day: str) -> str:

@@ -72,6 +72,20 @@ def test_what_cannot_be_read_is_named(command: str, named: str) -> None:
         from_command(command)
 
 
+def test_no_secret_enters_a_file(tmp_path) -> None:
+    secrets = ("sk-1", "hf_2", "hf_3", "sk-4")
+    command = (
+        f"HF_TOKEN={secrets[1]} AWS_SECRET_ACCESS_KEY={secrets[3]} VLLM_X=1 vllm serve org/m"
+        f" --api-key {secrets[0]} --hf-token {secrets[2]} --max-num-seqs 8"
+    )
+    found = from_command(command)
+    write_suite(made(command), tmp_path, "perf_tests")
+    texts = "".join(path.read_text() for path in tmp_path.rglob("*.yaml"))
+    assert not [secret for secret in secrets if secret in texts]
+    assert found.environment == {"VLLM_X": "1"}
+    assert "HF_TOKEN is omitted: it may hold a secret" in " ".join(found.notes)
+
+
 def test_vllms_own_configuration_file(tmp_path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("model: org/m\nmax-num-seqs: 8\ntensor-parallel-size: 2\nport: 80\n")
