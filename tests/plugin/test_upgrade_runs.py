@@ -17,7 +17,7 @@ from k3perf.errors import ExitStatus
 from k3perf.store.baselines import read_baseline
 
 PYTEST = ("--", "-k", "fp8_kv", "--k3-plain", *WITHOUT, *AT_ONCE, *IMPORTED)
-NEW = {"cache_config": {"block_size": 640, "brand_new_key": 1}}
+NEW = {"cache_config": {"block_size": 17, "brand_new_key": 1}}
 
 
 def engine(site: Site, name: str, **behaviour: object) -> Path:

@@ -77,7 +77,8 @@ def plan_memory(
     given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
     refuse_unknown_arguments(given)
     shape = _with_dtype(model_shape(model_config), given)
-    request = cache_request(shape, given, device_memory_bytes)
+    one_step_at_once = rules.name == "cpu" or given.get("async_scheduling") is False
+    request = cache_request(shape, given, device_memory_bytes, one_step_at_once=one_step_at_once)
     layout = cache_layout(shape, request, parallelism, rules)
     context = WeightContext(shape, parallelism, rules)
     stages = _stage_parts(context)
@@ -120,21 +121,18 @@ def plan_memory(
     )
 
 
-def in_flight_tokens(
-    given: Mapping[str, Any], device_memory_bytes: int | None, maximum_context_tokens: int
-) -> int:
-    """Tokens of the steps that may run at once: two with asynchronous scheduling
-    (``VllmConfig.max_in_flight_tokens``).
-    """
-    steps = 1 if given.get("async_scheduling") is False else 2
-    return steps * largest_step(given, device_memory_bytes, maximum_context_tokens).tokens
-
-
 def cache_request(
-    shape: ModelShape, given: Mapping[str, Any], device_memory_bytes: int | None = None
+    shape: ModelShape,
+    given: Mapping[str, Any],
+    device_memory_bytes: int | None = None,
+    *,
+    one_step_at_once: bool = False,
 ) -> CacheRequest:
     """The cache's part of the engine arguments. Prefix caching is on unless switched
     off (config/cache.py).
+
+    ``one_step_at_once``: the engine schedules no step while another runs. Else a layer
+    with a window keeps the tokens of two (``VllmConfig.max_in_flight_tokens``).
     """
     attention = given.get("attention_config") or {}
     speculative = given.get("speculative_config") or {}
@@ -148,7 +146,8 @@ def cache_request(
         attention_backend=given.get("attention_backend") or attention.get("backend"),
         state_dtype=str(given.get("mamba_ssm_cache_dtype") or "auto"),
         speculative_tokens=int(speculative.get("num_speculative_tokens") or 0),
-        in_flight_tokens=in_flight_tokens(given, device_memory_bytes, context),
+        in_flight_tokens=(1 if one_step_at_once else 2)
+        * largest_step(given, device_memory_bytes, context).tokens,
     )
 
 
