@@ -147,7 +147,7 @@ def _write(
             f"the vocabulary of {serving.model} is not known here, so prompts use 32,000 token"
             " ids; set model.vocabulary_size in the target if it is smaller"
         )
-    if python is None:
+    if outside:
         machine = (
             Machine("nvidia", "server") if serving.rank_count > 1 else Machine("cpu", "server")
         )
@@ -155,7 +155,8 @@ def _write(
             "the hardware of the server is not visible; set hardware in the target to what it is"
         )
     else:
-        machine = machine_of(detect_hardware(), serving, installed_vllm(python).distribution)
+        distribution = "" if python is None else installed_vllm(python).distribution
+        machine = machine_of(detect_hardware(), serving, distribution)
     made = draft(
         serving,
         machine,
