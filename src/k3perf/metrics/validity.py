@@ -138,8 +138,7 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         "the server lacks counters that the round is checked against",
         requires=True,
         next_step=(
-            "This vLLM may name them differently: put its names in place of the old ones in"
-            " src/k3perf/metrics/validity.py (NEEDED_COUNTERS), or set `validity:"
+            "This vLLM may name them differently (NEEDED_COUNTERS of k3perf). Set `validity:"
             " {{server_counters: {reading:g}}}` in the target to measure without them"
         ),
     ),
