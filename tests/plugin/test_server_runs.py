@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
+import pytest
 import yaml
 from tests.plugin.sites import STAND_IN, Site
 
@@ -132,3 +134,40 @@ def test_a_server_that_does_not_answer_is_invalid(site: Site) -> None:
     run = site.pytest("-k", "fp8_kv", "--k3-server", "http://127.0.0.1:9")
     assert run.returncode == ExitStatus.INVALID, run.stdout + run.stderr
     assert "/v1/models" in run.stdout
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "server"])
+def test_a_target_that_a_cluster_starts_is_recorded_and_gated(site: Site, kind: str) -> None:
+    path = site.root / "perf_tests" / "targets" / "tiny.yaml"
+    target = yaml.safe_load(path.read_text())
+    target["hardware"] = {"kind": "nvidia", "hardware_class": "gb300-x8", "device_count": 8}
+    target["parallelism"] = {"tensor": 8}
+    target["launch"] = {"kind": kind}
+    path.write_text(yaml.safe_dump(target))
+    shutil.rmtree(site.root / "baselines")
+    with by_hand(site) as address:
+        words = ("-k", "fp8_kv", "--k3-server", address)
+        record = site.pytest(*words, "--k3-record", "--k3-sessions", "3", "--k3-results", "rec")
+        assert record.returncode == ExitStatus.OK, record.stdout + record.stderr
+        assert "what differs from start to start is not in them" in record.stdout
+        proposed = site.k3perf("baseline", "propose", "rec")
+        assert proposed.returncode == ExitStatus.OK, proposed.stdout + proposed.stderr
+        accepted = site.k3perf("baseline", "accept", "--reason", "recorded on the cluster")
+        assert accepted.returncode == ExitStatus.OK, accepted.stderr
+        same = site.pytest(*words)
+        assert same.returncode in (ExitStatus.OK, ExitStatus.SUSPECT), same.stdout + same.stderr
+        assert "output_tokens_per_s" in same.stdout
+    site.behave(token_s=0.03)  # three times as long as recorded
+    with by_hand(site) as address:
+        slow = site.pytest("-k", "fp8_kv", "-m", "throughput", "--k3-server", address)
+    assert slow.returncode == ExitStatus.SUSPECT, slow.stdout + slow.stderr
+
+
+def test_without_an_address_such_a_target_names_the_option(site: Site) -> None:
+    path = site.root / "perf_tests" / "targets" / "tiny.yaml"
+    target = yaml.safe_load(path.read_text())
+    target["launch"] = {"kind": "slurm"}
+    path.write_text(yaml.safe_dump(target))
+    run = site.pytest("-k", "fp8_kv")
+    assert run.returncode == ExitStatus.USAGE
+    assert "--k3-server http://HOST:PORT" in run.stdout + run.stderr

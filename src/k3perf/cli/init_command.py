@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
             + _how_to_record(arguments.suite, server)
         )
         return status
-    command = " ".join(["pytest", *(() if _bare(root) else (arguments.suite,)), *server])
+    named = () if _bare(root, arguments.suite) else (arguments.suite,)
+    command = " ".join(["pytest", *named, *server])
     sys.stdout.write(f"Commit the files, then run: {command}\n")
     return ExitStatus.OK
 
@@ -118,7 +119,7 @@ def _write(
     from dataclasses import replace
 
     from k3perf.engine.installed_vllm import installed_vllm
-    from k3perf.onboarding.machine import machine_of, vocabulary_of, with_local_model
+    from k3perf.onboarding.machine import machine_of, model_config_of, with_local_model
     from k3perf.onboarding.serving import may_be_secret
     from k3perf.onboarding.sources import serving_of
     from k3perf.onboarding.suite_files import Machine, draft
@@ -138,14 +139,16 @@ def _write(
         model=with_local_model(serving, root),
         environment={**{name: own[name] for name in inherited}, **serving.environment},
     )
-    known = vocabulary_of(serving.model)
+    config = model_config_of(serving.model)
     notes = list(serving.notes)
     if inherited:
         notes.append(f"set in this shell, now part of the target: {', '.join(inherited)}")
-    if known is None:
+    if Path(serving.model).is_absolute():
+        notes.append(f"the target holds this machine's path of the model: {serving.model}")
+    if config is None:
         notes.append(
-            f"the vocabulary of {serving.model} is not known here, so prompts use 32,000 token"
-            " ids; set model.vocabulary_size in the target if it is smaller"
+            f"the config.json of {serving.model} is not here, so prompts use 32,000 token ids; set"
+            " model.vocabulary_size in the target if its vocabulary is smaller"
         )
     if outside:
         machine = (
@@ -161,7 +164,7 @@ def _write(
         serving,
         machine,
         day=datetime.now(UTC).strftime("%Y-%m-%d"),
-        vocabulary_size=known,
+        model_config=config,
         suite=arguments.suite,
         name=arguments.name,
         started_here=not outside,
@@ -203,10 +206,10 @@ def _gates_something(root: Path, suite: str, target: str) -> int:
     return ExitStatus.OK if keys_count or metrics else ExitStatus.INVALID
 
 
-def _bare(root: Path) -> bool:
+def _bare(root: Path, suite: str) -> bool:
     """Whether plain ``pytest`` runs the suite: this command has written pytest.ini."""
     path = root / "pytest.ini"
-    return path.is_file() and "testpaths" in path.read_text(encoding="utf-8")
+    return path.is_file() and f"testpaths = {suite}\n" in path.read_text(encoding="utf-8")
 
 
 def _how_to_record(suite: str, server: list[str]) -> str:

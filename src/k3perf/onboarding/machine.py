@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from k3perf.config.cpu_features import usable
 from k3perf.documents import read_json
-from k3perf.engine.model_directory import vocabulary_size
-from k3perf.errors import UsageError
+from k3perf.errors import ConfigFileError, UsageError
 from k3perf.onboarding.serving import Serving
 from k3perf.onboarding.suite_files import Machine, slug
 from k3perf.telemetry.hardware import DetectedHardware
 
 _VENDOR_WORDS: Final = frozenset({"nvidia", "amd", "tesla", "geforce", "graphics", "device"})
+_CORRECT: Final = "Give the model's config.json as its publisher wrote it."
 _FEATURES: Final = (("avx512f", "cpu-avx512"), ("avx2", "cpu-avx2"))
 
 
@@ -44,21 +44,20 @@ def machine_of(found: DetectedHardware, serving: Serving, distribution: str) -> 
         )
     words = [word for word in slug(name).split("-") if word not in _VENDOR_WORDS]
     size = f"-x{serving.rank_count}" if serving.rank_count > 1 else ""
-    return Machine(
-        "nvidia", f"{words[0] if words else 'gpu'}{size}", name, found.device_memory_bytes[0]
-    )
+    model = next((word for word in words if any(map(str.isdigit, word))), "gpu")
+    return Machine("nvidia", f"{model}{size}", name, found.device_memory_bytes[0])
 
 
-def vocabulary_of(model: str) -> int | None:
-    """``vocab_size`` of the model's config.json: of a local directory, or of the newest
-    snapshot in the cache of Hugging Face. None where neither has it.
+def model_config_of(model: str) -> dict[str, Any] | None:
+    """The model's config.json: of a local directory, or of the newest snapshot in the
+    cache of Hugging Face. None where neither has one. Raises ConfigFileError.
     """
     for path in (Path(model) / "config.json", *_snapshots(model)):
         if path.is_file():
-            config = read_json(path, "Give the model's config.json as its publisher wrote it.")
-            found = vocabulary_size(config) if isinstance(config, dict) else None
-            if found is not None:
-                return found
+            config = read_json(path, _CORRECT, finite=False)
+            if not isinstance(config, dict):
+                raise ConfigFileError(path, "", None, "is not a JSON object", _CORRECT)
+            return config
     return None
 
 

@@ -4,6 +4,7 @@ workload, tolerances of lock and memory. Pure: text in, text out.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from k3perf.engine.model_directory import vocabulary_size
 from k3perf.errors import UsageError, shortened
 from k3perf.onboarding.serving import Serving
 
@@ -59,12 +61,13 @@ def draft(
     machine: Machine,
     *,
     day: str,
-    vocabulary_size: int | None,
+    model_config: Mapping[str, Any] | None,
     suite: str = "perf_tests",
     name: str = "",
     started_here: bool = True,
 ) -> SuiteDraft:
-    """The suite of one deployment. ``day`` is ``YYYY-MM-DD``. ``started_here``: k3perf
+    """The suite of one deployment. ``day`` is ``YYYY-MM-DD``. ``model_config``: the
+    model's config.json, which is kept for memory plans. ``started_here``: k3perf
     starts the engine, which a server's address cannot say. Raises UsageError for a name
     that a target cannot have.
     """
@@ -74,14 +77,20 @@ def draft(
             f"--name {shortened(target)!r}: give at most {_LONGEST_NAME} small letters, digits and"
             " single dashes."
         )
+    known = None if model_config is None else vocabulary_size(dict(model_config))
     files = {
         f"{suite}/targets/{target}.yaml": _target(
-            target, serving, machine, day, vocabulary_size, started_here
+            target, serving, machine, day, known, started_here
         ),
         f"{suite}/configs/{CONFIG_NAME}.yaml": _config(serving, day),
         f"{suite}/workloads/{WORKLOAD_NAME}.yaml": _workload(serving),
         f"{suite}/tolerances.yaml": _tolerances(machine, started_here),
     }
+    if model_config is not None:
+        # where `k3perf memory plan` looks for a checkpoint's config.json
+        stem = serving.model.rpartition("/")[2].lower()
+        text = json.dumps(model_config, indent=1) + "\n"
+        files[f"{suite}/models/{stem}/config.json"] = text
     return SuiteDraft(target, files)
 
 

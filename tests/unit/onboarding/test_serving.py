@@ -169,7 +169,12 @@ CPU = Machine("cpu", "cpu-avx2", cpu_features=("avx2",))
 
 def made(command: str = "vllm serve org/m --max-num-seqs 8", **options):
     return draft(
-        from_command(command), CPU, day="2026-12-01", vocabulary_size=1000, name="t", **options
+        from_command(command),
+        CPU,
+        day="2026-12-01",
+        model_config={"vocab_size": 1000},
+        name="t",
+        **options,
     )
 
 
@@ -181,6 +186,7 @@ def test_the_written_suite_is_a_suite_with_every_flag(tmp_path) -> None:
     assert suite.vocabulary_size(cell.target) == 1000
     assert sorted(paths) == [
         "perf_tests/configs/tuned.yaml",
+        "perf_tests/models/m/config.json",
         "perf_tests/targets/t.yaml",
         "perf_tests/tolerances.yaml",
         "perf_tests/workloads/first.yaml",
