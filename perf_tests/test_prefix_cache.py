@@ -1,13 +1,5 @@
-"""Prefix sharing: the hit rate of a known shared prefix is the approved one, and with
-it what the cache saves.
-"""
+"""The shipped module, so that a path can name it."""
 
-import pytest
+from k3perf.pytest_plugin.suite_modules.test_prefix_cache import test_prefix_cache
 
-from k3perf.records.metric_definitions import Family
-
-
-@pytest.mark.prefix_cache
-@pytest.mark.k3_workloads("prefix")
-def test_prefix_cache(cell, k3):
-    k3.check(cell, (Family.CACHE,))
+__all__ = ["test_prefix_cache"]

@@ -1,10 +1,5 @@
-"""Process start to ready, cold and warm compile cache apart."""
+"""The shipped module, so that a path can name it."""
 
-import pytest
+from k3perf.pytest_plugin.suite_modules.test_startup import test_startup
 
-from k3perf.records.metric_definitions import Family
-
-
-@pytest.mark.startup
-def test_startup(cell, k3):
-    k3.check(cell, (Family.STARTUP,))
+__all__ = ["test_startup"]

@@ -16,6 +16,7 @@ and a verdict, not an error.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
@@ -246,10 +247,21 @@ MACHINE_ERRNOS: Final = frozenset(
 )
 
 
+_PAGE: Final = re.compile(r"docs/([\w-]+)\.md")
+_SITE: Final = "https://github.com/k3perf/k3perf/blob/main/"
+
+
+def with_reachable_pages(text: str) -> str:
+    """``text`` with addresses for pages that this machine lacks: an installed wheel
+    holds no ``docs/``.
+    """
+    return _PAGE.sub(lambda page: page[0] if Path(page[0]).is_file() else f"{_SITE}{page[0]}", text)
+
+
 def explain(error: BaseException) -> tuple[str, ExitStatus]:
     """One message and the exit status for any error that ends a command or a run."""
     if isinstance(error, K3PerfError):
-        return str(error), error.exit_status
+        return with_reachable_pages(str(error)), error.exit_status
     if isinstance(error, KeyboardInterrupt):
         return f"interrupted{f' by {error}' if str(error) else ''}", ExitStatus.INTERRUPTED
     if isinstance(error, OSError):

@@ -236,10 +236,13 @@ def worst_value(metric: MetricDef, values: Sequence[float]) -> float:
     return max(values) if metric.direction.value == "lower_is_better" else min(values)
 
 
-def _exact_sessions(cell: CellMeasurement, name: str) -> list[SessionValue]:
+def _exact_sessions(
+    cell: CellMeasurement, name: str, *, standing: bool = False
+) -> list[SessionValue]:
+    readings = read_cell(cell)
     found = [
         (unit.session, unit.session.values[name])
-        for unit in read_cell(cell).units
+        for unit in (readings.standing if standing else readings.units)
         if name in unit.session.values
     ]
     return [
@@ -353,6 +356,24 @@ def _merge_exact(recorded: Iterable[list[MetricBaseline]]) -> list[MetricBaselin
                 update={"sessions": sessions, "anchor_value": worst}
             )
     return list(merged.values())
+
+
+def exact_entries(cells: Sequence[CellMeasurement], policy: Policy) -> list[MetricBaseline]:
+    """Entries of the gated exact metrics of one config's cells, of their standing
+    sessions: noise spoils no memory.
+    """
+    recorded = []
+    for cell in cells:
+        found = []
+        for name, tolerance in policy.for_cell(cell.config, cell.workload).tolerances.items():
+            if METRICS[name].comparison is not Comparison.EXACT:
+                continue
+            sessions = _exact_sessions(cell, name, standing=True)
+            if sessions:
+                found.append(_entry(scale_for(METRICS[name], tolerance, "baseline"), sessions))
+        recorded.append(found)
+    serving = [entry for entries in recorded for entry in entries if not _at_start(entry)]
+    return [*_merge_exact(recorded), *serving]
 
 
 def _anchored(entry: MetricBaseline, before: Iterable[MetricBaseline]) -> MetricBaseline:

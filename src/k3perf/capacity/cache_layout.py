@@ -43,6 +43,7 @@ class CacheRequest:
     attention_backend: str | None = None
     state_dtype: str = "auto"
     speculative_tokens: int = 0
+    in_flight_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def cache_layout(
     linear = [len(stage) - count for stage, count in zip(stages, attending, strict=True)]
     page = block * token_bytes
     attending_blocks = sum(
-        -(-request.maximum_context_tokens // block)
+        _attending_blocks(request, block, shape.layers[group[0]].window_tokens)
         for group in groups
         if shape.layers[group[0]].attention not in LINEAR
     )
@@ -182,14 +183,13 @@ def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:
     """Layers that share a block table, over the whole model
     (``_get_kv_cache_groups_uniform_page_size``).
 
-    Attending and linear layers are cut into groups of one size; the layers of a kind
-    are dealt out in turn.
+    Attending and linear layers, and those with a window, are cut into groups of one
+    size; the layers of a kind are dealt out in turn.
     """
-    buckets = [
-        [index for index, layer in enumerate(shape.layers) if (layer.attention in LINEAR) is linear]
-        for linear in ((True, False) if shape.layers[0].attention in LINEAR else (False, True))
-    ]
-    buckets = [bucket for bucket in buckets if bucket]
+    kinds: dict[tuple[bool, int], list[int]] = {}
+    for index, layer in enumerate(shape.layers):
+        kinds.setdefault((layer.attention in LINEAR, layer.window_tokens), []).append(index)
+    buckets = list(kinds.values())
     fewest, most = min(map(len, buckets)), max(map(len, buckets))
     size = most if most < fewest * _FEW_MORE else fewest
     groups: list[tuple[int, ...]] = []
@@ -197,6 +197,18 @@ def group_layers(shape: ModelShape) -> tuple[tuple[int, ...], ...]:
         count = -(-len(bucket) // size)
         groups.extend(tuple(bucket[start::count]) for start in range(count))
     return tuple(groups)
+
+
+def _attending_blocks(request: CacheRequest, block: int, window_tokens: int) -> int:
+    """Blocks of one request in one group. A window keeps what it spans and the steps in
+    flight, and one block since it may begin inside one
+    (``SlidingWindowSpec.max_admission_blocks_per_request``).
+    """
+    tokens = request.maximum_context_tokens
+    if not window_tokens:
+        return -(-tokens // block)
+    kept = min(window_tokens - 1 + request.in_flight_tokens, tokens)
+    return -(-kept // block) + 1
 
 
 def _state_blocks(

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3perf.capacity.cache_layout import CacheLayout, CacheRequest, cache_layout
-from k3perf.capacity.reserve import context_tokens, requested_bytes, reserve_parts, spread_over
+from k3perf.capacity.reserve import (
+    context_tokens,
+    largest_step,
+    requested_bytes,
+    reserve_parts,
+    spread_over,
+)
 from k3perf.capacity.rules import PlatformRules
 from k3perf.capacity.shape import ModelShape, Ranks, model_shape, stage_layers
 from k3perf.capacity.weights import WeightContext, stage_weights
@@ -71,7 +77,8 @@ def plan_memory(
     given = {str(key).replace("-", "_"): value for key, value in arguments.items()}
     refuse_unknown_arguments(given)
     shape = _with_dtype(model_shape(model_config), given)
-    request = cache_request(shape, given)
+    one_step_at_once = rules.name == "cpu" or given.get("async_scheduling") is False
+    request = cache_request(shape, given, device_memory_bytes, one_step_at_once=one_step_at_once)
     layout = cache_layout(shape, request, parallelism, rules)
     context = WeightContext(shape, parallelism, rules)
     stages = _stage_parts(context)
@@ -114,21 +121,33 @@ def plan_memory(
     )
 
 
-def cache_request(shape: ModelShape, given: Mapping[str, Any]) -> CacheRequest:
+def cache_request(
+    shape: ModelShape,
+    given: Mapping[str, Any],
+    device_memory_bytes: int | None = None,
+    *,
+    one_step_at_once: bool = False,
+) -> CacheRequest:
     """The cache's part of the engine arguments. Prefix caching is on unless switched
     off (config/cache.py).
+
+    ``one_step_at_once``: the engine schedules no step while another runs. Else a layer
+    with a window keeps the tokens of two (``VllmConfig.max_in_flight_tokens``).
     """
     attention = given.get("attention_config") or {}
     speculative = given.get("speculative_config") or {}
     block = given.get("block_size")
+    context = context_tokens(shape, given)
     return CacheRequest(
         cache_dtype=str(given.get("kv_cache_dtype") or "auto"),
         block_size_tokens=None if block is None else int(block),
         prefix_caching=bool(given.get("enable_prefix_caching", True)),
-        maximum_context_tokens=context_tokens(shape, given),
+        maximum_context_tokens=context,
         attention_backend=given.get("attention_backend") or attention.get("backend"),
         state_dtype=str(given.get("mamba_ssm_cache_dtype") or "auto"),
         speculative_tokens=int(speculative.get("num_speculative_tokens") or 0),
+        in_flight_tokens=(1 if one_step_at_once else 2)
+        * largest_step(given, device_memory_bytes, context).tokens,
     )
 
 

@@ -1,8 +1,8 @@
 """A model's ``config.json`` -> its shape: which layers attend how, and the widths that
 weights and cache are computed from. Pure.
 
-Covers the families the suite serves: grouped-query (``qwen3``, ``qwen3_moe``),
-gated-delta hybrid (``qwen3_next``), multi-head latent attention (``deepseek_v3``,
+Covers dense and grouped-query families (``dense_families``), the gated-delta hybrid
+(``qwen3_next``), multi-head latent attention (``deepseek_v2``, ``deepseek_v3``,
 ``kimi_k2``) and Kimi's KDA hybrid (``kimi_linear``, ``kimi_k3``). Any other family is
 refused, not guessed.
 """
@@ -14,6 +14,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from k3perf.capacity.dense_families import (
+    GPT_OSS,
+    GROUPED,
+    has_output_bias,
+    has_query_bias,
+    normalises_query_and_key,
+    window_tokens,
+)
+from k3perf.capacity.expert_format import expert_format
 from k3perf.errors import UsageError, shortened
 
 
@@ -46,6 +55,9 @@ class FullAttentionShape:
     nope_dim: int = 0
     rope_dim: int = 0
     value_dim: int = 0
+    query_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +89,18 @@ class ExpertShape:
     shared_gate: bool
     score_correction: bool
     latent_norm: bool
+    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
     """One layer: how it attends, and whether its feed-forward part is a mixture of
-    experts.
+    experts. ``window_tokens``: how far back it attends; 0: to every token.
     """
 
     attention: Attention
     has_experts: bool
+    window_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +144,8 @@ class ModelShape:
 
 
 _KIMI_LINEAR: Final = ("kimi_linear", "kimi_k3")
-_LATENT: Final = ("deepseek_v3", "kimi_k2")
-_GROUPED: Final = ("qwen3", "qwen3_moe")
-FAMILIES: Final[tuple[str, ...]] = (*_GROUPED, "qwen3_next", *_LATENT, *_KIMI_LINEAR)
+_LATENT: Final = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+FAMILIES: Final[tuple[str, ...]] = (*GROUPED, "qwen3_next", *_LATENT, *_KIMI_LINEAR)
 
 
 _LARGEST: Final = 10**9
@@ -186,7 +199,7 @@ def _shape(family: str, model_config: Mapping[str, Any], text: Mapping[str, Any]
         residual_block_layers=(
             int(text.get("attn_res_block_size") or 0) if family in _KIMI_LINEAR else 0
         ),
-        expert_format=_expert_format(model_config, text),
+        expert_format=expert_format(model_config, text),
         expert_minimum_partition=(
             int(text.get("min_moe_intermediate_per_partition", 256))
             if family in _KIMI_LINEAR
@@ -220,7 +233,9 @@ def _layers(family: str, text: Mapping[str, Any], has_experts: bool) -> tuple[La
         raise ValueError(f"num_hidden_layers is {count}")
     return tuple(
         LayerShape(
-            _attention(family, text, index), has_experts and _is_expert_layer(family, text, index)
+            _attention(family, text, index),
+            has_experts and _is_expert_layer(family, text, index),
+            window_tokens(family, text, index),
         )
         for index in range(count)
     )
@@ -276,10 +291,13 @@ def _full_shape(family: str, text: Mapping[str, Any]) -> FullAttentionShape:
     head_dim = int(text.get("head_dim") or _integer(text, "hidden_size") // heads)
     return FullAttentionShape(
         heads=heads,
-        kv_heads=_integer(text, "num_key_value_heads"),
+        kv_heads=_amount(text.get("num_key_value_heads")) or heads,
         head_dim=head_dim,
         output_gate=family == "qwen3_next" and bool(text.get("attn_output_gate", True)),
-        query_key_norm=True,
+        query_key_norm=normalises_query_and_key(family),
+        query_bias=has_query_bias(family, text),
+        output_bias=has_output_bias(family, text),
+        sinks=family == GPT_OSS,
         rotary_dim=int(head_dim * float(text.get("partial_rotary_factor", 1.0))),
     )
 
@@ -303,11 +321,13 @@ def _linear_shape(family: str, text: Mapping[str, Any]) -> LinearAttentionShape 
 
 
 def _expert_shape(family: str, text: Mapping[str, Any]) -> ExpertShape | None:
-    count = _amount(text.get("num_experts") or text.get("n_routed_experts"))
+    gpt_oss = family == GPT_OSS
+    local = text.get("num_local_experts") if gpt_oss else None
+    count = _amount(text.get("num_experts") or text.get("n_routed_experts") or local)
     if count == 0:
         return None
     hidden = _integer(text, "hidden_size")
-    intermediate = _integer(text, "moe_intermediate_size")
+    intermediate = _integer(text, "intermediate_size" if gpt_oss else "moe_intermediate_size")
     kimi = family in _KIMI_LINEAR
     if family in (*_KIMI_LINEAR, *_LATENT):
         shared = intermediate * _amount(
@@ -324,22 +344,7 @@ def _expert_shape(family: str, text: Mapping[str, Any]) -> ExpertShape | None:
         shared_gate=family == "qwen3_next" and shared > 0,
         score_correction=kimi or (family in _LATENT and text.get("topk_method") == "noaux_tc"),
         latent_norm=kimi and bool(text.get("latent_moe_use_norm", False)),
-    )
-
-
-def _expert_format(model_config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
-    quantization = text.get("quantization_config") or model_config.get("quantization_config")
-    if not quantization:
-        return "dense"
-    described = str(quantization).lower()
-    if "mxfp4" in described or (
-        "float" in described and "'group_size': 32" in described and "'num_bits': 4" in described
-    ):
-        return "mxfp4"
-    method = quantization.get("quant_method", quantization)
-    raise UsageError(
-        f"quantization_config {method!r} is not covered by the memory plan. Covered: none (BF16)"
-        " and MXFP4 routed experts."
+        bias=gpt_oss,
     )
 
 

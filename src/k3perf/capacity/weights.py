@@ -71,7 +71,9 @@ def stage_weights(
         # One table of cosines and sines, shared by the layers (layers/rotary_embedding,
         # get_rope caches it).
         parts["buffers"] += (
-            context.shape.maximum_positions * context.shape.full.rotary_dim * context.width
+            context.shape.maximum_positions
+            * context.shape.full.rotary_dim
+            * (_F32 if context.shape.full.sinks else context.width)  # gpt-oss asks for float32
         )
     return parts
 
@@ -107,7 +109,8 @@ def _vocabulary(context: WeightContext, *, first: bool, last: bool) -> Counter[s
     own_head = last and not (context.shape.tied_embeddings and first)
     parts = Counter({"embedding": table if first else 0, "output_head": table if own_head else 0})
     if context.rules.packs_vocabulary:
-        parts["packed_copies"] = table * (int(first) + int(own_head))
+        # a tied head is packed once more
+        parts["packed_copies"] = table * (int(first) + int(last))
     return parts
 
 
@@ -118,7 +121,16 @@ def _grouped_query(context: WeightContext) -> Counter[str]:
     cached = 2 * kv_heads(full.kv_heads, context.tensor) * full.head_dim
     norms = 2 * full.head_dim * width if full.query_key_norm else 0
     projections = ((query + cached) * hidden + heads * full.head_dim * hidden) * width
-    return Counter({"attention": projections, "norms": norms, "buffers": _SCALES_BYTES})
+    biases = (query + cached if full.query_bias else 0) + (hidden if full.output_bias else 0)
+    projections += (biases + (heads if full.sinks else 0)) * width
+    return Counter(
+        {
+            "attention": projections,
+            "norms": norms,
+            "buffers": _SCALES_BYTES,
+            "packed_copies": biases * width if context.rules.packs_vocabulary else 0,
+        }
+    )
 
 
 def _latent(context: WeightContext) -> Counter[str]:
@@ -193,6 +205,12 @@ def _experts(context: WeightContext, experts: ExpertShape) -> Counter[str]:
         experts.count * _F32 if experts.score_correction else 0
     )
     parts["router"] = router + (hidden * width if experts.shared_gate else 0)
+    if experts.bias:
+        parts["router"] += experts.count * width
+        if context.rules.packs_vocabulary:
+            parts["packed_copies"] += parts["router"]
+        share = split(experts.intermediate, context.tensor, "expert width")
+        parts["routed_experts"] += experts.count * (2 * share + experts.hidden) * width
     if experts.shared_intermediate:
         parts["shared_experts"] = (
             3

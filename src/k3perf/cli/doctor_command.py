@@ -180,8 +180,8 @@ def _engine_version(target: TargetSpec, found: InstalledVllm, python: Path) -> t
         return ()
     if found.problem:  # in the same words for every target, so that it is shown once
         text = (
-            "Name the Python of an environment that has vLLM with --engine-python, or run"
-            " scripts/perf, which sets one up."
+            "Name the Python of an environment that has vLLM with --engine-python. In a checkout"
+            " of k3perf, scripts/perf sets one up."
         )
         return (
             Finding(

@@ -18,6 +18,9 @@ from k3perf.errors import TRACEBACK_VARIABLE, ExitStatus, explain
 # Imported one by one when a command is used: help and errors stay fast, and one area's
 # dependency never breaks another's command.
 COMMAND_MODULES: Final = (
+    "init",
+    "drift",
+    "upgrade",
     "export",
     "inject",
     "memory",

@@ -140,6 +140,8 @@ class ModelSource(Declared):
     """By config: directory of the checkpoint that it serves instead."""
     trust_remote_code: bool = False
     """Let vLLM run the model code that the checkpoint brings."""
+    vocabulary_size: int | None = Field(default=None, ge=1)
+    """Token ids of prompts. Default: config.json's; of a checkpoint Kimi K3's."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelSource:
@@ -189,8 +191,8 @@ class Parallelism(Declared):
 class Launch(Declared):
     """How the engine's processes are started."""
 
-    kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes"] = "single"
-    """One process tree here, vLLM's own multi-node start, Ray, Slurm or Kubernetes."""
+    kind: Literal["single", "multi_node", "ray", "slurm", "kubernetes", "server"] = "single"
+    """This host, vLLM's multi-node start, Ray, Slurm, Kubernetes, a running server."""
     options: dict[str, Any] = Field(default_factory=dict)
     """What this start needs beyond the engine's arguments (docs/multi-host.md)."""
 

@@ -134,6 +134,8 @@ class Suite:
         """Token ids that prompts may use: the shipped model's vocabulary, or the
         checkpoint's where its family is known.
         """
+        if target.model.vocabulary_size is not None:
+            return target.model.vocabulary_size
         if target.model.directory is None:
             return KIMI_VOCABULARY_SIZE
         path = self.root / target.model.directory / "config.json"

@@ -85,9 +85,15 @@ def start_target(
             companion_failed=companion_failed,
         )
     if kind != "multi_node":
+        if kind == "server":
+            raise UsageError(
+                f"target {target.name!r} is a server that runs already. Give its address with"
+                " --k3-server http://HOST:PORT."
+            )
         raise UsageError(
-            f"target {target.name!r} is started by {kind}, not by the suite. Use `k3perf export"
-            f" CONFIG --target {target.name} --launch {kind}`."
+            f"target {target.name!r} is started by {kind}, not by the suite. Start it with the"
+            f" files of `k3perf export CONFIG --target {target.name} --launch {kind}`, then give"
+            " its address with --k3-server http://HOST:PORT."
         )
     options = resolve_options(target, {})
     group = multi_node_launch(

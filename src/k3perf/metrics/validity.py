@@ -149,8 +149,7 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         "the server lacks counters that the round is checked against",
         requires=True,
         next_step=(
-            "This vLLM may name them differently: put its names in place of the old ones in"
-            " src/k3perf/metrics/validity.py (NEEDED_COUNTERS), or set `validity:"
+            "This vLLM may name them differently (NEEDED_COUNTERS of k3perf). Set `validity:"
             " {{server_counters: {reading:g}}}` in the target to measure without them"
         ),
     ),
@@ -346,6 +345,17 @@ def rules_of(target: TargetSpec) -> ValidityRules:
     """The rules of a target's rounds and sessions. Raises UnknownNameError."""
     real = target.model.weights == "checkpoint"
     return ValidityRules.for_target(target.validity, real_weights=real)
+
+
+def without_timings(rules: ValidityRules) -> ValidityRules:
+    """The rules for a cell of which no timing and no memory under load is judged. What
+    an engine settles at its start needs answered requests, not a quiet machine.
+    """
+    kept = ENGINE_RULES | {"no_requests", "failed_requests", "wrong_length"}
+    rounds = tuple(
+        rule if rule.name in kept else replace(rule, limit=None) for rule in rules.rounds
+    )
+    return replace(rules, rounds=rounds)
 
 
 def judge_round(record: RoundRecord, rules: ValidityRules) -> tuple[InvalidReason, ...]:

@@ -94,6 +94,13 @@ VALUES: Final = {
     "--k3-trace": ("FILE", "replay this trace instead of the shipped one"),
 }
 REPEATED: Final = {
+    "--k3-server": (
+        "URL",
+        (
+            "measure this running server (http://HOST:PORT) and start no engine; with several, each"
+            " session uses the next one"
+        ),
+    ),
     "--k3-target": (
         "NAME",
         (

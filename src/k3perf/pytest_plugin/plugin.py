@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k3perf.pytest_plugin.options import add_options
+from k3perf.pytest_plugin.place import root_of
 
 if TYPE_CHECKING:
     from k3perf.pytest_plugin.replay import ReplayClock
@@ -55,9 +56,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """
     return (
         True
-        if _state(config) is None and collection_path == config.rootpath / "perf_tests"
+        if _state(config) is None and collection_path == root_of(config) / "perf_tests"
         else None
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """The suite's directory holds the shipped test modules, those of the same name in
+    the directory itself first.
+    """
+    state = _state(parent.config)
+    if state is None or path.resolve() != state.suite_root:
+        return None
+    from k3perf.pytest_plugin.suite_directory import SuiteDirectory
+
+    directory: pytest.Collector = SuiteDirectory.from_parent(parent, path=path)
+    return directory
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

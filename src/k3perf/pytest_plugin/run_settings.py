@@ -13,6 +13,7 @@ import pytest
 from k3perf.config.cpu_features import usable
 from k3perf.config.suite import Suite
 from k3perf.errors import UsageError
+from k3perf.pytest_plugin.place import root_of
 from k3perf.run.engine_environment import cache_directory, engine_python_path, find_engine_python
 from k3perf.run.settings import QUIET_WAIT_S, RECORD_MINUTES, Injection, RunSettings
 from k3perf.telemetry.hardware import detect_hardware
@@ -49,7 +50,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
     if base is not None and not _python_of(base).is_file():
         from k3perf.store.base_checkout import base_commit
 
-        base_commit(config.rootpath, base)
+        base_commit(root_of(config), base)
     return {
         "mode": _mode(option("--k3-mode")),
         "record": option("--k3-record"),
@@ -65,6 +66,7 @@ def option_values(config: pytest.Config) -> dict[str, Any]:
         "injections": tuple(Injection.parse(text) for text in option("--k3-inject")),
         "trace_file": _existing(option("--k3-trace"), "--k3-trace"),
         "resume": option("--k3-resume"),
+        "servers": servers_of(config),
         "quiet_wait_s": _amount(
             option("--k3-quiet-wait"), "--k3-quiet-wait", QUIET_WAIT_S, "seconds"
         ),
@@ -78,7 +80,7 @@ def run_settings(
     cannot be used.
     """
     option = config.getoption
-    state_directory = config.rootpath / ".k3perf"
+    state_directory = root_of(config) / ".k3perf"
     cache = cache_directory(state_directory)
     values = option_values(config)
     base = _ab_base(config, option("--k3-ab-base"), cache)
@@ -86,7 +88,7 @@ def run_settings(
         suite=suite,
         judge=judge,
         run_id=run_id,
-        commit=commit_of(config.rootpath),
+        commit=commit_of(root_of(config)),
         baselines_directory=Path(
             option("--k3-baselines") or suite.root.parent / "baselines"
         ).resolve(),
@@ -94,13 +96,26 @@ def run_settings(
             option("--k3-results") or state_directory / "results" / run_id
         ).resolve(),
         cache_directory=cache,
-        engine_python=engine_python(config),
-        engine_python_path=engine_python_path(cache),
+        engine_python=Path() if values["servers"] else engine_python(config),
+        engine_python_path="" if values["servers"] else engine_python_path(cache),
         build=os.environ.get("GITHUB_SHA", ""),
         cpu_features=usable(detect_hardware().cpu_flags, os.environ),
         **values,
         **base,
     )
+
+
+def servers_of(config: pytest.Config) -> tuple[str, ...]:
+    """The addresses of ``--k3-server``. Raises UsageError for one that cannot be used,
+    and for an option that needs an engine of the suite.
+    """
+    from k3perf.telemetry.outside_server import plain_address
+
+    servers = tuple(plain_address(text) for text in config.getoption("--k3-server"))
+    for other in ("--k3-inject", "--k3-ab-base", "--k3-engine-python") if servers else ():
+        if config.getoption(other):
+            raise UsageError(f"--k3-server measures a server that runs already. Leave {other} out.")
+    return servers
 
 
 def judge_of(config: pytest.Config) -> Judge | None:
@@ -111,15 +126,15 @@ def judge_of(config: pytest.Config) -> Judge | None:
     from k3perf.run.argument_table import table_of_engine
     from k3perf.store.base_checkout import judge_from
 
-    table = table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
-    return judge_from(config.rootpath, given, cache_directory(config.rootpath / ".k3perf"), table)
+    table = table_of_engine(config.getoption("--k3-engine-python"), root_of(config))
+    return judge_from(root_of(config), given, cache_directory(root_of(config) / ".k3perf"), table)
 
 
 def engine_python(config: pytest.Config) -> Path:
     """The engine environment's Python: the option, then K3PERF_ENGINE_PYTHON, then
     .venv-engine under the root directory.
     """
-    return find_engine_python(config.getoption("--k3-engine-python"), config.rootpath)
+    return find_engine_python(config.getoption("--k3-engine-python"), root_of(config))
 
 
 def commit_of(directory: Path) -> str:
@@ -146,8 +161,8 @@ def _ab_base(config: pytest.Config, given: str | None, cache: Path) -> dict[str,
     python = _python_of(given)
     if python.is_file():
         return {"ab_base_python": python.absolute(), "ab_base_name": f"environment {given}"}
-    table = table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
-    suite = base_suite(config.rootpath, given, cache, table)
+    table = table_of_engine(config.getoption("--k3-engine-python"), root_of(config))
+    suite = base_suite(root_of(config), given, cache, table)
     return {"ab_suite": suite, "ab_base_name": f"git ref {given} ({suite.root.parent.name[:12]})"}
 
 

@@ -47,10 +47,12 @@ def select(
     collect_only: bool,
     cells_file: Path | None,
     named: Container[str] = (),
+    elsewhere: bool = False,
 ) -> Selection:
     """Raises UsageError for a target that was asked for and cannot run here (listing it
     is still allowed).
 
+    ``elsewhere``: the engine runs already, so this machine's hardware does not matter.
     ``named``: workloads that the call names (``named_workloads``), for targets that do
     not measure them by default.
     """
@@ -58,7 +60,7 @@ def select(
     if asked:
         for name in asked:
             lack = hardware.lacks(suite.target(name).hardware)
-            if lack and not collect_only:
+            if lack and not collect_only and not elsewhere:
                 raise UsageError(
                     f"--k3-target {name}: {lack}. Run it on such a machine, or leave the option"
                     " out."
@@ -67,7 +69,7 @@ def select(
     else:
         default = default_targets(suite, hardware)
         chosen = default.names
-    refused = _refused_here(suite, hardware, chosen)
+    refused = () if elsewhere else _refused_here(suite, hardware, chosen)
     left_out = (*suite.left_out(chosen), *refused)
     unserved = {(left.target, left.config) for left in refused}
     every = _without(suite.cells(chosen, on_request=frozenset(suite.workloads)), unserved)

@@ -21,10 +21,17 @@ from k3perf.errors import ExitStatus, K3PerfError, UsageError, explain
 from k3perf.pytest_plugin.benchmark_output import check_options
 from k3perf.pytest_plugin.candidates import left_out_candidates, require_more_than_candidates
 from k3perf.pytest_plugin.endings import Endings
-from k3perf.pytest_plugin.run_settings import judge_of, option_values, run_settings
+from k3perf.pytest_plugin.place import root_of
+from k3perf.pytest_plugin.run_settings import (
+    judge_of,
+    option_values,
+    run_settings,
+    servers_of,
+)
 from k3perf.pytest_plugin.selection import Selection, named_workloads, nothing_selected, select
 from k3perf.records.verdict import CellVerdict
 from k3perf.run.argument_table import table_of_engine
+from k3perf.run.outside_notes import served_suite
 from k3perf.telemetry.hardware import detect_hardware
 
 if TYPE_CHECKING:
@@ -163,7 +170,7 @@ def make_state(config: pytest.Config) -> PluginState:
         )
     root = suite_root(config)
     suite = load_suite(
-        root, engine_table=table_of_engine(config.getoption("--k3-engine-python"), config.rootpath)
+        root, engine_table=table_of_engine(config.getoption("--k3-engine-python"), root_of(config))
     )
     check_metric_names(
         suite
@@ -173,13 +180,17 @@ def make_state(config: pytest.Config) -> PluginState:
         from k3perf.config.judged import judged_suite
 
         suite = judged_suite(suite, judge.suite)
+    servers = servers_of(config)
+    if servers:
+        suite = served_suite(suite, len(servers))
     cells_option = config.getoption("--k3-cells")
     selection = select(
         suite,
         detect_hardware(),
-        tuple(config.getoption("--k3-target")),
+        _targets_of(config, suite, outside=bool(servers)),
         collect_only=bool(config.getoption("--collect-only")),
         cells_file=Path(cells_option) if cells_option else None,
+        elsewhere=bool(servers),
         named=named_workloads(
             suite,
             [
@@ -199,6 +210,14 @@ def make_state(config: pytest.Config) -> PluginState:
     )
 
 
+def _targets_of(config: pytest.Config, suite: Suite, *, outside: bool) -> tuple[str, ...]:
+    """The targets that the call names. For a server, a suite's only target need not be
+    named.
+    """
+    asked = tuple(config.getoption("--k3-target"))
+    return tuple(suite.targets) if outside and not asked and len(suite.targets) == 1 else asked
+
+
 def named_modules(config: pytest.Config) -> frozenset[Path]:
     """Test modules that the call names, where others name a folder."""
     paths = {
@@ -211,7 +230,7 @@ def named_modules(config: pytest.Config) -> frozenset[Path]:
 def suite_root(config: pytest.Config) -> Path:
     """Where the declared suite lies."""
     given = config.getoption("--k3-suite")
-    root = Path(given) if given else config.rootpath / "perf_tests"
+    root = Path(given) if given else root_of(config) / "perf_tests"
     if given and not root.is_dir():
         raise UsageError(
             f"--k3-suite {given}: directory not found. Give the directory that holds configs/,"
@@ -225,7 +244,7 @@ def concerns_suite(config: pytest.Config) -> bool:
     of every other call.
     """
     given = config.getoption("--k3-suite")
-    roots = [config.rootpath / "perf_tests"] + ([Path(given)] if given else [])
+    roots = [root_of(config) / "perf_tests"] + ([Path(given)] if given else [])
     for argument in config.args:
         path = (config.invocation_params.dir / argument.split("::")[0]).resolve()
         if any(path == root.resolve() or root.resolve() in path.parents for root in roots):

@@ -77,6 +77,9 @@ class SuiteJudge:
     def check_configuration(self, cell: Cell) -> None:
         """Fail when the engine resolved another configuration than the approved one."""
         verdict = self._measure(cell).verdict
+        problem = self._state.open_run().lock_problem()
+        if problem:
+            pytest.skip(f"{problem}: not compared, not judged")
         self._conclude(
             _without_noise(replace(verdict, metrics=(), reference_arm=(), notes=())), verdict
         )

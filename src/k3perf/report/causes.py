@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from k3perf.config.flags import flag_of
 from k3perf.metrics.resolved import ABSENT
 from k3perf.records.samples import InvalidReason
 from k3perf.records.verdict import CellVerdict, ConfigDifference
@@ -40,9 +41,16 @@ def cause_lines(reason: InvalidReason) -> list[str]:
 
 
 def difference_text(difference: ConfigDifference) -> str:
-    """``cache_config.block_size: was 640, is 1280 (forced by ...)``."""
+    """``cache_config.block_size (--block-size): was 640, is 1280 (forced by ...)``."""
     forced = f" (forced by {difference.forced_by})" if difference.forced_by else ""
-    return f"{difference.key}: was {difference.was!r}, is {difference.now!r}{forced}"
+    key = with_flag(difference.key)
+    return f"{key}: was {difference.was!r}, is {difference.now!r}{forced}"
+
+
+def with_flag(key: str) -> str:
+    """The key, with the flag of ``vllm serve`` that sets it if there is one."""
+    flag = flag_of(key)
+    return f"{key} ({flag})" if flag else key
 
 
 def difference_lines(cell: CellVerdict) -> list[str]:

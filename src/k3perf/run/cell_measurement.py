@@ -186,7 +186,10 @@ class CellRun:
         verdict = self.keeper.judge(self.cell, replace(self.nothing, sessions=tuple(sessions)))
         if not verdict.differences:
             return verdict
-        lines = next(live.engine.log.lines() for live in lives if live.arm is Arm.CANDIDATE)
+        candidate = next(live for live in lives if live.arm is Arm.CANDIDATE)
+        if candidate.outside:  # its log is elsewhere
+            return verdict
+        lines = candidate.engine.log.lines()
         return replace(
             verdict,
             differences=tuple(

@@ -12,6 +12,7 @@ from typing import Final
 
 from k3perf.baselines.reference_arm import with_reference_arm
 from k3perf.baselines.target_policy import target_policy, with_noise_of
+from k3perf.baselines.visible import visible_baseline
 from k3perf.baselines.waivers import apply_waivers, check_waivers
 from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Cell
@@ -84,6 +85,8 @@ class GateKeeper:
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""
         baseline = None if measurement.mode == "ab" else self._baseline(cell)
+        if self._settings.servers and baseline is not None:
+            baseline = visible_baseline(baseline, measurement)
         policy = self.policy(cell)
         verdict = compare(baseline, measurement, policy, self._references)
         verdict = with_reference_arm(verdict, baseline, measurement, policy)
@@ -95,6 +98,10 @@ class GateKeeper:
             today=self._today,
             build=measurement.vllm_release or self._settings.build,
         )
+
+    def baseline(self, cell: Cell) -> Baseline | None:
+        """The committed baseline that judges the cell, None where there is none."""
+        return self._baseline(cell)
 
     def policy(self, cell: Cell) -> Policy:
         """The target's policy in this run. Raises ConfigFileError for a tolerance of an

@@ -21,7 +21,9 @@ from k3perf.metrics.round_readings import (
     ENGINE_DEATHS_READING,
     ENGINE_RESTARTS_READING,
     GENERATED_COUNTER,
+    JIT_COMPILES_READING,
     NEEDED_COUNTERS,
+    NOT_OFFERED,
     UNCOUNTED_READING,
 )
 from k3perf.metrics.validity import ValidityRules, judge_round
@@ -72,6 +74,7 @@ class LiveEngine:
     injected: str = ""
     monitor: JitMonitor = _UNREAD_MONITOR
     warmed_workloads: set[str] = field(default_factory=set)
+    outside: bool = False  # a running server that the suite only talks to
 
     def inject(self, injections: tuple[Injection, ...]) -> None:
         """Put the supported faults into the engine's workers and remember that they are
@@ -191,17 +194,21 @@ def measure_round(
     received_count = sum(sample.output_token_count for sample in seen.samples)
     counters_after = live.probe.counters_after(counters_before, GENERATED_COUNTER, received_count)
     counted = counter_difference(counters_before, counters_after)
-    readings = sampler.window(
-        seen.start_ns, seen.end_ns, devices=target_device_indices(log.cell.target.hardware)
-    )
+    devices = () if live.outside else target_device_indices(log.cell.target.hardware)
+    readings = sampler.window(seen.start_ns, seen.end_ns, devices=devices)
     ranks = log.cell.target.parallelism
-    compiles = watch.seen(
-        seen.start_ns,
-        seen.end_ns,
-        probe=live.probe,
-        ranks_count=ranks.tensor * ranks.pipeline * ranks.data,
-    )
-    readings += (*_engine_readings(counted), compile_reading(compiles, live.monitor))
+    readings += _engine_readings(counted, "/health" if live.outside else "process tree")
+    if live.outside:
+        source = f"log and compiler caches of a running server: {NOT_OFFERED}"
+        readings += (TelemetryReading(JIT_COMPILES_READING, None, source),)
+    else:
+        compiles = watch.seen(
+            seen.start_ns,
+            seen.end_ns,
+            probe=live.probe,
+            ranks_count=ranks.tensor * ranks.pipeline * ranks.data,
+        )
+        readings += (compile_reading(compiles, live.monitor),)
     record = _record(place, seen, counted.values, readings)
     if place.kind is RoundKind.MEASURED:
         record = replace(record, invalid_reasons=judge_round(record, rules))
@@ -244,7 +251,7 @@ def _record(
     )
 
 
-def _engine_readings(counted: CounterDifference) -> tuple[TelemetryReading, ...]:
+def _engine_readings(counted: CounterDifference, watched_by: str) -> tuple[TelemetryReading, ...]:
     """What the engine's counters say of the window; its death is an exception before
     this is asked.
     """
@@ -252,7 +259,7 @@ def _engine_readings(counted: CounterDifference) -> tuple[TelemetryReading, ...]
         name for name in NEEDED_COUNTERS if name not in counted.values and name not in counted.reset
     ]
     return (
-        TelemetryReading(ENGINE_DEATHS_READING, 0.0, "process tree"),
+        TelemetryReading(ENGINE_DEATHS_READING, 0.0, watched_by),
         TelemetryReading(
             ENGINE_RESTARTS_READING,
             float(bool(counted.reset)),

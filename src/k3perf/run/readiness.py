@@ -21,6 +21,7 @@ from k3perf.engine.installed_vllm import installed_vllm, load_command, native_mo
 from k3perf.engine.port import PortReservation
 from k3perf.engine.preflight import check, host_memory_holders, require, wait_for_memory
 from k3perf.errors import PreflightError, UsageError
+from k3perf.run.engine_environment import HOW_TO_NAME_ENGINE
 from k3perf.telemetry.hardware import detect_hardware
 from k3perf.telemetry.visible import target_device_indices
 from k3perf.units import GIB
@@ -107,9 +108,8 @@ def require_engine(engine_python: Path) -> None:
     problem = installed_vllm(engine_python).problem
     if problem:
         raise UsageError(
-            f"the engine Python {engine_python} cannot start an engine: {problem}. Run scripts/perf"
-            " once, which sets one up, or name a Python that has vLLM with --k3-engine-python (of"
-            " k3perf: --engine-python) or K3PERF_ENGINE_PYTHON."
+            f"the engine Python {engine_python} cannot start an engine: {problem}."
+            f" {HOW_TO_NAME_ENGINE}"
         )
 
 

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
-from k3perf.metrics.validity import rules_of
+from k3perf.metrics.session_values import SERVING_METRICS
+from k3perf.metrics.validity import ValidityRules, rules_of, without_timings
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import InvalidReason
 from k3perf.records.verdict import CellVerdict
@@ -16,6 +18,8 @@ from k3perf.run.arms import arm_notes, wanted_engines
 from k3perf.run.cell_measurement import CellRun
 from k3perf.run.cell_notes import CellNotes
 from k3perf.run.gate_keeper import GateKeeper
+from k3perf.run.outside_notes import lock_problem, outside_notes
+from k3perf.run.outside_pool import OutsidePool
 from k3perf.run.patience import FirstRounds
 from k3perf.run.pool import EnginePool
 from k3perf.run.progress import Progress
@@ -80,11 +84,14 @@ class RunParts:
         self.progress = progress
         self.keeper = GateKeeper(settings, self.cells)
         self.notes = CellNotes(settings.suite, settings.baselines_directory)
-        self.pool = EnginePool(settings, progress)
+        self.pool: EnginePool = (
+            OutsidePool(settings, progress) if settings.servers else EnginePool(settings, progress)
+        )
         books = BookCache(settings.cache_directory / "quality")
         self.quality = QualityPass(settings, self.pool, progress, books)
         self.folder = ResultsFolder(settings)
-        self._sampler = RunSampler(self.pool, self.cells)
+        # the devices of a running server may be elsewhere
+        self._sampler = RunSampler(self.pool, () if settings.servers else self.cells)
         self._plans: dict[str, Plan] = {}
 
     def plan(self, cell: Cell) -> Plan:
@@ -100,6 +107,17 @@ class RunParts:
                 ),
             )
         return self._plans[cell.cell_id]
+
+    def rules(self, cell: Cell) -> ValidityRules:
+        """The cell's validity rules. Those of a quiet machine only if something needs
+        one.
+        """
+        rules = rules_of(cell.target)
+        gated = self.settings.suite.tolerances.for_cell(
+            cell.target.name, cell.config.name, cell.workload.name
+        )
+        timed = statistical_metric_count(self.settings.suite, (cell,))
+        return rules if timed or SERVING_METRICS & gated.keys() else without_timings(rules)
 
     def key(self, cell: Cell) -> CellKey:
         """The cell's name in ``results.jsonl``."""
@@ -127,7 +145,7 @@ class RunParts:
             plan=self.plan(cell),
             pool=self.pool,
             sampler=self._sampler.running(),
-            rules=rules_of(cell.target),
+            rules=self.rules(cell),
             folder=self.folder,
             notes=self.notes,
             progress=self.progress,
@@ -149,7 +167,7 @@ class RunParts:
         """The verdict gets the notes that judge nothing, the arms of ``ab`` and a
         replayed trace's provenance among them.
         """
-        arms = arm_notes(self.settings, measurement)
+        arms = (*arm_notes(self.settings, measurement), *self._outside_notes(cell, measurement))
         named = replace(verdict, notes=(*arms, *verdict.notes))
         noted = self.notes.add(cell, measurement, named)
         noted = self.keeper.attribute(cell, measurement, noted)
@@ -157,6 +175,21 @@ class RunParts:
         if trace is not None:
             noted = replace(noted, notes=(*noted.notes, trace.text))
         return CellResult(measurement, noted)
+
+    def _outside_notes(self, cell: Cell, measurement: CellMeasurement) -> tuple[str, ...]:
+        if not isinstance(self.pool, OutsidePool):
+            return ()
+        return outside_notes(
+            self.pool.seen_servers(),
+            self.keeper.baseline(cell),
+            measurement,
+            used_again=self.pool.used_again(),
+        )
+
+    def lock_problem(self) -> str:
+        """Why no key of the configuration could be compared. Empty: some could."""
+        servers = self.pool.seen_servers() if isinstance(self.pool, OutsidePool) else ()
+        return lock_problem(servers)
 
     def expect_after(self, cell: Cell, coming: Sequence[Cell], again: Cell | None = None) -> None:
         """Say to the pool which engine comes after this cell's: that of the first of

@@ -93,7 +93,9 @@ class RunSettings:
     ``cpu_features``: the instruction sets that can be used on this machine.
     ``quiet_wait_s``: how long a recording waits each time for other processes to leave
     the CPUs idle. ``record_minutes``: the limit of a recording's further sessions, from
-    its start. ``record_within_minutes``: the limit of all its sessions.
+    its start. ``record_within_minutes``: the limit of all its sessions. ``servers``:
+    addresses of running servers that are measured in place of engines; empty where the
+    suite starts engines.
     """
 
     suite: Suite
@@ -121,6 +123,7 @@ class RunSettings:
     build: str = ""
     cpu_features: frozenset[str] = frozenset()
     quiet_wait_s: float = QUIET_WAIT_S
+    servers: tuple[str, ...] = ()
 
     @property
     def experiment(self) -> dict[str, str]:
@@ -129,6 +132,7 @@ class RunSettings:
         return judged | {
             "commit": self.commit,
             "engine_python": str(self.engine_python),
+            **({"servers": ",".join(self.servers)} if self.servers else {}),
             "injected": ",".join(str(injection) for injection in self.injections),
             "ab_base": str(
                 self.ab_base_python or (self.ab_suite.root if self.ab_suite is not None else "")
@@ -141,6 +145,8 @@ class RunSettings:
 
     def mode_for(self, target_name: str) -> Mode:
         """The comparison mode of a target in this run."""
+        if self.servers:
+            return "baseline"
         if self.ab_base_python is not None or self.ab_suite is not None:
             return "ab"
         return self.mode or self.suite.target(target_name).measurement.mode

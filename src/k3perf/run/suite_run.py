@@ -11,13 +11,14 @@ from k3perf.ci.run_noise import judged_by_own_noise
 from k3perf.config.suite import Cell
 from k3perf.errors import MeasurementInvalid
 from k3perf.metrics.compute import session_metrics
-from k3perf.metrics.validity import judge_session, rules_of
+from k3perf.metrics.validity import judge_session
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.outcome import Outcome
 from k3perf.records.verdict import CellVerdict, SuiteVerdict
 from k3perf.run.argument_table import require_known_arguments
 from k3perf.run.arms import wanted_engines
 from k3perf.run.cell_measurement import engine_reason
+from k3perf.run.outside_notes import require_one_engine
 from k3perf.run.progress import Progress
 from k3perf.run.readiness import require_accepted, require_engine, require_port
 from k3perf.run.recording import Recording
@@ -46,17 +47,21 @@ class SuiteRun:
         Raises UsageError for one that cannot be used, for an engine Python without
         vLLM, or for a config that the engine's release is known to refuse.
         """
-        require_port()
+        if self.settings.servers:
+            require_one_engine(self._parts.cells)
+        else:
+            require_port()
         for cell in self._parts.cells:
             self._parts.plan(cell)
-            for item in wanted_engines(cell, self.settings):
+            own = () if self.settings.servers else wanted_engines(cell, self.settings)
+            for item in own:
                 require_engine(item.engine_python)
                 require_accepted(self.settings.suite, item.target, item.config, item.engine_python)
                 label = f"{item.target.name}-{item.config.name}"
                 require_known_arguments(
                     label, item.engine_arguments, item.engine_python, self.settings.cache_directory
                 )
-            rules_of(cell.target)
+            self._parts.rules(cell)
             self._parts.keeper.check_inputs(cell)
             self._parts.notes.check_inputs(cell)
 
@@ -72,6 +77,10 @@ class SuiteRun:
             else:
                 self._results[cell.cell_id] = self._measure(cell)
         return self._results[cell.cell_id]
+
+    def lock_problem(self) -> str:
+        """Why no key of the configuration could be compared. Empty: some could."""
+        return self._parts.lock_problem()
 
     def results(self) -> tuple[CellResult, ...]:
         """Every result so far, in the order of measuring."""
@@ -161,7 +170,7 @@ class SuiteRun:
         finished = None if self._earlier is None else self._earlier.finished(key)
         if self._earlier is None or finished is None:
             return None
-        rules = rules_of(cell.target)
+        rules = parts.rules(cell)
         records = [
             replace(record, invalid_reasons=judge_session(record, rules))
             for record in self._earlier.cell_sessions(key)

@@ -123,7 +123,71 @@ MEASURING = {
     "--suite": SUITE,
     **BASELINES,
 }
+ADDRESS = Kind(
+    {
+        "a_word": "nosuch",
+        "empty": "",
+        "no_host": "http://",
+        "another_scheme": "ftp://127.0.0.1",
+        "tls": "https://127.0.0.1:1",
+        "bad_port": "http://127.0.0.1:x",
+        "a_path": "http://127.0.0.1:9/v1",
+    }
+)
 COMMANDS = {
+    "init": Command(
+        "init --no-record --no-workflow --suite other/perf_tests --name made --from"
+        " 'vllm serve nosuch/model --max-num-seqs 8'",
+        {
+            "--from": Kind(
+                {
+                    **ADDRESS.values,
+                    "half_a_quote": "vllm serve 'x",
+                    "no_model": "vllm serve --max-num-seqs 8",
+                    "unknown_argument": "vllm serve m --no-such-argument 1",
+                    "no_file": "nosuch.yaml",
+                    "another_file": "perf_tests/tolerances.yaml",
+                    "two_models": "vllm serve a b",
+                    "nobody": "http://127.0.0.1:9",
+                },
+                frozenset({4, 10}),
+            ),
+            "--suite": Kind(workplace.bad_folders, frozenset({0, 4, 10})),
+            "--name": Kind(NAMES, frozenset({0, 4})),
+            "--engine-python": PYTHON.without("empty"),
+            "--no-record": FLAG,
+            "--no-workflow": FLAG,
+        },
+    ),
+    "drift": Command(
+        "drift fp8_kv --target tiny --server http://127.0.0.1:9",
+        {
+            "config": NAME,
+            "--server": ADDRESS,
+            "--target": NAME.without("empty"),
+            "--json": FLAG,
+            "--suite": SUITE,
+            "--baselines": FOLDER.may(4, 10, 11),
+        },
+        status=10,
+    ),
+    "upgrade": Command(
+        "upgrade --show run",
+        {
+            "--engine": PYTHON,
+            "--accept": INPUT,
+            "--show": INPUT,
+            "--engine-python": PYTHON,
+            "--results": OUTPUT,
+            "--reason": TEXT.may(4),
+            "--by": TEXT.may(4),
+            "--with-losses": FLAG,
+            "--suite": SUITE,
+            "--baselines": FOLDER,
+            "pytest_arguments": FLAG,  # pytest's
+        },
+        status=4,  # the run is not one of two engines
+    ),
     "export": Command(
         "export fp8_kv --target tiny",
         {

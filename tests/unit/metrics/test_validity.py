@@ -183,9 +183,8 @@ def test_counters_that_are_missing_tell_the_next_step_and_taking_it_ends_the_rea
         reason.text
         == "the server lacks counters that the round is checked against: 1 of the needed counters, at"
         " most 0 allowed (/metrics lacks vllm:num_preemptions_total). This vLLM may name them"
-        " differently: put its names in place of the old ones in src/k3perf/metrics/validity.py"
-        " (NEEDED_COUNTERS), or set `validity: {server_counters: 1}` in the target to measure"
-        " without them"
+        " differently (NEEDED_COUNTERS of k3perf). Set `validity: {server_counters: 1}` in the"
+        " target to measure without them"
     )
     assert broken(rules=ValidityRules.for_target({"server_counters": 1}), telemetry=missing) == []
 

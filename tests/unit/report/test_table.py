@@ -79,7 +79,9 @@ def test_drift_is_told_as_was_and_is():
             differences=(ConfigDifference("cache_config.block_size", 640, 1280, "hybrid page"),),
         )
     )
-    assert "cache_config.block_size: was 640, is 1280 (forced by hybrid page)" in text
+    assert (
+        "cache_config.block_size (--block-size): was 640, is 1280 (forced by hybrid page)" in text
+    )
     assert "CONFIG_DRIFT" in text
 
 
@@ -199,8 +201,8 @@ def test_values_that_changed_in_several_cells_are_shown_once():
     change = ConfigDifference("cache_config.block_size", 640, 1280)
     cells = tuple(replace(CELL, workload=name, differences=(change,)) for name in ("chat", "burst"))
     text = suite_summary(SuiteVerdict(cells, 0.01, 6))
-    assert text.count("cache_config.block_size: was 640, is 1280") == 1
-    assert "cache_config.block_size: was 640, is 1280 (2 cells)" in text
+    assert text.count("cache_config.block_size (--block-size): was 640, is 1280") == 1
+    assert "cache_config.block_size (--block-size): was 640, is 1280 (2 cells)" in text
 
 
 def test_a_failing_test_says_what_failed_and_the_next_of_its_cell_refers_to_it():
