@@ -188,7 +188,7 @@ def _check_served(samples: Sequence[RequestSample], rate_per_s: float) -> None:
     raise MeasurementInvalid(
         f"the trial at {rate_per_s:g} requests/s is not valid: {len(failed)} of {len(samples)}"
         f" requests failed ({kinds}); the first said: {detail}. Look into the server's log, and"
-        " check --model-name and --base-url (the server's root, without /v1)."
+        " check --model-name and --base-url."
     )
 
 
