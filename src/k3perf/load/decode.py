@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import orjson
+
 from k3perf.load.exchange import Exchange
 from k3perf.load.stream_tokens import (
     DETAIL_LIMIT,
@@ -79,6 +81,15 @@ def reply_text(exchange: Exchange) -> str:
     """The text of the reply's first sequence, without reasoning."""
     stream = read_stream(exchange.pieces, exchange.times_ns, keep_text=True)
     return "".join(stream.first_sequence_text)
+
+
+def json_problem(text: str) -> str:
+    """What is wrong with a structured reply, or nothing."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return f"the structured reply is not valid JSON: {error}: {text[:80]!r}"
+    return ""
 
 
 def _stream_of(exchange: Exchange) -> StreamTokens:

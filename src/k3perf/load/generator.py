@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
 from k3perf.load.clock import Clock, monotonic_ns
-from k3perf.load.decode import Expected, decode_exchange
+from k3perf.load.decode import Expected, decode_exchange, json_problem, reply_text
 from k3perf.load.exchange import Exchange
 from k3perf.load.live_counts import CountsListener
 from k3perf.load.processes import run_in_processes
@@ -188,7 +189,12 @@ def _sample(
             RequestStatus.ABANDONED,
             "the round was stopped before this request was done",
         )
-    return decode_exchange(exchange, expected, request_index=request.index, round_end_ns=end_ns)
+    sample = decode_exchange(exchange, expected, request_index=request.index, round_end_ns=end_ns)
+    if form.expects_json and sample.status is RequestStatus.OK:
+        problem = json_problem(reply_text(exchange))
+        if problem:
+            return replace(sample, status=RequestStatus.BAD_PAYLOAD, detail=problem)
+    return sample
 
 
 def _endpoint_loads(

@@ -42,6 +42,7 @@ class RequestForm:
     a completion's prompt is the plan's token ids, and a chat's is as many words.
     ``exact_output``: make the server produce exactly the planned tokens.
     ``extra_body``: further keys of the body, as JSON, which win over the usual ones.
+    ``expects_json``: a reply that is not valid JSON is an error.
     ``tls_ca_file``: certificates to trust instead of the system's. ``verify_tls``
     False accepts any certificate.
     """
@@ -53,6 +54,7 @@ class RequestForm:
     texts: tuple[PromptText, ...] = ()
     prompt_template: str = ""
     extra_body: bytes = b"{}"
+    expects_json: bool = False
     verify_tls: bool = True
     tls_ca_file: str = ""
 
