@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from k3perf.cli.shared_options import add_suite_option, count, positive
+from k3perf.cli.shared_options import add_suite_option, client_processes, count, positive
 from k3perf.errors import UsageError, shortened
 
 if TYPE_CHECKING:
@@ -35,11 +35,6 @@ def levels(kind: Callable[[str], float]) -> Callable[[str], tuple[float, ...]]:
         return found
 
     return parse
-
-
-def client_processes(text: str) -> int | str:
-    """A count, or ``auto``."""
-    return text if text == "auto" else count(text)
 
 
 _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (

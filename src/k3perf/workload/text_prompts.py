@@ -121,7 +121,7 @@ def _records(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _turns(record: Any) -> tuple[PromptText, ...]:
-    """The turns of one record. Its replies are omitted, since the server gives others."""
+    """The turns of one record. Its replies are omitted: the server gives others."""
     if isinstance(record, str):
         return (PromptText((Message("user", record),)),) if record.strip() else ()
     if isinstance(record, list):
