@@ -43,6 +43,7 @@ class ExitStatus(IntEnum):
     INCONCLUSIVE = 13
     SUSPECT = 14
     JUDGE_CHANGED = 15
+    OBJECTIVE_MISSED = 16
 
 
 STATUS_MEANINGS: Final = {
@@ -75,6 +76,9 @@ STATUS_MEANINGS: Final = {
     ExitStatus.JUDGE_CHANGED: (
         "a change makes its own judge looser and no person acknowledged it"
         " (`k3perf ci check-judge`)"
+    ),
+    ExitStatus.OBJECTIVE_MISSED: (
+        "an endpoint does not meet an objective (`k3perf load run --slo`)"
     ),
 }
 

@@ -43,6 +43,7 @@ SLOWER_STEP_PERCENT = 40
 SETTINGS = {"K3PERF_HARDWARE_CLASSES": "cpu-avx512", "K3PERF_BUDGET_MINUTES": "1"}
 BUSY_RULES = {
     "client_lag_p99_ms",
+    "client_lag_share_ratio",
     "clock_jump_ms",
     "foreign_cpu_ratio",
     "steal_ratio",

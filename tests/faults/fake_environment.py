@@ -56,6 +56,7 @@ def shrink_suite(root: Path, *, load_s: float, stall_s: float) -> None:
         "swap_used_bytes": 1 << 60,
         "clock_jump_ms": 10**9,
         "client_lag_p99_ms": 10**6,
+        "client_lag_share_ratio": 10**6,
         "ttft_disagreement_ratio": 10**6,
     }
     path.write_text(yaml.safe_dump(document))

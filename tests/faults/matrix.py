@@ -470,6 +470,11 @@ _ROUND = (
     ),
     _round("preempted", "the server counts preemptions", "preemptions"),
     _round("client_late", "the load generator lags 40 ms", "client_lag_p99_ms"),
+    _round(
+        "client_late_for_short_ttft",
+        "the load generator lags 15 ms where TTFT is 50 ms",
+        "client_lag_share_ratio",
+    ),
     _round("clocks_disagree", "the client's TTFT is twice the server's", "ttft_disagreement_ratio"),
     _round(
         "strangers_traffic",

@@ -144,7 +144,13 @@ SPOILED = {
     "compile_monitor_silent": of_watch(Seen(greetings_count=0)),
     "server_counts_nothing": reading("server_counters_missing_count", 2),
     "preempted": counter("vllm:num_preemptions_total", 1.0),
-    "client_late": replace(CLEAN, client_lag_p99_ns=40 * MS),
+    "client_late": replace(
+        CLEAN,
+        client_lag_p99_ns=40 * MS,
+        samples=tuple(request(index, ttft_ms=500) for index in range(4)),
+        counters=CLEAN.counters | {"vllm:time_to_first_token_seconds_sum": 2.0},
+    ),
+    "client_late_for_short_ttft": replace(CLEAN, client_lag_p99_ns=15 * MS),
     "clocks_disagree": replace(
         CLEAN, samples=tuple(request(index, ttft_ms=100) for index in range(4))
     ),

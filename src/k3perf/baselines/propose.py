@@ -372,7 +372,7 @@ def exact_entries(cells: Sequence[CellMeasurement], policy: Policy) -> list[Metr
             if sessions:
                 found.append(_entry(scale_for(METRICS[name], tolerance, "baseline"), sessions))
         recorded.append(found)
-    serving = [entry for entries in recorded for entry in entries if not _at_start(entry)]
+    serving = [entry for entries in recorded for entry in entries if not settled_at_start(entry)]
     return [*_merge_exact(recorded), *serving]
 
 

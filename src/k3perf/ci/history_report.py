@@ -4,6 +4,7 @@ what changed just before them, waivers, noise and engine time. Pure.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ def spread_ratio(values: Sequence[float]) -> float | None:
     last = values[-SPREAD_NIGHTS:]
     if len(last) < 4 or not fmean(last):
         return None
-    steps = [later - earlier for earlier, later in zip(last, last[1:], strict=False)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(last)]
     return stdev([*steps, *(-step for step in steps)]) / math.sqrt(2) / abs(fmean(last))
 
 

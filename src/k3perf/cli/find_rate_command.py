@@ -19,6 +19,7 @@ from k3perf.cli.shared_options import (
     add_engine_python_option,
     add_suite_option,
     baselines_of,
+    client_processes,
     count,
     positive,
     share,
@@ -84,6 +85,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument(
         "--by", default="", help="name to store with the rate (default: the login name)"
+    )
+    parser.add_argument(
+        "--client-processes",
+        type=client_processes,
+        default="auto",
+        help="client processes, or auto (default: auto)",
     )
     add_baselines_option(parser)
     add_engine_python_option(parser)
@@ -164,6 +171,7 @@ def _trials(
         vocabulary_size=vocabulary_size,
         duration_s=arguments.duration,
         least_requests=arguments.least_requests,
+        client_processes=arguments.client_processes,
     )
 
     def shown_trial(rate_per_s: float, trial_index: int) -> RateTrial:

@@ -1,5 +1,5 @@
-"""``k3perf load``: find the rate a server sustains, import a log as a trace, make a
-trace.
+"""``k3perf load``: load an endpoint, find the rate it sustains, import a log as a
+trace, make a trace.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from k3perf.cli import find_rate_command
+from k3perf.cli import find_rate_command, load_run_command
 from k3perf.cli.output import write_lines, write_text
 from k3perf.cli.shared_options import count, positive
 from k3perf.errors import UsageError
@@ -17,9 +17,10 @@ from k3perf.errors import UsageError
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands."""
     parser = subparsers.add_parser(
-        "load", help="find a sustainable request rate; import or make traces"
+        "load", help="load an endpoint; find a sustainable request rate; import or make traces"
     )
     commands = parser.add_subparsers(dest="load_command", metavar="COMMAND", required=True)
+    load_run_command.register(commands)
     find_rate_command.register(commands)
     importing = commands.add_parser(
         "import-log", help="turn a request log, or a trace in another form, into a trace"

@@ -110,3 +110,8 @@ def count(text: str) -> int:
     if value > LARGEST_COUNT:
         raise argparse.ArgumentTypeError(f"a count of more than {LARGEST_COUNT:,} is too large")
     return value
+
+
+def client_processes(text: str) -> int | str:
+    """A count, or ``auto``."""
+    return text if text == "auto" else count(text)

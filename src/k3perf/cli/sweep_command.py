@@ -31,7 +31,7 @@ from k3perf.cli.tuning_options import (
 from k3perf.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from k3perf.load.ladder import LadderStep
+    from k3perf.load.concurrency_ladder import LadderStep
     from k3perf.records.tuning import Knee
     from k3perf.tune.plan import Parameter
 
@@ -137,7 +137,7 @@ def _grid(arguments: argparse.Namespace) -> int:
 
 
 def _ladder(arguments: argparse.Namespace) -> int:
-    from k3perf.load.ladder import climb
+    from k3perf.load.concurrency_ladder import climb
     from k3perf.load.wire import Endpoint
 
     concurrencies = _concurrencies(arguments.concurrency)

@@ -277,6 +277,10 @@ class MeasurementPlan(Declared):
     """Import vLLM for the next engine while this one starts. Start-up times are
     then not measured. For hosts with CPUs to spare.
     """
+    client_processes: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    """Processes that send a round's load, or `auto` for what its streams and rate
+    need. One carries about 20,000 tokens per second.
+    """
 
     @model_validator(mode="after")
     def _ordered(self) -> MeasurementPlan:

@@ -1,51 +1,56 @@
-"""One request on its connection: bytes out, timed reads in. Parses only enough HTTP to
-find the end of a response.
+"""One request on its connection: bytes out, timed pieces of the reply's body in.
 
-A read costs one clock call, one list append and one count. ``k3perf.load.decode``
-handles JSON, server-sent events and counts after the round. This keeps 1,024 streams on
-one core punctual (docs/studies/2026-11-29-client-cost.md).
+httptools parses each reply once, while it is read: its end, its head and its body come
+from the same parser. A read costs one clock call, one parse and two list appends.
+``k3perf.load.decode`` handles events, JSON and counts after the round. This keeps 1,024
+streams on one core punctual (docs/studies/2026-11-29-client-cost.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
+
+import httptools
 
 from k3perf.load.clock import Clock
 from k3perf.load.gathering import Gatherer
 from k3perf.records.samples import RequestStatus
 
-_HEAD_END: Final = b"\r\n\r\n"
-_LAST_CHUNK: Final = b"0\r\n\r\n"
-# After the stream's end marker only the last chunk follows. JSON has no bare line end,
-# so no token's text can look like this.
-_DONE_AND_LAST_CHUNK: Final = b"data: [DONE]\n\n\r\n" + _LAST_CHUNK
-_CHUNKED: Final = re.compile(rb"(?im)^transfer-encoding:.*\bchunked\b")
-_CONTENT_LENGTH: Final = re.compile(rb"(?im)^content-length:[ \t]*(\d+)")
-# more digits are not a size, and int() refuses thousands of them
-_LONGEST_LENGTH: Final = 18
-_CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
-_CLOSING: Final = re.compile(rb"(?im)^connection:[ \t]*close\b|\AHTTP/1\.0")
+_FIRST_BYTES: Final = 200
+_FIRST_FINAL_STATUS: Final = 200
+_SWITCHING_PROTOCOLS: Final = 101
 
 
 class Exchange:
-    """The bytes sent and read for the request at ``position`` of the plan.
+    """What was sent and read for the request at ``position`` of the plan.
 
-    ``reads`` are (nanoseconds, bytes) in order. ``failure`` is None for a good
-    exchange.
+    ``pieces`` are the parts of the body in order, without HTTP's framing, and
+    ``times_ns[i]`` is when ``pieces[i]`` was read. ``last_read_ns`` is the time of the
+    last byte. ``failure`` is None for a good exchange. ``complete`` is true once the
+    reply has ended by its framing.
     """
 
     __slots__ = (
+        "complete",
         "connection_closes",
+        "content_encoding",
+        "content_type",
         "end_ns",
         "endpoint_index",
         "failure",
+        "first_bytes",
+        "last_read_ns",
+        "on_body",
+        "parse",
+        "parser",
+        "pieces",
         "position",
-        "reads",
         "scheduled_ns",
         "sent_ns",
+        "status_code",
+        "times_ns",
     )
 
     def __init__(self, position: int, scheduled_ns: int, endpoint_index: int) -> None:
@@ -54,9 +59,89 @@ class Exchange:
         self.endpoint_index = endpoint_index
         self.sent_ns: int | None = None
         self.end_ns: int | None = None
-        self.reads: list[tuple[int, bytes]] = []
+        self.last_read_ns: int | None = None
+        self.pieces: list[bytes] = []
+        self.times_ns: list[int] = []
+        self.first_bytes = b""
         self.failure: tuple[RequestStatus, str] | None = None
+        self.complete = False
         self.connection_closes = False
+        self.status_code = 0
+        self.content_type = ""
+        self.content_encoding = ""
+        # the parser calls the list's own append: no Python code runs for a piece
+        self.on_body: Callable[[bytes], None] = self.pieces.append
+        self.parser: Any = httptools.HttpResponseParser(self)
+        self.parse: Callable[[bytes], None] = self.parser.feed_data
+
+    def feed(self, now_ns: int, data: bytes) -> None:
+        """Parse one read. Sets ``failure`` for bytes that are not HTTP, and
+        ``complete`` at the end of the reply.
+        """
+        if not self.status_code and len(self.first_bytes) < _FIRST_BYTES:
+            self.first_bytes += data[:_FIRST_BYTES]
+        try:
+            self.parse(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.refuse(error)
+        self.note_time(now_ns)
+
+    def note_time(self, now_ns: int) -> None:
+        """Give the time to every piece of the last read."""
+        self.last_read_ns = now_ns
+        missing = len(self.pieces) - len(self.times_ns)
+        if missing:
+            self.times_ns.extend([now_ns] * missing)
+
+    def forget_parser(self) -> None:
+        """Release the parser of an exchange that has ended. It refers back here."""
+        self.parser = self.parse = self.on_body = cast("Any", None)
+
+    def refuse(self, error: Exception) -> None:
+        """Note what the parser objects to."""
+        self.connection_closes = True
+        if self.complete or self.failure is not None:
+            return  # the bytes came after the reply; only the connection is unusable
+        if isinstance(error, httptools.HttpParserUpgrade):
+            self.status_code = _SWITCHING_PROTOCOLS
+            self.failure = (RequestStatus.HTTP_STATUS, "101: the server changed the protocol")
+        elif self.status_code == 0:
+            shown = self.first_bytes.decode("utf-8", "replace").strip()
+            self.failure = (RequestStatus.BAD_PAYLOAD, f"not an HTTP response ({error}): {shown}")
+        else:
+            self.failure = (RequestStatus.BAD_PAYLOAD, f"invalid HTTP in the reply: {error}")
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """A second reply was not requested, so the connection is out of step."""
+        if self.complete:
+            self.connection_closes = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what decides how the body is read. Trailers change nothing."""
+        if self.status_code:
+            return
+        lowered = name.lower()
+        if lowered == b"content-type":
+            self.content_type = value.decode("latin-1")
+        elif lowered == b"content-encoding":
+            self.content_encoding = value.decode("latin-1").strip().lower()
+
+    def on_headers_complete(self) -> None:
+        """Note the status of the final head. 1xx heads come before it."""
+        status_code = self.parser.get_status_code()
+        if status_code < _FIRST_FINAL_STATUS or self.complete:
+            self.content_type = self.content_encoding = ""
+            return
+        self.status_code = status_code
+        if not self.parser.should_keep_alive():
+            self.connection_closes = True
+
+    def on_message_complete(self) -> None:
+        """The end of the reply, unless it was an interim one."""
+        if self.status_code:
+            self.complete = True
 
 
 class Connection(asyncio.Protocol):
@@ -68,15 +153,11 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body_left",
-        "_chunked",
         "_clock",
         "_exchange",
         "_gatherer",
         "_on_finished",
         "_on_idle_lost",
-        "_reads",
-        "_tail",
         "endpoint_index",
         "free_since_ns",
         "served_count",
@@ -100,10 +181,6 @@ class Connection(asyncio.Protocol):
         self._on_finished = on_finished
         self._on_idle_lost = on_idle_lost
         self._exchange: Exchange | None = None
-        self._reads: list[tuple[int, bytes]] = []
-        self._chunked = False
-        self._body_left: int | None = None
-        self._tail = b""
 
     @property
     def usable(self) -> bool:
@@ -118,10 +195,6 @@ class Connection(asyncio.Protocol):
         """Write one whole HTTP request to the socket and note the time."""
         assert self.transport is not None  # noqa: S101 - a connection is handed out after connection_made
         self._exchange = exchange
-        self._reads = exchange.reads
-        self._chunked = False
-        self._body_left = None
-        self._tail = b""
         exchange.sent_ns = self._clock()
         self.transport.write(request_bytes)
 
@@ -135,7 +208,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None:
             exchange.failure = (status, detail)
-            self._finish(self._clock())
+            self._finish(exchange, self._clock())
         self.abort()
 
     # asyncio.Protocol
@@ -147,18 +220,29 @@ class Connection(asyncio.Protocol):
         )  # uvloop's is one in all but its base class
 
     def data_received(self, data: bytes) -> None:
-        """Note the time, keep the bytes, and look only for the end."""
+        """Note the time, parse, and look for the end."""
         now_ns = self._clock()
-        self._reads.append((now_ns, data))
         gatherer = self._gatherer
         gatherer.read_count += 1
-        if now_ns >= gatherer.next_look_ns:
+        if gatherer.looks:
             gatherer.look(now_ns)
-        if self._chunked:
-            if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
-                self._look_for_last_chunk(now_ns)
-        else:
-            self._read_outside_chunks(data, now_ns)
+        exchange = self._exchange
+        if exchange is None:
+            # unexpected bytes; the stream cannot be trusted any more
+            self.abort()
+            return
+        if not exchange.status_code:
+            self._read_head(exchange, data, now_ns)
+            return
+        times_ns = exchange.times_ns
+        times_ns.append(now_ns)
+        try:
+            exchange.parse(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            times_ns.pop()
+            exchange.refuse(error)
+        if len(times_ns) != len(exchange.pieces) or exchange.complete or exchange.failure:
+            self._after_unusual_read(exchange, now_ns)
 
     def eof_received(self) -> None:
         """Wait for ``connection_lost``, which follows the peer's end of stream."""
@@ -174,92 +258,31 @@ class Connection(asyncio.Protocol):
         exchange.connection_closes = True
         if exc is not None:
             exchange.failure = (RequestStatus.RESET, f"connection lost: {exc.__class__.__name__}")
-        self._finish(self._clock())
+        self._finish(exchange, self._clock())
 
-    def _read_outside_chunks(self, data: bytes, now_ns: int) -> None:
-        """Handle the response's head, and bodies that are not chunked (the
-        slow path).
-        """
-        exchange = self._exchange
-        if exchange is None:
-            # unexpected bytes; the stream cannot be trusted any more
+    def _read_head(self, exchange: Exchange, data: bytes, now_ns: int) -> None:
+        exchange.feed(now_ns, data)
+        if exchange.complete or exchange.failure:
+            self._end(exchange, now_ns)
+
+    def _after_unusual_read(self, exchange: Exchange, now_ns: int) -> None:
+        """A read that held no piece or several, or that ended the reply."""
+        missing = len(exchange.pieces) - len(exchange.times_ns)
+        if missing < 0:
+            exchange.times_ns.pop()
+        exchange.note_time(now_ns)
+        if exchange.complete or exchange.failure:
+            self._end(exchange, now_ns)
+
+    def _end(self, exchange: Exchange, now_ns: int) -> None:
+        self._finish(exchange, now_ns)
+        if exchange.failure:
             self.abort()
-            return
-        if self._body_left is not None:
-            self._body_left -= len(data)
-        else:
-            received = b"".join(part for _, part in self._reads)
-            head, separator, body = received.partition(_HEAD_END)
-            if not separator:
-                return
-            exchange.connection_closes = _CLOSING.search(head) is not None
-            if _CHUNKED.search(head):
-                self._chunked = True
-                self._look_for_last_chunk(now_ns)
-                return
-            length = _CONTENT_LENGTH.search(head)
-            if length is None:
-                return  # the body ends with the connection
-            digits = length.group(1)
-            if len(digits) > _LONGEST_LENGTH:
-                shown = digits[:_LONGEST_LENGTH].decode("ascii")
-                self.fail(
-                    RequestStatus.BAD_PAYLOAD,
-                    f"Content-Length {shown}... has {len(digits)} digits and is not a size",
-                )
-                return
-            self._body_left = int(digits) - len(body)
-        if self._body_left <= 0:
-            self._finish(now_ns)
 
-    def _look_for_last_chunk(self, now_ns: int) -> None:
-        """Finish if the chunked body is complete. A tail that only looks like the last
-        chunk is recognised by walking the chunks.
-        """
-        if self._exchange is None:
-            return
-        tail = b""
-        for _, part in reversed(self._reads):
-            tail = part[-len(_DONE_AND_LAST_CHUNK) :] + tail
-            if len(tail) >= len(_DONE_AND_LAST_CHUNK):
-                break
-        if not tail.endswith(_LAST_CHUNK):
-            return
-        if tail.endswith(_DONE_AND_LAST_CHUNK) or _chunks_are_complete(
-            b"".join(part for _, part in self._reads)
-        ):
-            self._finish(now_ns)
-
-    def _finish(self, now_ns: int) -> None:
-        exchange = self._exchange
-        if exchange is None:
-            return
+    def _finish(self, exchange: Exchange, now_ns: int) -> None:
         exchange.end_ns = now_ns
+        exchange.forget_parser()
         self._exchange = None
-        self._reads = []
-        self._chunked = False
         self.served_count += 1
         self.free_since_ns = now_ns
         self._on_finished(self, exchange)
-
-
-def _chunks_are_complete(response: bytes) -> bool:
-    """Whether a chunked response ends exactly with its zero-length chunk. Malformed
-    framing counts as incomplete.
-    """
-    position = response.find(_HEAD_END) + len(_HEAD_END)
-    while True:
-        line_end = response.find(b"\r\n", position)
-        if line_end < 0:
-            return False
-        digits = response[position:line_end].split(b";", 1)[0].strip()
-        if (
-            _CHUNK_SIZE.fullmatch(digits) is None
-        ):  # int() also accepts a sign, and would walk backwards for ever
-            return False
-        size = int(digits, 16)
-        if size == 0:
-            return True
-        position = line_end + 2 + size + 2
-        if position > len(response):
-            return False

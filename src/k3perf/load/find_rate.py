@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from k3perf.config.workload_spec import ClosedLoop, Poisson, ServiceLevel, WorkloadSpec
 from k3perf.errors import MeasurementInvalid
+from k3perf.load.client_count import ClientProcesses, client_process_count
 from k3perf.load.generator import run_round
 from k3perf.metrics.compute import meets_service_level
 from k3perf.metrics.latency import latency_observations, summarise_ms
@@ -128,6 +129,7 @@ def live_trial(
     vocabulary_size: int,
     duration_s: float,
     least_requests: int,
+    client_processes: ClientProcesses = 1,
 ) -> Callable[[float, int], RateTrial]:
     """A trial on a live server: the workload's lengths under Poisson arrivals for about
     ``duration_s``, with fresh prompts each time.
@@ -142,7 +144,12 @@ def live_trial(
             update={"arrival": Poisson(kind="poisson", rate_per_s=rate_per_s), "requests": count}
         )
         plan = expand(trial_spec, vocabulary_size=vocabulary_size).for_round(trial_index)
-        seen = run_round(plan, base_url=base_url, model_name=model_name)
+        seen = run_round(
+            plan,
+            base_url=base_url,
+            model_name=model_name,
+            process_count=client_process_count(plan, client_processes),
+        )
         if trial_index == 0:
             _check_reached(seen.samples, base_url)
         _check_served(seen.samples, rate_per_s)
@@ -188,7 +195,7 @@ def _check_served(samples: Sequence[RequestSample], rate_per_s: float) -> None:
     raise MeasurementInvalid(
         f"the trial at {rate_per_s:g} requests/s is not valid: {len(failed)} of {len(samples)}"
         f" requests failed ({kinds}); the first said: {detail}. Look into the server's log, and"
-        " check --model-name and --base-url (the server's root, without /v1)."
+        " check --model-name and --base-url."
     )
 
 

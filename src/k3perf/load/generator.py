@@ -11,11 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
 
 from k3perf.load.clock import Clock, monotonic_ns
-from k3perf.load.decode import Expected, decode_exchange
+from k3perf.load.decode import Expected, decode_exchange, json_problem, reply_text
 from k3perf.load.exchange import Exchange
+from k3perf.load.live_counts import CountsListener
 from k3perf.load.processes import run_in_processes
+from k3perf.load.request_form import RequestForm
 from k3perf.load.round_loop import RoundLoop
 from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
 from k3perf.load.wire import Endpoint
@@ -23,6 +28,7 @@ from k3perf.records.samples import RequestSample, RequestStatus
 from k3perf.workload.request_plan import Plan, PlannedRequest
 
 _SPARE_FILES = 64
+DEFAULT_FORM = RequestForm()
 
 
 def run_round(
@@ -34,36 +40,50 @@ def run_round(
     stop: threading.Event | Callable[[], bool] | None = None,
     start_at_ns: Callable[[], int] | None = None,
     process_count: int = 1,
+    form: RequestForm = DEFAULT_FORM,
+    on_counts: CountsListener | None = None,
+    own_process: bool = False,
 ) -> RoundSamples:
-    """Play the plan once and return a sample for every planned request.
+    """Play the plan once and return a sample for every planned request. ``form``
+    writes the requests.
 
     Time-outs are the plan's. ``stop`` ends the round within 0.2 s once it is set (or
     true). Requests in flight or not sent yet are then ABANDONED. ``start_at_ns`` is
     called for the start time when everything is encoded and connected. The default is
     now. ``process_count`` above 1 plays the plan with that many client processes on the
     real clock. One core carries about 20,000 tokens per second (docs/load.md).
-    Connections are opened and bodies encoded before the round's clock starts. Must not
-    be called from a running event loop.
+    With ``own_process`` a single client has a separate process too, so that the caller
+    can show ``on_counts``. Connections are opened and bodies encoded before the round's
+    clock starts. Must not be called from a running event loop.
     """
     base_urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     endpoints = tuple(Endpoint.parse(url) for url in base_urls)
-    if process_count > 1 and len(plan.requests) > 1:
+    if plan.requests and (own_process or (process_count > 1 and len(plan.requests) > 1)):
         return run_in_processes(
             plan,
             base_urls=base_urls,
             model_name=model_name,
             process_count=process_count,
             should_stop=_as_question(stop),
+            form=form,
+            on_counts=on_counts,
         )
     _allow_open_files(len(plan.requests) if plan.concurrency is None else plan.concurrency)
     round_loop = RoundLoop(
-        plan, endpoints, model_name=model_name, clock=clock, should_stop=_as_question(stop)
+        plan,
+        endpoints,
+        model_name=model_name,
+        form=form,
+        clock=clock,
+        should_stop=_as_question(stop),
+        on_counts=on_counts,
     )
     with _no_collector_pauses():
         cpu_before_ns = time.thread_time_ns()
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             runner.run(round_loop.run(start_at_ns or clock))
-        samples = _decode_all(plan, round_loop)
+        read_lag_ns = _read_lag_p99_ns(round_loop)
+        samples = _decode_all(plan, form, round_loop)
         cpu_ns = time.thread_time_ns() - cpu_before_ns
     all_lags_ns, first_lags_ns = schedule_lags_ns(samples)
     return RoundSamples(
@@ -71,7 +91,9 @@ def run_round(
         start_ns=round_loop.start_ns,
         end_ns=round_loop.end_ns,
         client_lag_p99_ns=max(
-            percentile_ns(round_loop.lags_ns, 0.99), percentile_ns(first_lags_ns, 0.99)
+            percentile_ns(round_loop.lags_ns, 0.99),
+            percentile_ns(first_lags_ns, 0.99),
+            read_lag_ns,
         ),
         client_cpu_ns=cpu_ns,
         schedule_lag_p99_ns=percentile_ns(all_lags_ns, 0.99),
@@ -121,20 +143,44 @@ def _allow_open_files(connection_count: int) -> None:
         )
 
 
-def _decode_all(plan: Plan, round_loop: RoundLoop) -> tuple[RequestSample, ...]:
+def _read_lag_p99_ns(round_loop: RoundLoop) -> int:
+    """How late pieces of replies were read, 99th percentile over all pieces. Every
+    piece counts, so short rounds and bursts show.
+    """
+    times_ns = [
+        at_ns
+        for exchange in round_loop.exchanges
+        if exchange is not None
+        for at_ns in exchange.times_ns
+    ]
+    lags_ns = round_loop.gatherer.turns.lags_ns(times_ns)
+    if not len(lags_ns):
+        return 0
+    return int(np.percentile(lags_ns, 99, method="inverted_cdf"))
+
+
+def _decode_all(plan: Plan, form: RequestForm, round_loop: RoundLoop) -> tuple[RequestSample, ...]:
     samples = []
     for request, exchange in zip(plan.requests, round_loop.exchanges, strict=True):
-        samples.append(_sample(plan, request, exchange, round_loop.end_ns))
+        samples.append(_sample(plan, form, request, exchange, round_loop.end_ns))
         if exchange is not None:
-            exchange.reads.clear()
+            exchange.pieces.clear()
+            exchange.times_ns.clear()
     return tuple(samples)
 
 
 def _sample(
-    plan: Plan, request: PlannedRequest, exchange: Exchange | None, end_ns: int
+    plan: Plan,
+    form: RequestForm,
+    request: PlannedRequest,
+    exchange: Exchange | None,
+    end_ns: int,
 ) -> RequestSample:
     expected = Expected(
-        request.prompt_token_count, request.output_token_count, plan.spec.sampling.sequences
+        None if form.has_text else request.prompt_token_count,
+        request.output_token_count,
+        plan.spec.sampling.sequences,
+        exact=form.exact_output,
     )
     if exchange is None:
         exchange = Exchange(request.index, end_ns, 0)
@@ -143,7 +189,12 @@ def _sample(
             RequestStatus.ABANDONED,
             "the round was stopped before this request was done",
         )
-    return decode_exchange(exchange, expected, request_index=request.index, round_end_ns=end_ns)
+    sample = decode_exchange(exchange, expected, request_index=request.index, round_end_ns=end_ns)
+    if form.expects_json and sample.status is RequestStatus.OK:
+        problem = json_problem(reply_text(exchange))
+        if problem:
+            return replace(sample, status=RequestStatus.BAD_PAYLOAD, detail=problem)
+    return sample
 
 
 def _endpoint_loads(

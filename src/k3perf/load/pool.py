@@ -5,12 +5,15 @@ in the background.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from k3perf.errors import UsageError
 from k3perf.load.clock import Clock
 from k3perf.load.exchange import Connection, Exchange
 from k3perf.load.gathering import Gatherer
+from k3perf.load.request_form import RequestForm
 from k3perf.load.wire import Endpoint
 from k3perf.units import NS_PER_S
 
@@ -20,6 +23,21 @@ from k3perf.units import NS_PER_S
 IDLE_LIMIT_NS: Final = 2 * NS_PER_S
 _OPENED_AT_ONCE: Final = 64
 _CONNECT_TIMEOUT_S: Final = 10.0
+
+
+def tls_context(form: RequestForm) -> ssl.SSLContext:
+    """The TLS settings of a form. Raises UsageError for a file without certificates."""
+    try:
+        context = ssl.create_default_context(cafile=form.tls_ca_file or None)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(
+            f"--tls-ca-file {form.tls_ca_file}: {error.strerror or error}. Give a PEM file of"
+            " certificates."
+        ) from None
+    if not form.verify_tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class ConnectionPool:
@@ -37,6 +55,7 @@ class ConnectionPool:
         on_finished: Callable[[Connection, Exchange], None],
         on_crash: Callable[[BaseException], None],
         spare: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._endpoint_index = endpoint_index
@@ -45,6 +64,7 @@ class ConnectionPool:
         self._on_finished = on_finished
         self._on_crash = on_crash
         self._spare = spare
+        self._tls = tls
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,6 +172,8 @@ class ConnectionPool:
                 ),
                 self._endpoint.host,
                 self._endpoint.port,
+                ssl=self._tls,
+                server_hostname=self._endpoint.host if self._tls is not None else None,
             )
         self._open.add(connection)
         return connection

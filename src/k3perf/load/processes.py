@@ -17,6 +17,9 @@ from typing import IO, Final
 
 from k3perf.errors import MeasurementInvalid
 from k3perf.load.clock import monotonic_ns
+from k3perf.load.live_counts import CountsListener, SharedCounts, total_of
+from k3perf.load.packed import from_bytes
+from k3perf.load.request_form import RequestForm
 from k3perf.load.round_samples import EndpointLoad, RoundSamples, percentile_ns, schedule_lags_ns
 from k3perf.units import NS_PER_MS
 from k3perf.workload.request_plan import Plan
@@ -57,13 +60,20 @@ def run_in_processes(
     model_name: str,
     process_count: int,
     should_stop: Callable[[], bool],
+    form: RequestForm,
+    on_counts: CountsListener | None = None,
 ) -> RoundSamples:
-    """Play the plan with several client processes. Raises MeasurementInvalid if one of
-    them dies.
+    """Play the plan with client processes. ``on_counts`` gets the live counts twenty
+    times a second.
+
+    Raises MeasurementInvalid at once if a process dies. The others are then ended.
     """
-    parts = split_plan(plan, process_count)
-    workers = [_Worker(part, base_urls, model_name) for part in parts]
+    workers: list[_Worker] = []
     try:
+        for part in split_plan(plan, process_count):
+            workers.append(
+                _Worker(part, base_urls, model_name, form)
+            )  # each must be ended, even if the next one cannot start
         for worker in workers:
             worker.await_ready()
         start_ns = monotonic_ns() + _START_DELAY_NS
@@ -71,7 +81,7 @@ def run_in_processes(
             worker.tell(b"%d\n" % start_ns)
         finished = threading.Event()
         watcher = threading.Thread(
-            target=_stop_when_asked, args=(workers, should_stop, finished), daemon=True
+            target=_watch, args=(workers, should_stop, finished, on_counts), daemon=True
         )
         watcher.start()
         try:
@@ -118,18 +128,22 @@ def merge_rounds(results: Sequence[RoundSamples]) -> RoundSamples:
 
 class _Worker:
     """One client process. It reads a pickled task, writes ``ready``, reads a start
-    time, and writes pickled samples. Any later line means stop.
+    time, and writes packed samples. Any later line means stop.
     """
 
-    def __init__(self, part: Plan, base_urls: Sequence[str], model_name: str) -> None:
+    def __init__(
+        self, part: Plan, base_urls: Sequence[str], model_name: str, form: RequestForm
+    ) -> None:
+        self.counts = SharedCounts()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "k3perf.load.worker"],
+            [sys.executable, "-m", "k3perf.load.worker", str(self.counts.descriptor)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            pass_fds=(self.counts.descriptor,),
         )
         self.expected_count = len(part.requests)
-        self._task = pickle.dumps((part, tuple(base_urls), model_name))
+        self._task = pickle.dumps((part, tuple(base_urls), model_name, form))
 
     def await_ready(self) -> None:
         """Send the task and wait until everything is encoded and connected."""
@@ -154,7 +168,7 @@ class _Worker:
                 f"a client process died with status {self._process.returncode}:"
                 f" {self._last_words()}"
             )
-        seen: RoundSamples = pickle.loads(answer)  # noqa: S301 - written by our own child
+        seen = from_bytes(answer)
         if len(seen.samples) != self.expected_count:
             raise MeasurementInvalid(
                 f"a client process returned {len(seen.samples)} samples for {self.expected_count}"
@@ -164,9 +178,14 @@ class _Worker:
 
     def end(self) -> None:
         """Make sure that the process has ended."""
+        self.kill()
+        self._process.communicate()
+        self.counts.close()
+
+    def kill(self) -> None:
+        """End the process now, if it has not ended."""
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate()
 
     @property
     def _stdout(self) -> IO[bytes]:
@@ -183,19 +202,35 @@ class _Worker:
 
 def _all_results(workers: Sequence[_Worker]) -> list[RoundSamples]:
     """Read all answers, each in a thread. A full pipe would otherwise block a process
-    while another one is read.
+    while another one is read. The first failure ends every process.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(len(workers)) as pool:
-        return list(pool.map(lambda worker: worker.result(), workers))
+        futures = [pool.submit(worker.result) for worker in workers]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
+            for worker in workers:
+                worker.kill()
+            raise
+        return [future.result() for future in futures]
 
 
-def _stop_when_asked(
-    workers: Sequence[_Worker], should_stop: Callable[[], bool], finished: threading.Event
+def _watch(
+    workers: Sequence[_Worker],
+    should_stop: Callable[[], bool],
+    finished: threading.Event,
+    on_counts: CountsListener | None,
 ) -> None:
+    """Report the counts until the round is over, and pass a stop on."""
+    stopping = False
     while not finished.wait(_STOP_POLL_S):
-        if should_stop():
+        if on_counts is not None:
+            on_counts(total_of([worker.counts for worker in workers]))
+        if not stopping and should_stop():
+            stopping = True
             for worker in workers:
                 worker.tell(b"stop\n")
-            return

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from k3perf.load.clock import Clock
-from k3perf.load.decode import reply_token_ids
+from k3perf.load.decode import OK_STATUS
 from k3perf.load.encoded import EncodedRequests
 from k3perf.load.exchange import Connection, Exchange
 from k3perf.load.gathering import Gatherer
+from k3perf.load.live_counts import CountsListener, LiveCounts
 from k3perf.load.pacing import LagProbe, Pacer
-from k3perf.load.pool import ConnectionPool
+from k3perf.load.pool import ConnectionPool, tls_context
+from k3perf.load.request_form import RequestForm
 from k3perf.load.wire import Endpoint
 from k3perf.records.samples import RequestStatus
 from k3perf.units import NS_PER_S, s_to_ns
@@ -45,8 +47,10 @@ class RoundLoop:
         endpoints: Sequence[Endpoint],
         *,
         model_name: str,
+        form: RequestForm,
         clock: Clock,
         should_stop: Callable[[], bool],
+        on_counts: CountsListener | None = None,
     ) -> None:
         self.exchanges: list[Exchange | None] = [None] * len(plan.requests)
         self.start_ns = 0
@@ -55,9 +59,12 @@ class RoundLoop:
         self.lags_ns: list[int] = []
         self._plan = plan
         self._endpoints = endpoints
+        self._form = form
         self._clock = clock
         self._should_stop = should_stop
-        self._encoded = EncodedRequests(plan, endpoints, model_name)
+        self._on_counts = on_counts
+        self._failed_count = 0
+        self._encoded = EncodedRequests(plan, endpoints, model_name, form)
         self._waiting: deque[tuple[int, int, bool]] = (
             deque()
         )  # (position, due_ns, delayed by the concurrency)
@@ -77,7 +84,7 @@ class RoundLoop:
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._pacer = Pacer(self._loop, self._on_due, self._clock)
-        gatherer = Gatherer(self._loop, self._clock, self._idle_until_ns)
+        gatherer = self.gatherer = Gatherer(self._loop, self._clock, self._idle_until_ns)
         self._pools = [
             ConnectionPool(
                 endpoint,
@@ -87,6 +94,7 @@ class RoundLoop:
                 on_finished=self._on_finished,
                 on_crash=self._crash,
                 spare=_SPARE_CONNECTIONS,
+                tls=tls_context(self._form) if endpoint.secure else None,
             )
             for index, endpoint in enumerate(self._endpoints)
         ]
@@ -111,6 +119,7 @@ class RoundLoop:
                 self.stopped or self._unfinished > 0
             )  # after an early end nothing more may be sent
             self.end_ns = self._clock()
+            self._report_counts()
             self.lags_ns = probe.lags_ns
             probe.close()
             self._pacer.close()
@@ -211,13 +220,15 @@ class RoundLoop:
     def _after(self, exchange: Exchange) -> None:
         assert exchange.end_ns is not None  # noqa: S101 - called at the end only
         self._unfinished -= 1
+        if exchange.failure is not None or exchange.status_code != OK_STATUS:
+            self._failed_count += 1
         if self._unfinished == 0 and not self._finished.done():
             self._finished.set_result(None)
         if self.stopped:
             return
         follower = self._encoded.follower_of.get(exchange.position)
         if follower is not None:
-            self._encoded.take_reply(exchange.position, reply_token_ids(exchange))
+            self._encoded.take_reply(exchange)
             self._pacer.add(exchange.end_ns + self._plan.requests[follower].think_time_ns, follower)
             return
         self._user_count -= 1
@@ -232,6 +243,7 @@ class RoundLoop:
             if self._should_stop():
                 self._stop()
                 return
+            self._report_counts()
             now_ns = self._clock()
             for position, connection in tuple(self._active.items()):
                 exchange = self.exchanges[position]
@@ -239,9 +251,24 @@ class RoundLoop:
                     self._end_if_late(connection, exchange, now_ns)
             await asyncio.sleep(_SWEEP_S)
 
+    def _report_counts(self) -> None:
+        if self._on_counts is None:
+            return
+        ended = len(self._plan.requests) - self._unfinished
+        self._on_counts(
+            LiveCounts(
+                sent=ended + len(self._active),
+                ended=ended,
+                failed=self._failed_count,
+                read=self.gatherer.read_count,
+            )
+        )
+
     def _end_if_late(self, connection: Connection, exchange: Exchange, now_ns: int) -> None:
         sent_ns = exchange.sent_ns if exchange.sent_ns is not None else now_ns
-        last_ns = exchange.reads[-1][0] if exchange.reads else sent_ns
+        last_ns = max(
+            exchange.last_read_ns or sent_ns, exchange.times_ns[-1] if exchange.times_ns else 0
+        )
         if now_ns - sent_ns > self._request_timeout_ns:
             connection.fail(
                 RequestStatus.TIMED_OUT,

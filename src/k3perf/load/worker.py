@@ -11,6 +11,8 @@ import threading
 from typing import NoReturn
 
 from k3perf.load.generator import run_round
+from k3perf.load.live_counts import SharedCounts
+from k3perf.load.packed import to_bytes
 from k3perf.load.processes import READY
 
 
@@ -19,7 +21,7 @@ def main() -> NoReturn:
     pipe from the parent also means stop.
     """
     commands = sys.stdin.buffer
-    part, base_urls, model_name = pickle.load(commands)  # noqa: S301 - written by our own parent
+    part, base_urls, model_name, form = pickle.load(commands)  # noqa: S301 - written by our own parent
     stop = threading.Event()
 
     def start_at_ns() -> int:
@@ -34,9 +36,15 @@ def main() -> NoReturn:
         stop.set()
 
     seen = run_round(
-        part, base_url=base_urls, model_name=model_name, stop=stop, start_at_ns=start_at_ns
+        part,
+        base_url=base_urls,
+        model_name=model_name,
+        stop=stop,
+        start_at_ns=start_at_ns,
+        form=form,
+        on_counts=SharedCounts(int(sys.argv[1])).write,
     )
-    sys.stdout.buffer.write(pickle.dumps(seen))
+    sys.stdout.buffer.write(to_bytes(seen))
     sys.stdout.buffer.flush()
     os._exit(0)  # an orderly exit would wait for the thread that still reads stdin
 

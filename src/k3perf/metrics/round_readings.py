@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final
 
 from k3perf.records.samples import RequestStatus, RoundRecord, TelemetryReading
-from k3perf.units import MS_PER_S, ns_to_ms
+from k3perf.units import MS_PER_S, NS_PER_MS, ns_to_ms
 
 # names of readings from the engine's log and supervisor (the others are telemetry's)
 JIT_COMPILES_READING: Final = "jit_compiles_count"
@@ -33,6 +33,7 @@ HARMFUL_THROTTLE_BITS: Final = 0x8 | 0x20 | 0x40 | 0x80
 # lost reading has another ending
 NOT_OFFERED: Final = "not offered here"
 
+_LAG_FLOOR_NS: Final = NS_PER_MS
 _TTFT_FLOOR_MS: Final = (
     # below this a difference between client and server is scheduling
     10.0
@@ -155,8 +156,25 @@ def repeated_token_replies(record: RoundRecord) -> float | None:
 
 
 def client_lag_ms(record: RoundRecord) -> float | None:
-    """How late the client sent, 99th percentile."""
+    """How late the client sent or read, 99th percentile."""
     return None if record.client_lag_p99_ns is None else ns_to_ms(record.client_lag_p99_ns)
+
+
+def client_lag_share(record: RoundRecord) -> float | None:
+    """The client's lag as a share of the median TTFT, which it lengthens. Lags below 1
+    ms do not count: they are scheduling.
+    """
+    lag_ns = record.client_lag_p99_ns
+    ttfts_ns = [
+        sample.first_token_ns - sample.sent_ns
+        for sample in record.samples
+        if sample.first_token_ns is not None and sample.sent_ns is not None
+    ]
+    if lag_ns is None or not ttfts_ns:
+        return None
+    if lag_ns < _LAG_FLOOR_NS:
+        return 0.0
+    return lag_ns / max(median(ttfts_ns), 1)
 
 
 def _server_ttft_mean_ms(record: RoundRecord) -> float | None:

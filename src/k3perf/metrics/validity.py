@@ -29,6 +29,7 @@ from k3perf.metrics.round_readings import (
     Telemetry,
     Unseen,
     client_lag_ms,
+    client_lag_share,
     harmful_throttle,
     missing_samples,
     repeated_token_replies,
@@ -160,7 +161,14 @@ ROUND_RULES: Final[tuple[Rule, ...]] = (
         0,
         "requests were preempted",
     ),
-    Rule("client_lag_p99_ms", client_lag_ms, "ms", 20.0, "the load generator sent late"),
+    Rule("client_lag_p99_ms", client_lag_ms, "ms", 20.0, "the load generator was late"),
+    Rule(
+        "client_lag_share_ratio",
+        client_lag_share,
+        "of the median TTFT",
+        0.1,
+        "the load generator was late for latencies this short",
+    ),
     Rule(
         "ttft_disagreement_ratio",
         ttft_disagreement,
@@ -262,6 +270,7 @@ REPEATED_REPLIES_LIMIT: Final = 0.5
 TIMES_RULES: Final = frozenset(
     {
         "client_lag_p99_ms",
+        "client_lag_share_ratio",
         "ttft_disagreement_ratio",
         "harmful_throttle_bits",
         "sm_clock_min_mhz",

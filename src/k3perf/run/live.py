@@ -15,6 +15,7 @@ from typing import Any, Final
 from k3perf.config.suite import Cell
 from k3perf.engine.jit_monitor import JitMonitor
 from k3perf.errors import EngineError
+from k3perf.load.client_count import client_process_count
 from k3perf.load.generator import run_round
 from k3perf.load.round_samples import RoundSamples
 from k3perf.metrics.round_readings import (
@@ -183,12 +184,14 @@ def measure_round(
     live.require_alive()
     watch = CompileWatch(live.engine)
     counters_before = live.probe.counters()
+    plan = log.plan.for_round(place.round_index)
     with client_on(log.cell.target.pinning.client_cpus):
         seen = run_round(
-            log.plan.for_round(place.round_index),
+            plan,
             base_url=live.engine.base_url,
             model_name=live.engine.model_name,
             stop=live.engine.death_event,
+            process_count=client_process_count(plan, log.cell.target.measurement.client_processes),
         )
     live.require_alive()
     received_count = sum(sample.output_token_count for sample in seen.samples)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3perf.load.decode import Expected, decode_exchange, reply_token_ids
+from k3perf.load.decode import Expected, decode_exchange, reply_text, reply_token_ids
 from k3perf.load.exchange import Exchange
 from k3perf.records.samples import RequestStatus
 
@@ -43,8 +43,10 @@ def decode(*reads: bytes, tokens=3, sequences=1, head=HEAD, failure=None):
     exchange = Exchange(0, 1, 0)
     exchange.sent_ns = 2
     exchange.end_ns = 10_000
-    exchange.failure = failure
-    exchange.reads = [(1000 + position, data) for position, data in enumerate((head, *reads))]
+    for position, data in enumerate((head, *reads)):
+        if exchange.failure is None:
+            exchange.feed(1000 + position, data)
+    exchange.failure = exchange.failure or failure
     return decode_exchange(
         exchange, Expected(9, tokens, sequences), request_index=4, round_end_ns=20_000
     )
@@ -242,7 +244,7 @@ def test_broken_streams_are_named(reads, status, detail):
             RequestStatus.BAD_PAYLOAD,
             "encoded as gzip",
         ),
-        (b"SSH-2.0-OpenSSH\r\n", (), RequestStatus.BAD_PAYLOAD, "not an HTTP response: SSH"),
+        (b"SSH-2.0-OpenSSH\r\n", (), RequestStatus.BAD_PAYLOAD, "not an HTTP response"),
         (b"", (), RequestStatus.CUT, "closed without a response"),
     ],
 )
@@ -299,12 +301,81 @@ def test_a_stream_without_usage_is_counted_by_its_ids():
     )
 
 
-def test_replies_are_given_as_ids_of_the_first_sequence():
+def read_of(*reads: bytes) -> Exchange:
     exchange = Exchange(0, 1, 0)
-    exchange.reads = [
-        (1, HEAD),
-        (2, event(chunk([4, 5])) + event(chunk([9], index=1)) + event(chunk([6], usage=4))),
-    ]
-    assert reply_token_ids(exchange) == (4, 5, 6)
-    exchange.reads = [(1, b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")]
-    assert reply_token_ids(exchange) == ()
+    for position, data in enumerate(reads):
+        exchange.feed(1 + position, data)
+    return exchange
+
+
+def test_replies_are_given_as_ids_of_the_first_sequence():
+    reply = event(chunk([4, 5])) + event(chunk([9], index=1)) + event(chunk([6], usage=4))
+    assert reply_token_ids(read_of(HEAD, reply)) == (4, 5, 6)
+    assert reply_token_ids(read_of(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")) == ()
+
+
+def test_replies_are_given_as_text_without_their_reasoning():
+    deltas = ({"reasoning_content": "hm"}, {"content": "a b"}, {"content": "c"})
+    reply = b"".join(event({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas)
+    assert reply_text(read_of(HEAD, reply + DONE + LAST)) == "a bc"
+
+
+def test_a_usage_without_a_chunk_that_carries_a_token_is_not_ok():
+    sample = decode(
+        event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}), DONE + LAST
+    )
+    assert sample.status is RequestStatus.BAD_PAYLOAD
+    assert "no chunk of the stream carried one" in sample.detail
+
+
+def test_fewer_tokens_are_ok_where_the_output_is_only_limited():
+    exchange = read_of(HEAD, event(chunk([7], usage=1)), DONE + LAST)
+    exchange.sent_ns, exchange.end_ns = 2, 9
+    for exact, status in ((True, RequestStatus.SHORT), (False, RequestStatus.OK)):
+        sample = decode_exchange(
+            exchange, Expected(None, 3, exact=exact), request_index=0, round_end_ns=9
+        )
+        assert sample.status is status
+
+
+BODY = (
+    b"".join(
+        b"data: " + json.dumps(payload).encode() + b"\n\n"
+        for payload in (chunk([7], usage=1), chunk([8, 9], usage=3))
+    )
+    + b"data: [DONE]\n\n"
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        BODY,
+        BODY.replace(b"\n", b"\r\n"),
+        BODY.replace(b"\n", b"\r"),
+        b"\xef\xbb\xbf" + BODY,
+        BODY.replace(b'{"choices"', b'{\ndata: "choices"'),
+        b": a comment\n\n" + BODY,
+        BODY.replace(b"data: ", b"data:"),
+        b"id: 1\nretry: 5\n" + BODY,
+        BODY.removesuffix(b"\n"),
+    ],
+    ids=["lf", "crlf", "cr", "bom", "data-lines", "comment", "no-space", "fields", "no-end"],
+)
+def test_every_legal_form_of_an_event_is_read(body, size):
+    chunks = b"".join(
+        b"%x\r\n%s\r\n" % (len(body[at : at + size]), body[at : at + size])
+        for at in range(0, len(body), size)
+    )
+    sample = decode(chunks, LAST)
+    assert (sample.status, sample.detail) == (RequestStatus.OK, "")
+    assert [entry.token_count for entry in sample.chunks] == [1, 2]
+
+
+def test_an_event_counts_with_its_empty_line():
+    """A client cannot know that an event has no further data line before that."""
+    head, tail = event(chunk([7, 8, 9], usage=3)), DONE + LAST
+    data = head.split(b"\r\n", 1)[1][:-2]
+    sample = decode(b"%x\r\n%s\r\n" % (len(data) - 1, data[:-1]), b"1\r\n\n\r\n", tail)
+    assert seen(sample) == [(2, 3)]

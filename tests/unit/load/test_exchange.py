@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,8 @@ def line():
     ticks = count(1)
     finished = []
     lost = []
-    gatherer = Gatherer(None, lambda: 0, lambda: 0)  # a few reads never make it busy
+    loop = SimpleNamespace(call_soon=lambda _: None)
+    gatherer = Gatherer(loop, lambda: 0, lambda: 0)  # a few reads never make it busy
     connection = Connection(
         0, lambda: next(ticks), gatherer, lambda _, exchange: finished.append(exchange), lost.append
     )
@@ -129,10 +131,13 @@ def test_unasked_bytes_end_the_connection(line):
 
 def test_times_are_those_of_the_reads(line):
     connection, finished, _ = line
-    connection.data_received(HEAD)
+    connection.data_received(HEAD + b"5\r\nhello\r\n")
+    connection.data_received(b"5\r\nworld\r\n1\r\n!\r\n")
     connection.data_received(b"0\r\n\r\n")
     exchange = finished[0]
-    assert exchange.sent_ns < exchange.reads[0][0] < exchange.reads[1][0] == exchange.end_ns
+    assert exchange.sent_ns < exchange.times_ns[0] < exchange.times_ns[1] < exchange.end_ns
+    assert exchange.pieces == [b"hello", b"world", b"!"]
+    assert exchange.times_ns[1] == exchange.times_ns[2] == exchange.end_ns - 1
 
 
 def test_failing_an_exchange_closes_its_connection(line):
@@ -144,19 +149,65 @@ def test_failing_an_exchange_closes_its_connection(line):
     assert len(finished) == 1
 
 
-@pytest.mark.timeout(60)  # the bug was an endless loop
 @pytest.mark.parametrize("size", [b"-6", b"+5", b"0x", b"1_0", b"", b"g", b"f" * 5000])
-def test_a_chunk_size_that_is_none_ends_nothing(line, size):
+def test_a_chunk_size_that_is_none_ends_the_exchange_at_once(line, size):
     connection, finished, _ = line
-    connection.data_received(HEAD + size + b"\r\n" + b"0\r\n\r\n")
-    assert finished == []
+    connection.data_received(HEAD)
+    connection.data_received(size + b"\r\n" + b"0\r\n\r\n")
+    status, detail = finished[0].failure
+    assert status is RequestStatus.BAD_PAYLOAD
+    assert "invalid HTTP in the reply" in detail
+    assert not connection.usable
 
 
-@pytest.mark.parametrize("digits", [b"0" * 18 + b"6", b"9" * 19, b"9" * 5000])
-def test_a_length_of_more_digits_than_a_size_has_is_refused(line, digits):
+@pytest.mark.parametrize("digits", [b"9" * 20, b"9" * 5000, b"-1", b"x"])
+def test_a_length_that_is_not_a_size_is_refused(line, digits):
     connection, finished, _ = line
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: " + digits + b"\r\n\r\n0")
     status, detail = finished[0].failure
     assert status is RequestStatus.BAD_PAYLOAD
-    assert detail.endswith(f"has {len(digits)} digits and is not a size")
+    assert "Content-Length" in detail
     assert not connection.usable
+
+
+CHUNKS = b"5\r\nhello\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        HEAD + CHUNKS + b"0;a=b\r\n\r\n",
+        HEAD + CHUNKS + b"0\r\nX-Checksum: 7\r\nContent-Type: text/odd\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + CHUNKS + b"0\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + HEAD + CHUNKS + b"0\r\n\r\n",
+        HEAD + CHUNKS + b"000\r\n\r\n",
+        HEAD.replace(b"chunked", b"Chunked") + CHUNKS + b"0\r\n\r\n",
+    ],
+    ids=["extension", "trailers", "100", "103", "zeros", "case"],
+)
+def test_every_legal_end_is_seen_at_its_last_byte(line, reply, size):
+    assert_ended_by_its_last_byte(line, reply, size)
+    exchange = line[1][0]
+    assert (exchange.status_code, exchange.content_type) == (200, "text/event-stream")
+    assert b"".join(exchange.pieces) == b"hello"
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("head", [b"HTTP/1.1 204 No Content", b"HTTP/1.1 304 Not Modified"])
+def test_a_reply_without_a_body_ends_with_its_head(line, head, size):
+    assert_ended_by_its_last_byte(line, head + b"\r\nServer: x\r\n\r\n", size)
+
+
+def test_a_changed_protocol_is_refused(line):
+    connection, finished, _ = line
+    connection.data_received(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+    assert finished[0].failure[0] is RequestStatus.HTTP_STATUS
+    assert not connection.usable
+
+
+def test_bytes_after_the_end_of_a_reply_close_the_connection(line):
+    connection, finished, _ = line
+    connection.data_received(HEAD + b"0\r\n\r\nHTTP/1.1 200 OK\r\n")
+    assert finished[0].failure is None
+    assert finished[0].connection_closes

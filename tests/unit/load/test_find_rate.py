@@ -424,13 +424,21 @@ def test_a_slow_request_misses_the_level(arguments, tmp_path, monkeypatch, statu
     assert (trial.met_count, trial.passed) == (0, False)
 
 
+def test_the_command_takes_a_base_url_with_v1(arguments, mock_server, capsys):
+    position = arguments.index("--base-url") + 1
+    usual = [*arguments[:position], f"{arguments[position]}/v1", *arguments[position + 1 :]]
+    limits = ["--ttft-ms", "5000", "--tpot-ms", "5000", "--lowest-rate", "20"]
+    assert main([*usual, *limits, "--highest-rate", "20"]) == ExitStatus.OK
+    assert capsys.readouterr().out == "20\n"
+
+
 def test_the_command_names_a_wrong_path_of_the_server(arguments, mock_server, tmp_path, capsys):
     position = arguments.index("--base-url") + 1
-    wrong = [*arguments[:position], f"{arguments[position]}/v1", *arguments[position + 1 :]]
+    wrong = [*arguments[:position], f"{arguments[position]}/v2", *arguments[position + 1 :]]
     output = tmp_path / "found.json"
     limits = ["--ttft-ms", "2000", "--tpot-ms", "2000", "--lowest-rate", "20"]
     assert main([*wrong, *limits, "--output", str(output)]) == ExitStatus.INVALID
     shown = capsys.readouterr()
     assert "requests failed" in shown.err
-    assert "without /v1" in shown.err
+    assert "check --model-name and --base-url" in shown.err
     assert (shown.out, output.exists()) == ("", False)

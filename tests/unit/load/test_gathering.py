@@ -38,7 +38,7 @@ class Scene:
         self.now_ns += gap_ns
         for _ in range(reads):
             self.gatherer.read_count += 1
-            if self.now_ns >= self.gatherer.next_look_ns:
+            if self.gatherer.looks:
                 self.gatherer.look(self.now_ns)
         callbacks, self.soon = self.soon, []
         for callback in callbacks:
@@ -103,3 +103,30 @@ def test_waiting_sends_allow_no_rest(scene):
     scene.due_ns = 0
     scene.turn(reads=3, gap_ns=0)
     assert scene.rests_ns == []
+
+
+def test_a_read_at_the_end_of_a_long_turn_is_late_by_the_turn(scene):
+    """A burst that is read in one turn: each read is late by its distance from the
+    turn's beginning.
+    """
+    begin_ns = scene.now_ns + NS_PER_MS
+    scene.turn(reads=1, gap_ns=NS_PER_MS)
+    lags_ns = scene.gatherer.turns.lags_ns([begin_ns, begin_ns + 9 * NS_PER_MS])
+    assert list(lags_ns) == [0, 9 * NS_PER_MS]
+
+
+def test_bytes_that_found_the_loop_at_work_waited_for_it(scene):
+    """A turn that follows another at once: its bytes came at any time since that one
+    began.
+    """
+    scene.turn(reads=1, gap_ns=NS_PER_MS)
+    scene.now_ns += 5 * NS_PER_MS
+    scene.gatherer._turn_end_ns = scene.now_ns  # the loop worked until now
+    scene.turn(reads=1, gap_ns=10_000)
+    assert list(scene.gatherer.turns.lags_ns([scene.now_ns])) == [5 * NS_PER_MS + 10_000]
+    scene.turn(reads=1, gap_ns=NS_PER_MS)  # the loop waited for this one
+    assert list(scene.gatherer.turns.lags_ns([scene.now_ns])) == [0]
+
+
+def test_a_round_without_reads_has_no_lag_of_reading(scene):
+    assert list(scene.gatherer.turns.lags_ns([])) == []

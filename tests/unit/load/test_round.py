@@ -5,15 +5,19 @@ with its status.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
+import psutil
 import pytest
 
 from k3perf.errors import MeasurementInvalid, UsageError
 from k3perf.load.generator import run_round
 from k3perf.load.mock_server import Behaviour, Delay, Fault, FaultKind, start_mock_server
 from k3perf.load.mock_server.truth import prompt_crc32
+from k3perf.load.packed import from_bytes, to_bytes
 from k3perf.load.processes import split_plan
+from k3perf.load.wire import Endpoint, http_request
 from k3perf.records.samples import RequestStatus
 from k3perf.units import NS_PER_MS
 from k3perf.workload.request_plan import expand
@@ -325,11 +329,96 @@ def test_a_split_keeps_conversations_whole_and_shares_the_concurrency():
     assert len(split_plan(plan, 9)) == 4
 
 
-def test_an_address_that_is_no_http_url_is_refused():
-    with pytest.raises(UsageError, match="https://x"):
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("ftp://x", "neither http:// nor https://"),
+        ("127.0.0.1:8000", "neither http:// nor https://"),
+        ("http://", "the host is missing"),
+        ("http://x:99999", "the port is not a number from 1 to 65535"),
+        ("http://x:0", "the port is not a number from 1 to 65535"),
+        ("http://x:eight", "the port is not a number from 1 to 65535"),
+        ("http://[::1:8000", "the host is not valid"),
+        ("http://a b:80", "the host holds characters"),
+        ("http://me:secret@x", "remove the user name and password"),
+        ("http://x/v1?key=1", "remove everything from the first ?"),
+        ("http://x/a b", "the path holds a blank"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_in_words(url, problem):
+    with pytest.raises(UsageError) as caught:
+        Endpoint.parse(url)
+    assert problem in str(caught.value)
+    assert "give a base URL such as" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "base_url", "authority"),
+    [
+        ("http://h:8000", "http://h:8000", "h:8000"),
+        ("http://h:8000/v1", "http://h:8000", "h:8000"),
+        ("http://h:8000/v1/", "http://h:8000", "h:8000"),
+        ("https://h/some/v1", "https://h:443/some", "h:443"),
+        ("http://[::1]:8000/", "http://[::1]:8000", "[::1]:8000"),
+        ("http://h", "http://h:80", "h:80"),
+    ],
+)
+def test_an_address_is_the_servers_root_with_or_without_v1(url, base_url, authority):
+    endpoint = Endpoint.parse(url)
+    assert (endpoint.base_url, endpoint.authority) == (base_url, authority)
+    head = http_request(endpoint, "/v1/completions", b"{}", (("Host", "other"), ("X-A", "b")))
+    assert head.startswith(
+        f"POST {endpoint.path}/v1/completions HTTP/1.1\r\nHost: other\r\n".encode()
+    )
+    assert head.endswith(b"X-A: b\r\nContent-Length: 2\r\n\r\n{}")
+
+
+def test_a_client_process_that_dies_ends_the_round_at_once(mock_server):
+    """The server never answers the others, which would otherwise wait for a minute."""
+    mock_server.behave(HANGING)
+    killed = []
+
+    def kill_one():
+        children = psutil.Process().children()
+        worker = next(child for child in children if "k3perf.load.worker" in child.cmdline())
+        worker.kill()
+        killed.append(time.monotonic())
+
+    def on_counts(counts):
+        if counts.sent >= 2 and not killed:
+            kill_one()
+
+    with pytest.raises(MeasurementInvalid, match="client process died with status -9"):
         run_round(
-            expand(small_spec(), vocabulary_size=4096), base_url="https://x", model_name="mock"
+            expand(small_spec(requests=6), vocabulary_size=4096),
+            base_url=mock_server.base_url,
+            model_name="mock",
+            process_count=2,
+            on_counts=on_counts,
         )
+    assert time.monotonic() - killed[0] < 2
+
+
+def test_live_counts_follow_a_round_in_its_process(mock_server):
+    mock_server.behave(Behaviour(ttft=Delay(mean_ms=10), itl=Delay(mean_ms=20)))
+    plan = expand(small_spec(requests=6), vocabulary_size=4096)
+    counts = []
+    seen = run_round(
+        plan,
+        base_url=mock_server.base_url,
+        model_name="mock",
+        own_process=True,
+        on_counts=counts.append,
+    )
+    assert [sample.status for sample in seen.samples] == [RequestStatus.OK] * 6
+    assert max(count.sent for count in counts) == 6
+    assert [count.read for count in counts] == sorted(count.read for count in counts)
+    assert {count.failed for count in counts} == {0}
+
+
+def test_packed_samples_are_the_same_samples(mock_server):
+    _, seen = play(mock_server)
+    assert from_bytes(to_bytes(seen)) == seen
 
 
 @pytest.fixture

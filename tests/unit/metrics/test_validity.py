@@ -133,7 +133,18 @@ def test_limits_are_off_until_a_target_sets_them_and_only_known_rules_can_be_set
 
 def test_the_servers_counters_and_the_clients_lag():
     assert broken(counters={"vllm:num_preemptions_total": 1.0}) == ["preemptions"]
-    assert broken(client_lag_p99_ns=21 * MS) == ["client_lag_p99_ms"]
+    assert broken(client_lag_p99_ns=21 * MS) == ["client_lag_p99_ms", "client_lag_share_ratio"]
+
+
+def test_the_clients_lag_is_judged_by_the_ttft_that_it_lengthens():
+    """10 ms of lag spoil a TTFT of 20 ms long before the absolute limit does."""
+    ttft_ns = sample().first_token_ns - sample().sent_ns
+    assert broken(client_lag_p99_ns=ttft_ns // 10) == []
+    assert broken(client_lag_p99_ns=ttft_ns // 5) == ["client_lag_share_ratio"]
+    assert broken(client_lag_p99_ns=MS - 1) == []
+
+
+def test_the_servers_token_count():
     assert broken(counters={"vllm:generation_tokens_total": 4.0}) == ["token_disagreement_ratio"]
 
 

@@ -6,6 +6,20 @@ a known engine.
 """
 
 from k3perf.load.mock_server.behaviour import Behaviour, Delay, Fault, FaultKind
-from k3perf.load.mock_server.process import MockServer, start_mock_server
+from k3perf.load.mock_server.process import (
+    FastMockServer,
+    MockServer,
+    start_fast_server,
+    start_mock_server,
+)
 
-__all__ = ["Behaviour", "Delay", "Fault", "FaultKind", "MockServer", "start_mock_server"]
+__all__ = [
+    "Behaviour",
+    "Delay",
+    "FastMockServer",
+    "Fault",
+    "FaultKind",
+    "MockServer",
+    "start_fast_server",
+    "start_mock_server",
+]
