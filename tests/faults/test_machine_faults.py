@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from k3perf.config.models import Hardware
+from k3perf.config.machine_spec import Hardware
 from k3perf.engine.device_checks import Needs
 from k3perf.engine.devices import DeviceState, MemoryHolder, device_holders, nvml_reader
 from k3perf.engine.findings import Level

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from k3perf.config.models import Hardware
+from k3perf.config.machine_spec import Hardware
 from k3perf.config.suite import load_suite
 from k3perf.engine.device_checks import Needs
 from k3perf.engine.devices import nvml_reader

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from k3perf.config.models import Parallelism
+from k3perf.config.machine_spec import Parallelism
 from k3perf.config.suite import Cell, load_suite
 from k3perf.metrics.compute import session_metrics
 from k3perf.records.measurement import CellMeasurement

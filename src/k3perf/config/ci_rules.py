@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from k3perf.config.declared import Declared
 from k3perf.config.load_yaml import load_document
-from k3perf.config.models import Declared
 
 
 class SelectedPart(Declared):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from k3perf.config.models import Hardware
+from k3perf.config.machine_spec import Hardware
 from k3perf.engine.devices import DeviceState, MemoryHolder, device_holders, holders_text
 from k3perf.engine.findings import Finding, Level, judged
 from k3perf.nvml import Cause, Unread

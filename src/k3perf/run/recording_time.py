@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from k3perf.ci.planning import CostBasis, CostModel
+from k3perf.ci.costs import CostBasis, CostModel
 from k3perf.config.suite import Cell
 from k3perf.run.settings import RunSettings
 from k3perf.run.time_left import recorded_costs

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from k3perf.ci.planning import CostBasis, CostModel
+from k3perf.ci.costs import CostBasis, CostModel
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite
 from k3perf.config.workload_spec import ServiceLevel

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from k3perf.config.cpu_features import lacking
-from k3perf.config.models import Hardware
+from k3perf.config.machine_spec import Hardware
 from k3perf.errors import UsageError
 from k3perf.nvml import Cause, Nvml, NvmlError, Unread, offered
 from k3perf.telemetry.visible import VARIABLE, visible_device_indices

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from k3perf.config.models import Hardware
+from k3perf.config.machine_spec import Hardware
 from k3perf.errors import UsageError
 from k3perf.nvml import Nvml, NvmlError
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from k3perf.baselines.target_policy import target_policy, with_noise_of
-from k3perf.ci.planning import RecordedCosts
+from k3perf.ci.costs import RecordedCosts
 from k3perf.config.models import MeasurementPlan
 from k3perf.config.suite import Suite, load_suite
 from k3perf.metrics.loss_scale import scale_for

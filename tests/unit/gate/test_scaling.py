@@ -13,7 +13,8 @@ import pytest
 
 from k3perf.baselines.scaling import RATE, ScalingBase, ScalingReading
 from k3perf.baselines.target_policy import pool_noise
-from k3perf.config.models import Hardware, TargetSpec, Tolerance
+from k3perf.config.machine_spec import Hardware
+from k3perf.config.models import TargetSpec, Tolerance
 from k3perf.config.suite import Suite, load_suite
 from k3perf.gate.compare import compare
 from k3perf.records.baseline import Baseline, MetricBaseline

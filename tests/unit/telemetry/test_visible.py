@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from k3perf.config.models import Hardware
+from k3perf.config.machine_spec import Hardware
 from k3perf.errors import UsageError
 from k3perf.telemetry.hardware import read_hardware, silent_device_notes
 from k3perf.telemetry.visible import (
