@@ -5,6 +5,7 @@ error of the suite that names the file.
 from __future__ import annotations
 
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -142,7 +143,11 @@ def put(path: Path, source: Path) -> None:
     elif source.is_dir():
         path.mkdir()
     elif source.exists():
-        shutil.copy(source, path)  # with its mode
+        mode = stat.S_IMODE(source.stat().st_mode)
+        source.chmod(mode | stat.S_IRUSR)  # not every user may read a closed file
+        shutil.copyfile(source, path)
+        for one in (source, path):
+            one.chmod(mode)
 
 
 @pytest.mark.parametrize("name", READERS)
