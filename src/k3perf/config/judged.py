@@ -141,5 +141,16 @@ def _tolerances(own: ToleranceFile, base: Suite) -> ToleranceFile:
             "targets": {**judge.targets, **targets},
             "workloads": {**judge.workloads, **workloads},
             "configs": configs,
+            "memory_and_lock": _memory_and_lock(own, base),
         }
     )
+
+
+def _memory_and_lock(own: ToleranceFile, base: Suite) -> dict[str, dict[str, str]]:
+    """The base's, and those of configs that it does not have."""
+    found = {name: dict(held) for name, held in base.tolerances.memory_and_lock.items()}
+    for target, held in own.memory_and_lock.items():
+        new = {name: why for name, why in held.items() if not declares(base, target, name)}
+        if new:
+            found[target] = {**found.get(target, {}), **new}
+    return found
