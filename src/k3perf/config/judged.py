@@ -102,7 +102,7 @@ def _target(own: TargetSpec, base: TargetSpec | None) -> TargetSpec:
 
 def _new_candidates(own: TargetSpec, base: TargetSpec) -> Iterator[Candidate]:
     """What ``own`` says of cells that the base does not have. Of the others the base
-    decides: a change cannot take a cell out of its own gate.
+    decides: a change cannot take a cell out of the gate.
     """
     configs = [name for name in own.configs if name not in base.configs] if base.configs else []
     known = {*base.workloads, *base.workloads_on_request}
