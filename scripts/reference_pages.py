@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from scripts.command_pages import GENERATED, PAGES
 from scripts.guarded_page import guarded_page
+from scripts.session_times_page import session_times_page
 
 from k3perf.ci.planning import RecordedCosts
 from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec
@@ -104,10 +105,12 @@ def generated(repository: Path) -> dict[Path, str]:
     before, rest = (docs / "targets.md").read_text().split(START_MARK)
     suite = load_suite(repository / "perf_tests")
     table = _target_table(suite)
+    costs = RecordedCosts.model_validate_json((suite.root / "costs.json").read_bytes())
     return {
         **{docs / name: page() for name, page in PAGES.items()},
         docs / "metrics.md": _metrics_page(),
         docs / "guarded-cells.md": guarded_page(suite, repository / "baselines"),
+        docs / "session-times.md": session_times_page(suite, repository / "baselines", costs),
         docs / "configs.md": _configs_page(schemas),
         docs / "targets.md": f"{before}{START_MARK}\n{table}{END_MARK}{rest.split(END_MARK)[1]}",
         **{

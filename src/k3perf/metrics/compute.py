@@ -51,6 +51,7 @@ def session_metrics(
         started_at_utc=record.started_at_utc,
         environment=environment_of(record.environment, record.resolved_config),
         host=record.identity.host,
+        stages=record.stages,
     )
 
 
