@@ -41,6 +41,18 @@ A loss is the minimum detectable effect (MDE) of the gate's own code. It is seen
 sessions, in a run of the whole target. In brackets is the tolerance. A gain is the one over the parent config, with its 95 %
 interval. "Not proven" means that this workload cannot tell the config from its parent.
 
+A workload tells a config from its parent only if it uses what the config changes:
+
+| what a config changes | workload that uses it |
+| --- | --- |
+| `max_num_seqs` | `wide` on CPUs, `serve_128` on GPUs: more requests in flight than the default serves |
+| `max_num_batched_tokens` | `long_prompts` on CPUs, `serve_1k` on GPUs: prompts that fill several steps |
+| `enable_prefix_caching`, `prefix_match_unit` | `prefix`, `conversation`, `trace` and the workloads of `h200-k3-prefix` |
+| `kv_cache_dtype`, `block_size` | none in time; memory and capacity show them |
+
+`users_1k` measures TTFT below saturation, where users feel it. It needs the target's maximum sustainable rate
+([load.md](load.md)).
+
 ## Summary
 
 | target | approved | of these memory and lock | candidates | refused or equal |
@@ -68,6 +80,7 @@ def guarded_page(suite: Suite, baselines_directory: Path) -> str:
         rows.append(f"| `{name}` | {len(cells)} | {untimed} | {len(listed)} | {left_out} |\n")
         lines = [f"## {name}", "", f"{target.description}.", ""]
         lines += _cell_table(cells) if cells else ["No cell is approved.", ""]
+        lines += _not_told_apart(cells)
         lines += _candidate_table(listed)
         lines += _left_out_table(suite, name, baselines)
         sections.append("\n".join(lines))
@@ -149,6 +162,16 @@ def _gain(cell: GuardedCell) -> str:
         if gain.differs
     ]
     return ", ".join(found) or "not proven"
+
+
+def _not_told_apart(cells: tuple[GuardedCell, ...]) -> list[str]:
+    """Configs whose gain over the parent no recorded workload shows."""
+    told = {cell.config for cell in cells if any(gain.certain for gain in cell.gains)}
+    compared = dict.fromkeys(cell.config for cell in cells if cell.gains)
+    unknown = [name for name in compared if name not in told]
+    if not unknown:
+        return []
+    return [f"No recorded workload shows a gain in time of {_named(unknown)}.", ""]
 
 
 def _candidate_table(listed: tuple[CandidateCell, ...]) -> list[str]:
