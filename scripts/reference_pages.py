@@ -1,7 +1,7 @@
 """Rewrite everything that is generated from the code (``scripts/make-docs``): the JSON
 schemas of all documents in ``docs/schemas``, the pages ``docs/configs.md``,
-``docs/metrics.md`` and those of ``command_pages``, and the table of
-``docs/targets.md``.
+``docs/metrics.md``, ``docs/guarded-cells.md`` and those of ``command_pages``, and the
+table of ``docs/targets.md``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 from scripts.command_pages import GENERATED, PAGES
+from scripts.guarded_page import guarded_page
+from scripts.session_times_page import session_times_page
 
 from k3perf.ci.costs import RecordedCosts
 from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec
@@ -101,10 +103,14 @@ def generated(repository: Path) -> dict[Path, str]:
     docs = repository / "docs"
     schemas = {name: schema(name) for name in DOCUMENTS}
     before, rest = (docs / "targets.md").read_text().split(START_MARK)
-    table = _target_table(load_suite(repository / "perf_tests"))
+    suite = load_suite(repository / "perf_tests")
+    table = _target_table(suite)
+    costs = RecordedCosts.model_validate_json((suite.root / "costs.json").read_bytes())
     return {
         **{docs / name: page() for name, page in PAGES.items()},
         docs / "metrics.md": _metrics_page(),
+        docs / "guarded-cells.md": guarded_page(suite, repository / "baselines"),
+        docs / "session-times.md": session_times_page(suite, repository / "baselines", costs),
         docs / "configs.md": _configs_page(schemas),
         docs / "targets.md": f"{before}{START_MARK}\n{table}{END_MARK}{rest.split(END_MARK)[1]}",
         **{

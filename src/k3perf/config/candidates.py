@@ -26,7 +26,7 @@ class Candidate(Declared):
     workloads: tuple[Name, ...] = ()
     """Names of the workloads. Empty: every workload of the target, on request too."""
     reason: str = Field(min_length=8)
-    """Why there is no baseline. Listings and docs/guarded-cells.md show it."""
+    """Why no baseline was recorded. Listings and docs/guarded-cells.md show it."""
 
 
 HasBaseline = Callable[["Cell"], bool]

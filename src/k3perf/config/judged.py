@@ -102,7 +102,7 @@ def _target(own: TargetSpec, base: TargetSpec | None) -> TargetSpec:
 
 def _new_candidates(own: TargetSpec, base: TargetSpec) -> Iterator[Candidate]:
     """What ``own`` says of cells that the base does not have. Of the others the base
-    decides: a change cannot take a cell out of its own gate.
+    decides: a change cannot take a cell out of the gate.
     """
     configs = [name for name in own.configs if name not in base.configs] if base.configs else []
     known = {*base.workloads, *base.workloads_on_request}
@@ -141,5 +141,16 @@ def _tolerances(own: ToleranceFile, base: Suite) -> ToleranceFile:
             "targets": {**judge.targets, **targets},
             "workloads": {**judge.workloads, **workloads},
             "configs": configs,
+            "memory_and_lock": _memory_and_lock(own, base),
         }
     )
+
+
+def _memory_and_lock(own: ToleranceFile, base: Suite) -> dict[str, dict[str, str]]:
+    """The base's, and those of configs that it does not have."""
+    found = {name: dict(held) for name, held in base.tolerances.memory_and_lock.items()}
+    for target, held in own.memory_and_lock.items():
+        new = {name: why for name, why in held.items() if not declares(base, target, name)}
+        if new:
+            found[target] = {**found.get(target, {}), **new}
+    return found

@@ -16,6 +16,7 @@ from k3perf.config.declared import ConfigName, Declared, Name
 from k3perf.config.load_yaml import parse, read_yaml
 from k3perf.config.models import Tolerance
 from k3perf.errors import ConfigFileError, raise_all
+from k3perf.records.metric_definitions import METRICS, Comparison
 
 _LEVELS: Final[dict[str, tuple[str, ...]]] = {
     "defaults": ("metric",),
@@ -57,6 +58,12 @@ class ToleranceFile(Declared):
     """By target and config: a config far noisier or quieter than its siblings.
     Noise of the metrics it names is pooled separately.
     """
+    memory_and_lock: dict[Name, dict[ConfigName, Annotated[str, Field(min_length=8)]]] = Field(
+        default_factory=dict
+    )
+    """By target and config, why its noise tests no tolerance of a timing. Only memory,
+    capacity and the locked configuration are gated there.
+    """
 
     def places(self) -> Iterator[tuple[str, Mapping[str, Tolerance | None]]]:
         """Every mapping of metrics to tolerances with its key in the file, from general
@@ -82,7 +89,20 @@ class ToleranceFile(Declared):
         """What single configs of the target say of metrics themselves; None: not gated
         there.
         """
-        return self.configs.get(target, {})
+        found = dict(self.configs.get(target, {}))
+        for config in self.memory_and_lock.get(target, {}):
+            found[config] = {**dict.fromkeys(self._timed(target)), **found.get(config, {})}
+        return found
+
+    def _timed(self, target: str) -> Iterator[str]:
+        """Metrics with noise that are gated in some cell of the target."""
+        overlays: tuple[Mapping[str, Tolerance | None], ...] = (
+            self.for_target(target),
+            *self.workloads.values(),
+        )
+        for name in dict.fromkeys(name for overlay in overlays for name in overlay):
+            if name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL:
+                yield name
 
     def for_cell(self, target: str, config: str, workload: str) -> dict[str, Tolerance]:
         """Metric name to tolerance for one cell: what holds for the target, overlaid
@@ -176,6 +196,19 @@ def tolerance_problems(
                 problem = f"{target} does not measure this config: {reason}"
                 step = f"Remove it, or use one of: {', '.join(measured)}."
                 yield ConfigFileError(path, f"configs.{target}.{config}", None, problem, step)
+    for target, own_reasons in declared.memory_and_lock.items():
+        place = f"memory_and_lock.{target}"
+        yield from _name_problems(path, "memory_and_lock", [target], "target", targets)
+        yield from _name_problems(path, place, own_reasons, "config", configs)
+        for config in own_reasons:
+            held = declared.configs.get(target, {}).get(config, {})
+            for name, tolerance in held.items():
+                timed = name in METRICS and METRICS[name].comparison is Comparison.STATISTICAL
+                if timed and tolerance is not None:
+                    problem = f"the config is in {place}, which gates no metric with noise"
+                    key = f"configs.{target}.{config}.{name}"
+                    value = tolerance.model_dump(exclude_none=True)
+                    yield ConfigFileError(path, key, value, problem, "Keep one of the two.")
     yield from _kind_problems(declared, path)
 
 

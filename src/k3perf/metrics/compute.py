@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from k3perf.config.workload_spec import ServiceLevel
+from k3perf.metrics.decode_only import decode_tokens_per_s, server_times
 from k3perf.metrics.environment import environment_of, without_environment
 from k3perf.metrics.latency import latency_observations, summarise_ms, tpot_ns, ttft_ns
 from k3perf.metrics.server_times import part_readings
@@ -53,6 +54,7 @@ def session_metrics(
         started_at_utc=record.started_at_utc,
         environment=environment_of(record.environment, record.resolved_config),
         host=record.identity.host,
+        stages=record.stages,
     )
 
 
@@ -67,6 +69,8 @@ def round_metrics(
         values |= {
             f"{prefix}_{name}_ms": value for name, value in summarise_ms(observations).items()
         }
+    values["decode_tokens_per_s"] = decode_tokens_per_s(record.samples)
+    values |= server_times(record.counters)
     values["prefix_hit_ratio"] = _prefix_hit_ratio(record)
     values["energy_per_output_token_j"] = _energy_per_token(record)
     values |= acceptance_values(record)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from k3perf.records.samples import Arm, InvalidReason, TelemetryReading
+from k3perf.records.samples import Arm, InvalidReason, StageTiming, TelemetryReading
 
 Batch = tuple[str, str]
 """Host and day of a session. One batch shares what changes from day to day."""
@@ -55,7 +55,8 @@ class SessionMetrics:
     ``pair_id`` joins a candidate session with the reference session that was resident
     or measured with it. ``started_at_utc``: ISO 8601, empty in older files.
     ``environment``: what the machine brought (``metrics.environment``). ``host``: the
-    machine's name, empty in older files.
+    machine's name, empty in older files. ``stages``: of its engine's start, empty in
+    older files.
     """
 
     session_id: Annotated[str, Field(min_length=1)]
@@ -68,6 +69,7 @@ class SessionMetrics:
     started_at_utc: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     host: str = ""
+    stages: tuple[StageTiming, ...] = ()
 
     @property
     def batch(self) -> Batch | None:

@@ -7,6 +7,7 @@ import yaml
 
 from k3perf.config.suite import load_suite
 from k3perf.errors import ConfigFileError, ExitStatus, UnknownNameError, UsageError
+from k3perf.records.metric_definitions import METRICS, Comparison
 
 
 def rewrite(path: Path, **changes):
@@ -610,3 +611,58 @@ def test_one_stop_reports_the_refusals_of_every_file(suite_copy):
 def test_a_single_problem_stays_on_one_line(suite_copy):
     rewrite(suite_copy / "configs" / "fp8_kv.yaml", extends="nobody")
     assert "\n" not in str(problem_of(suite_copy))
+
+
+def test_a_config_of_memory_and_lock_keeps_its_exact_metrics_alone(suite_copy):
+    rewrite(
+        suite_copy / "tolerances.yaml",
+        memory_and_lock={"h200-k2": {"seqs_down": "made for a test"}},
+    )
+    tolerances = load_suite(suite_copy).tolerances
+    gated = tolerances.for_cell("h200-k2", "seqs_down", "serve_1k")
+    assert {"weights_bytes", "kv_cache_bytes", "peak_allocated_bytes"} <= gated.keys()
+    assert all(METRICS[name].comparison is Comparison.EXACT for name in gated)
+    assert "tpot_mean_ms" in tolerances.for_cell("h200-k2", "default", "serve_1k")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "needle"),
+    [
+        (
+            {"memory_and_lock": {"nowhere": {"default": "made for a test"}}},
+            "memory_and_lock.nowhere",
+            "no target",
+        ),
+        (
+            {"memory_and_lock": {"h200-k2": {"seqs": "made for a test"}}},
+            "memory_and_lock.h200-k2.seqs",
+            "no config",
+        ),
+        (
+            {
+                "memory_and_lock": {"h200-k2": {"fp8_kv": "made for a test"}},
+                "configs": {"h200-k2": {"fp8_kv": {"tpot_mean_ms": {"loss_ratio": 0.5}}}},
+            },
+            "configs.h200-k2.fp8_kv.tpot_mean_ms",
+            "gates no metric with noise",
+        ),
+    ],
+)
+def test_memory_and_lock_of_an_unknown_or_a_timed_config(suite_copy, changes, key, needle):
+    rewrite(suite_copy / "tolerances.yaml", **changes)
+    error = problem_of(suite_copy)
+    assert error.key == key
+    assert needle in str(error)
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ({"configs": ["seqs"], "reason": "made for a test"}, "candidates.0.configs"),
+        ({"workloads": ["cht"], "reason": "made for a test"}, "candidates.0.workloads"),
+        ({"configs": ["default"], "reason": "-"}, "candidates.0.reason"),
+    ],
+)
+def test_a_candidate_of_an_unknown_name_or_without_a_reason(suite_copy, entry, key):
+    rewrite(suite_copy / "targets" / "cpu-hybrid.yaml", candidates=[entry])
+    assert problem_of(suite_copy).key == key

@@ -1129,7 +1129,9 @@ def test_the_suites_own_tolerances_and_counts_reach_the_policy(suite_copy) -> No
 
     path = suite_copy / "tolerances.yaml"
     declared = {
-        key: value for key, value in yaml.safe_load(path.read_text()).items() if key != "configs"
+        key: value
+        for key, value in yaml.safe_load(path.read_text()).items()
+        if key not in ("configs", "memory_and_lock")
     }
     path.write_text(yaml.safe_dump(declared))
     before = load_suite(suite_copy)

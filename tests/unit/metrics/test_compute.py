@@ -289,6 +289,42 @@ def test_only_measured_rounds_are_kept_in_order_with_their_reasons():
     )
 
 
+def test_decode_throughput_counts_while_every_request_decodes():
+    """From the last first token (30 ms) to the first last token (50 ms): tokens at 40 and
+    50 of one, at 40, 45 and 50 (of two) of the other.
+    """
+    early = sample(0, chunks=((20, 1), (30, 1), (40, 1), (50, 1)))
+    late = sample(1, chunks=((30, 1), (40, 1), (45, 1), (50, 2), (60, 1)))
+    found = values(early, late)["decode_tokens_per_s"]
+    assert found.value == pytest.approx(6 / 0.020)
+    assert found.n == 6
+    assert values(early, sample(1, sent_ms=60, chunks=((70, 1), (80, 1))))[
+        "decode_tokens_per_s"
+    ].excluded == {"never_all_at_once": 2}
+    broken = sample(1, status=RequestStatus.HTTP_STATUS, chunks=())
+    assert values(early, broken)["decode_tokens_per_s"].value is None
+
+
+def test_decode_throughput_does_not_see_a_slower_prefill():
+    def at(first_ms):
+        return sample(chunks=tuple((first_ms + 10 * step, 1) for step in range(8)))
+
+    quick, slow = values(at(20)), values(at(500))
+    assert quick["decode_tokens_per_s"].value == slow["decode_tokens_per_s"].value
+    assert quick["output_tokens_per_s"].value > 2 * slow["output_tokens_per_s"].value
+
+
+def test_the_servers_own_times_are_sum_over_count():
+    name = "vllm:inter_token_latency_seconds"
+    counted = {f"{name}_sum": 0.5, f"{name}_count": 40.0}
+    found = values(sample(), counters=counted)
+    assert found["server_itl_mean_ms"].value == 12.5
+    assert found["server_itl_mean_ms"].n == 40
+    assert found["server_prefill_mean_ms"].excluded == {"no_counter": 1}
+    nothing = values(sample(), counters={f"{name}_sum": 0.0, f"{name}_count": 0.0})
+    assert nothing["server_itl_mean_ms"].value is None
+
+
 def test_every_declared_metric_is_computed_and_no_other():
     computed = session_metrics(session(rounds=(record(sample()),)))
     assert set(computed.values) == {
