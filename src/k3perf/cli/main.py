@@ -30,6 +30,7 @@ COMMAND_MODULES: Final = (
     "ci",
     "history",
     "night",
+    "bisect",
     "bundle",
     "recover",
     "scaling",
