@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _state(arguments: argparse.Namespace) -> BisectionState:
-    """Where an earlier bisection of this cell and these points stopped, or the start."""
+    """Where an earlier bisection of these points stopped, or the start."""
     from k3perf.documents import read_record
 
     suite = suite_of(arguments)
