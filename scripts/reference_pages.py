@@ -17,6 +17,7 @@ from scripts.guarded_page import guarded_page
 from scripts.session_times_page import session_times_page
 
 from k3perf.ci.costs import RecordedCosts
+from k3perf.config.ci_rules import CiRules
 from k3perf.config.models import ConfigSpec, KnownRefusal, TargetSpec
 from k3perf.config.suite import Suite, load_suite
 from k3perf.config.tolerances import ToleranceFile
@@ -36,6 +37,7 @@ DOCUMENTS: Final[dict[str, tuple[str, Any]]] = {
     "tolerances": ("perf_tests/tolerances.yaml", ToleranceFile),
     "found_rates": ("baselines/*/found_rates.yaml", StoredRates),
     "waivers": ("baselines/waivers.yaml", list[Waiver]),
+    "ci": ("perf_tests/ci.yaml", CiRules),
     "costs": ("perf_tests/costs.json", RecordedCosts),
 }
 """Name of the schema to the files that it describes, and their model."""

@@ -146,7 +146,7 @@ def test_one_commit_for_each_action_and_each_is_in_the_table_of_the_docs() -> No
 def test_only_the_report_and_the_nightly_jobs_may_write() -> None:
     allowed = {
         ("perf-report.yml", "report"),
-        ("nightly.yml", "history"),
+        ("nightly.yml", "main"),
         ("nightly.yml", "refresh"),
         ("nightly.yml", "page"),
         ("release.yml", "publish"),  # only its identity, which the package index trusts
@@ -158,6 +158,36 @@ def test_only_the_report_and_the_nightly_jobs_may_write() -> None:
         if "write" in str(job.get("permissions", ""))
     }
     assert writers <= allowed
+
+
+def test_a_token_is_seen_by_the_steps_that_need_it_alone() -> None:
+    for path in WORKFLOWS:
+        for name, job in jobs(path).items():
+            assert "GH_TOKEN" not in job.get("env", {}), f"{path.name} {name}"
+            if "write" in str(job.get("permissions", "")):
+                users = [step for step in job["steps"] if "GH_TOKEN" in step.get("env", {})]
+                assert name == "page" or users, f"{path.name} {name}"
+
+
+def test_what_plans_and_judges_is_the_bases_checkout() -> None:
+    """Only the suite that is read (`head/`) and what is measured is the pull request's."""
+    for name, job in jobs(REPOSITORY / ".github" / "workflows" / "perf-pr.yml").items():
+        for step in job.get("steps", []):
+            if str(step.get("uses", "")).startswith("actions/checkout@"):
+                told = step["with"]
+                own = told.get("path") == "head"
+                assert own or str(told["ref"]).endswith("outputs.code }}"), f"{name}: {told}"
+
+
+def test_every_file_has_an_owner_but_the_stated_exceptions() -> None:
+    lines = (REPOSITORY / ".github" / "CODEOWNERS").read_text(encoding="utf-8").splitlines()
+    rules = [line.split() for line in lines if line and not line.startswith("#")]
+    assert rules[0][0] == "*"
+    assert len(rules[0]) > 1
+    free = [rule[0] for rule in rules[1:] if len(rule) == 1]
+    assert free == [
+        "/docs/", "/perf_tests/configs/*.yaml", "/changelog.d/", "/README.md", "/CHANGELOG.md",
+    ]  # fmt: skip
 
 
 def test_measuring_jobs_see_no_secret() -> None:
@@ -186,7 +216,7 @@ def test_owned_paths_exist() -> None:
     for line in (REPOSITORY / ".github" / "CODEOWNERS").read_text(encoding="utf-8").splitlines():
         if line.startswith("/"):
             pattern = line.split()[0].strip("/")
-            assert (REPOSITORY / pattern).exists(), pattern
+            assert list(REPOSITORY.glob(pattern)), pattern
 
 
 def test_workflows_use_only_options_that_the_plugin_has() -> None:

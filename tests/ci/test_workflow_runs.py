@@ -9,13 +9,16 @@ test_measured_workflow_runs.py.
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .workplace import REPOSITORY, Workplace, git
+from .workplace import GIT, REPOSITORY, Workplace, git, merge_group
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -168,45 +171,145 @@ def test_a_documentation_change_measures_nothing_and_is_green(workplace: Workpla
     assert shards(workplace) == []
 
 
-def test_a_night_keeps_its_history_and_proposes_a_refresh(workplace: Workplace) -> None:
-    event = {"repository": {"full_name": "team/suite"}}
-    run = workplace.act("schedule", "nightly.yml", event)
+NIGHT = {"repository": {"full_name": "team/suite"}}
+
+
+def kept_nights(workplace: Workplace) -> list[dict[str, Any]]:
+    names = git(workplace.origin, "ls-tree", "-r", "--name-only", "perf-history").splitlines()
+    found = []
+    for name in names:
+        data = subprocess.run(
+            [GIT, "-C", str(workplace.origin), "show", f"perf-history:{name}"],
+            capture_output=True,
+            check=True,
+        ).stdout
+        found.append(json.loads(lzma.decompress(data)))
+    return found
+
+
+def test_a_night_is_kept_and_its_sessions_make_first_baselines(workplace: Workplace) -> None:
+    run = workplace.act("schedule", "nightly.yml", NIGHT)
     assert run.status == 0, run.text[-6000:]
-    lines = git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()
-    assert {json.loads(line)["metric"] for line in lines} == {
+    (night,) = kept_nights(workplace)
+    assert {name for cell in night["cells"] for name in cell["values"]} == {
         "tpot_mean_ms",
         "ttft_mean_ms",
         "output_tokens_per_s",
     }
-    assert git(workplace.origin, "ls-tree", "--name-only", "perf-history") == "history.jsonl"
+    assert {cell["outcome"] for cell in night["cells"]} == {None}, "nothing could judge them"
+    said = (workplace.store / "results-cpu-avx2-new-0" / "arguments.txt").read_text()
+    assert "--k3-record --k3-sessions 2" in said
     changed = git(workplace.origin, "diff", "--name-only", "main", "baseline-refresh").splitlines()
     assert changed
     assert all(name.startswith("baselines/") for name in changed)
     baseline = json.loads(git(workplace.origin, "show", f"baseline-refresh:{changed[0]}"))
     assert baseline["acceptance"]["accepted_by"] == "nightly refresh"
     assert "pr create --head baseline-refresh" in workplace.calls.read_text()
-    planned = len(json.loads((workplace.store / "plan" / "plan.json").read_text())["cells"])
-    assert f"{planned} of {planned} planned cells have a valid session" in run.text
     table = Path(f"{workplace.calls}.refresh.md").read_text()
-    assert "tpot_mean_ms" in table
+    assert "0 to 6" in table
     assert "issue create" not in workplace.calls.read_text()
-    again = workplace.act("schedule", "nightly.yml", event)
+    again = workplace.act("schedule", "nightly.yml", NIGHT)
     assert again.status == 0, again.text[-6000:]
-    assert git(workplace.origin, "show", "perf-history:history.jsonl").splitlines() == lines, (
-        "the same run is not added twice"
-    )
+    assert len(kept_nights(workplace)) == 1, "the same run is not kept twice"
+
+
+def recorded(workplace: Workplace, *faults: str) -> None:
+    """main with committed baselines, and faults for the stand-in to show."""
+    shutil.copytree(REPOSITORY / "baselines", workplace.tree / "baselines", dirs_exist_ok=True)
+    (workplace.tree / "injected").write_text("".join(f"{fault}\n" for fault in faults))
+    workplace.base = workplace.commit("recorded")
+    git(workplace.tree, "push", "--quiet", "origin", "main")
+
+
+def test_a_red_main_opens_an_issue_that_closes_when_it_is_mended(workplace: Workplace) -> None:
+    recorded(workplace, "block_size_32 slow")
+    run = workplace.act("schedule", "nightly.yml", NIGHT)
+    assert run.status != 0
+    text = Path(f"{workplace.calls}.main.md").read_text()
+    assert text.startswith("<!-- k3perf-main -->")
+    assert "`block_size_32`" in text
+    assert "REGRESSED" in text
+    assert "issue create --title main is red" in workplace.calls.read_text()
+    if git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh"):
+        changed = git(workplace.origin, "diff", "--name-only", "main", "baseline-refresh")
+        assert "block_size_32" not in changed, "a loss is in no baseline"
+    recorded(workplace, "block_size_64 fine")
+    Path(f"{workplace.calls}.issues").write_text("12\n")
+    workplace.environment["GITHUB_RUN_ID"] = "4712"
+    mended = workplace.act("schedule", "nightly.yml", NIGHT)
+    assert "issue close 12" in workplace.calls.read_text(), mended.text[-6000:]
 
 
 def test_a_night_that_lost_its_cells_is_red_and_names_them(workplace: Workplace) -> None:
     (workplace.tree / "injected").write_text("runner dies\n")
     workplace.commit("a runner that dies")
     git(workplace.tree, "push", "--quiet", "origin", "main")
-    run = workplace.act("schedule", "nightly.yml", {"repository": {"full_name": "team/suite"}})
+    run = workplace.act("schedule", "nightly.yml", NIGHT)
     assert run.status != 0
     assert "cpu-gqa-default-chat: no valid session" in run.text
-    assert "nothing can be proposed" in run.text
     assert git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh") == ""
     assert not workplace.calls.exists() or "pr create" not in workplace.calls.read_text()
+
+
+def test_a_merge_to_main_measures_what_it_touches(workplace: Workplace) -> None:
+    before = workplace.base
+    path = workplace.tree / "perf_tests" / "configs" / "seqs_down.yaml"
+    path.write_text(path.read_text() + "# touched\n")
+    workplace.commit("touched")
+    git(workplace.tree, "push", "--quiet", "origin", "main")
+    event = {**NIGHT, "before": before, "ref": "refs/heads/main"}
+    workplace.act("push", "nightly.yml", event)
+    plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
+    assert {entry["config"] for entry in plan["cells"]} == {"default", "seqs_down"}
+    assert git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh") == ""
+
+
+def test_a_group_in_the_merge_queue_is_measured(workplace: Workplace) -> None:
+    head = workplace.change()
+    event = merge_group(workplace.base, head)
+    run = workplace.act("merge_group", "perf-pr.yml", event)
+    assert run.status == 0, run.text[-6000:]
+    assert workplace.verdict["outcome"] == "PASS"
+    assert shards(workplace) == ["results-cpu-avx2-0"]
+
+
+def test_a_draft_is_not_measured_and_does_not_pass(workplace: Workplace) -> None:
+    event = workplace.pull_request(workplace.change(), draft=True)
+    run = workplace.act("pull_request", "perf-pr.yml", event)
+    assert "[perf-pr/draft" in run.text
+    assert "perf verdict" not in run.text
+    assert shards(workplace) == []
+
+
+def test_a_label_does_not_replace_the_report_of_a_run_that_measured(workplace: Workplace) -> None:
+    head = workplace.change()
+    Path(f"{workplace.calls}.verdicts").write_text("0\n")
+    report = workplace.report(head)
+    assert report.status == 0, report.text[-6000:]
+    assert not Path(f"{workplace.calls}.comment.md").exists()
+    assert "check-runs" not in workplace.calls.read_text()
+
+
+def test_another_engine_than_the_commits_is_not_measured(
+    workplace: Workplace, tmp_path: Path
+) -> None:
+    image = tmp_path / "image"
+    image.mkdir()
+    (image / "base-image").write_text("vllm/vllm-openai:old")
+    (workplace.tree / "docker").mkdir()
+    (workplace.tree / "docker" / "Dockerfile").write_text("ARG BASE_IMAGE=vllm/vllm-openai:new\n")
+    workplace.base = workplace.commit("an image")
+    git(workplace.tree, "push", "--quiet", "origin", "main")
+    head = workplace.change()
+    workplace.environment["K3PERF_IMAGE_FOLDER"] = str(image)
+    run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
+    assert run.status != 0
+    assert workplace.verdict["outcome"] == "INVALID"
+    (reason,) = workplace.verdict["cells"][0]["invalid_reasons"]
+    assert "vllm/vllm-openai:old, the commit declares vllm/vllm-openai:new" in reason["text"]
+    (image / "base-image").write_text("vllm/vllm-openai:new")
+    workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
+    assert workplace.verdict["outcome"] == "PASS"
 
 
 def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabelled_fork(
@@ -317,6 +420,7 @@ def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:
     text = Path(f"{workplace.calls}.slide.md").read_text()
     assert "`cpu-hybrid` `default` `chat`" in text
     assert "2026-10-21" in text
-    assert len(git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()) > len(
+    assert len(git(workplace.origin, "show", "perf-history:history.jsonl").splitlines()) == len(
         nights
     )
+    assert "nights/" in git(workplace.origin, "ls-tree", "-r", "--name-only", "perf-history")

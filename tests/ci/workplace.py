@@ -49,6 +49,7 @@ GH = """#!/bin/sh
 printf '%s\\n' "$*" >>"$STUB_CALLS"
 case "$*" in
     *"/pulls -f state=open"*) echo 7 ;;
+    "issue list"*) cat "$STUB_CALLS.issues" 2>/dev/null ;;
     *"/jobs?filter=latest"*) cat "$STUB_CALLS.verdicts" 2>/dev/null || echo 1 ;;
     *"/events --jq"*) cat "$STUB_CALLS.events" 2>/dev/null ;;
     *"--body-file"*) while [ $# -gt 1 ]; do [ "$1" = --body-file ] && cp "$2" "$STUB_CALLS.$(basename "$2")"; shift; done ;;
@@ -180,9 +181,15 @@ class Workplace:
         return head
 
     def pull_request(
-        self, head: str, *labels: str, origin: str = "team/suite", action: str = "opened"
+        self,
+        head: str,
+        *labels: str,
+        origin: str = "team/suite",
+        action: str = "opened",
+        draft: bool = False,
     ) -> dict[str, Any]:
         request = {
+            "draft": draft,
             "number": 7,
             "base": {"sha": self.base, "ref": "main"},
             "head": {"sha": head, "ref": "topic", "repo": {"full_name": origin}},
@@ -285,6 +292,16 @@ class Workplace:
             timeout=timeout_s,
         )  # fmt: skip
         return Run(done.returncode, done.stdout + done.stderr)
+
+
+def merge_group(base: str, head: str) -> dict[str, Any]:
+    """The event of a group in the merge queue."""
+    group = {"base_sha": base, "head_sha": head, "head_ref": "refs/heads/gh-readonly-queue/main"}
+    return {
+        "action": "checks_requested",
+        "merge_group": group,
+        "repository": {"full_name": "team/suite"},
+    }
 
 
 class Run:

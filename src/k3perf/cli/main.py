@@ -33,6 +33,7 @@ COMMAND_MODULES: Final = (
     "ci",
     "history",
     "night",
+    "bisect",
     "bundle",
     "recover",
     "scaling",

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from k3perf.baselines.accept import strictest_policy
@@ -59,8 +60,12 @@ def run_keep(arguments: argparse.Namespace) -> int:
     }
     night = NightFile(
         run_id=os.environ.get("GITHUB_RUN_ID") or verdict.run_id,
-        commit=verdict.commit or _first(files, "commit"),
-        created_at_utc=verdict.created_at_utc or _first(files, "created_at_utc"),
+        commit=verdict.commit or _first(files, "commit") or os.environ.get("GITHUB_SHA", ""),
+        created_at_utc=(
+            verdict.created_at_utc
+            or _first(files, "created_at_utc")
+            or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ),
         versions=dict(files[0].identity) if files else {},
         locks=locks,
         engine_start_s=costs.engine_start_s,

@@ -58,6 +58,10 @@ def read_nights(root: Path, *, last_count: int | None = None) -> tuple[NightFile
             f"--nights {root}: not found. Give the checked-out branch perf-history, or an empty"
             " directory for a first night."
         )
+    try:
+        next(iter(root.iterdir()), None)  # a directory that cannot be read holds no night to glob
+    except OSError as error:
+        raise UsageError(f"--nights {root}: {error.strerror}. Give a readable directory.") from None
     files = night_files(root)
     return tuple(map(read_night, files if last_count is None else files[-last_count:]))
 

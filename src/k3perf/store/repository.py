@@ -1,5 +1,6 @@
 """The git repository around the suite: what is checked out, what changed since a
-reference, files as they were there. Reads only; the one place that runs git.
+reference, files as they were there. The one place that runs git. Only ``work_tree_at``
+writes.
 """
 
 from __future__ import annotations
@@ -58,6 +59,28 @@ class Repository:
             if match and path:
                 found.setdefault(path, max(int(match[1]), 1))
         return found
+
+    def work_tree_at(self, folder: Path, commit: str) -> None:
+        """A work tree in ``folder`` with ``commit``, made where there is none. This one
+        stays as it is.
+        """
+        if folder.exists():
+            Repository(folder)._git("checkout", "--quiet", "--detach", _checked(commit))
+        else:
+            self._git("worktree", "add", "--quiet", "--detach", str(folder), _checked(commit))
+
+    def first_parents(self, good: str, bad: str) -> tuple[str, ...]:
+        """Full hashes from ``good`` to ``bad`` by first parents. Raises UsageError
+        where ``good`` is not an ancestor.
+        """
+        first, last = self.commit(good), self.commit(bad)
+        listed = self._git("rev-list", "--first-parent", "--reverse", f"{first}..{last}")
+        found = listed.decode("ascii").split()
+        if self.merge_base(first, last) != first:
+            raise UsageError(
+                f"{good} is not an ancestor of {bad}. Give the older commit first, of one branch."
+            )
+        return (first, *found)
 
     def commit(self, reference: str) -> str:
         """The full hash of the commit that ``reference`` names."""

@@ -250,6 +250,8 @@ def test_commands_append_once_and_tell_a_slide(
             str(output),
             "--issue",
             str(text),
+            "--suite",
+            str(tmp_path / "no-suite"),
         )
         == 0
     )

@@ -357,6 +357,7 @@ COMMANDS = {
             "--judge-from": REFERENCE,
             "--budget-minutes": NUMBER,
             "--shards": NUMBER,
+            "--shard-limit-minutes": NUMBER.may(0, 4),
             "--target": NAME,
             "--kind": CHOICE,
             "--hardware-classes": Kind(
@@ -376,10 +377,17 @@ COMMANDS = {
         {"results": INPUT.may(10), "--plan": INPUT, "--output": OUTPUT, "--strict": FLAG},
         status=10,  # the plan's own cells are lost
     ),
-    "ci comment": Command("ci comment pass.json", DOCUMENTS),
+    "ci comment": Command("ci comment pass.json", {**DOCUMENTS, "--run-url": TEXT}),
     "ci summary": Command("ci summary pass.json", DOCUMENTS),
     "ci annotations": Command(
-        "ci annotations pass.json", {**DOCUMENTS, "--format": CHOICE, "--head-sha": TEXT}
+        "ci annotations pass.json",
+        {
+            **DOCUMENTS,
+            "--format": CHOICE,
+            "--head-sha": TEXT,
+            "--changed-since": REFERENCE,
+            "--head": REFERENCE.may(0, 4),
+        },
     ),
     "ci retry": Command(
         "ci retry pass.json --plan plan.json",
@@ -472,6 +480,21 @@ COMMANDS = {
             "--suite": SUITE,
             **BASELINES,
         },
+    ),
+    "bisect": Command(
+        "bisect a b --cell tiny-fp8_kv-quick --engine a=/x --engine b=/y --run true --state"
+        " other/bisect.json",
+        {
+            "good": NAME,
+            "bad": NAME,
+            "--cell": NAME,
+            "--engine": Kind({"empty": "", "no_python": "c", "half": "=x", "twice": "a=/x"}),
+            "--state": INPUT.without("missing", "empty"),
+            "--attempts": NUMBER.without("huge"),
+            "--run": Kind({"no_program": "/nowhere/judge {point}"}),
+            "--suite": SUITE,
+        },
+        status=10,
     ),
     "history page": Command(
         "history page --history history.jsonl --output other/page.html",
