@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any, Final
 
@@ -136,7 +137,7 @@ def spread_ratio(values: Sequence[float]) -> float | None:
     last = values[-SPREAD_NIGHTS:]
     if len(last) < 4 or not fmean(last):
         return None
-    steps = [later - earlier for earlier, later in zip(last, last[1:], strict=False)]
+    steps = [later - earlier for earlier, later in pairwise(last)]
     return stdev([*steps, *(-step for step in steps)]) / math.sqrt(2) / abs(fmean(last))
 
 

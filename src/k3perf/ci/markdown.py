@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from k3perf.ci.markdown_causes import attribution_section
+from k3perf.ci.markdown_causes import attribution_section, with_link
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
@@ -57,16 +57,18 @@ _LEVEL: Final[dict[Outcome, str]] = {
 }
 
 
-def comment(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
-    """The pull request's comment: worst findings first, at most
-    ``MAXIMUM_COMMENT_CHARACTERS``.
-    """
-    return _fit([COMMENT_MARKER, *_body(verdict, plan, everything=False)])
+def comment(
+    verdict: VerdictDocument, plan: PlanDocument | None = None, *, report_url: str = ""
+) -> str:
+    """The pull request's comment, worst findings first, within GitHub's limit."""
+    return _fit([COMMENT_MARKER, *with_link(_body(verdict, plan, everything=False), report_url)])
 
 
-def summary(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
+def summary(
+    verdict: VerdictDocument, plan: PlanDocument | None = None, *, report_url: str = ""
+) -> str:
     """The job summary: as the comment, and every judged metric."""
-    return _fit(_body(verdict, plan, everything=True))
+    return _fit(with_link(_body(verdict, plan, everything=True), report_url))
 
 
 def refusal_comment(reason: str) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,6 +58,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="write there instead of printing"
         )
+        if name != "annotations":
+            parser.add_argument(
+                "--report-url",
+                default="",
+                metavar="URL",
+                help="where the HTML report is, to link it",
+            )
         if name == "annotations":
             parser.add_argument(
                 "--format",
@@ -191,14 +199,14 @@ def run_comment(arguments: argparse.Namespace) -> int:
     """Status 0 even for unreadable results: then the comment says so."""
     from k3perf.ci.markdown import comment, refusal_comment
 
-    return _render(arguments, comment, refusal_comment)
+    return _render(arguments, partial(comment, report_url=arguments.report_url), refusal_comment)
 
 
 def run_summary(arguments: argparse.Namespace) -> int:
     """As ``run_comment``."""
     from k3perf.ci.markdown import refusal_comment, summary
 
-    return _render(arguments, summary, refusal_comment)
+    return _render(arguments, partial(summary, report_url=arguments.report_url), refusal_comment)
 
 
 def run_annotations(arguments: argparse.Namespace) -> int:

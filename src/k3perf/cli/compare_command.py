@@ -41,14 +41,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the comparison. UsageError for a target without baselines."""
-    from k3perf.baselines.comparison import compare_configs
+    from k3perf.baselines.comparison import ConfigComparison, compare_configs
     from k3perf.baselines.target_policy import target_policy, with_noise_of
     from k3perf.report.comparison_text import html_text, markdown_text, terminal_text
     from k3perf.store.atomic import replace_file
     from k3perf.store.baselines import read_target_baselines
 
     suite, directory = suite_of(arguments), baselines_of(arguments, existing=True)
-    rows = []
+    rows: list[ConfigComparison] = []
     for name in dict.fromkeys(arguments.target) or suite.targets:
         target = suite.target(name)
         baselines = read_target_baselines(directory, name)
