@@ -59,9 +59,7 @@ def found(
                 "front_end_mean_ms",
             )
         )
-    parts = [
-        {name: PartValue(value, error) for name, value in side.items()} for side in (WAS, now)
-    ]
+    parts = [{name: PartValue(value, error) for name, value in side.items()} for side in (WAS, now)]
     return attribute(*parts, lost=[lost], differences=differences)
 
 
@@ -124,7 +122,10 @@ def test_each_cause_is_named_first_with_its_share(
 def test_two_causes_share_the_slowdown() -> None:
     attribution = found(front_end_mean_ms=40.0, server_prefill_mean_ms=170.0)
     assert [one.cause for one in attribution.causes] == [Cause.SLOW_PREFILL, Cause.FRONT_END]
-    assert [one.share_ratio for one in attribution.causes] == [pytest.approx(0.7), pytest.approx(0.3)]
+    assert [one.share_ratio for one in attribution.causes] == [
+        pytest.approx(0.7),
+        pytest.approx(0.3),
+    ]
     assert attribution.unexplained_ratio == pytest.approx(0.0)
 
 
@@ -179,9 +180,7 @@ def test_a_cell_that_passes_has_no_attribution(repository: Path) -> None:
 
 def _sample(index: int, *, prompt: int, first_ns: int, tokens: int = 5) -> RequestSample:
     start_ns = 10**9 * index
-    chunks = tuple(
-        ChunkRecord(start_ns + first_ns + 10**7 * number, 1) for number in range(tokens)
-    )
+    chunks = tuple(ChunkRecord(start_ns + first_ns + 10**7 * number, 1) for number in range(tokens))
     return RequestSample(
         index,
         RequestStatus.OK,
@@ -199,7 +198,9 @@ def _record(samples: list[RequestSample], **counters: float) -> RoundRecord:
     return RoundRecord(0, RoundKind.MEASURED, 0, 10**10, tuple(samples), counters=counters)
 
 
-def server_counters(count: int, queue_s: float, prefill_s: float, decode_s: float) -> dict[str, float]:
+def server_counters(
+    count: int, queue_s: float, prefill_s: float, decode_s: float
+) -> dict[str, float]:
     return {
         f"vllm:request_{name}_time_seconds_{kind}": value
         for name, total_s in (("queue", queue_s), ("prefill", prefill_s), ("decode", decode_s))
