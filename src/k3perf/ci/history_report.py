@@ -43,8 +43,18 @@ def history_report(
     """One self-contained page: gated metrics first, then by cell."""
     changed = {id(slide.series): slide for slide in slides}
     series = [one for one in all_series if one.entries]
+    places = {name: place for place, name in enumerate(METRICS)}
     gated = {id(one): context.tolerance_of(*_names(one)) for one in series}
-    series.sort(key=lambda one: (id(one) not in changed, gated[id(one)] is None, _names(one)))
+    series.sort(
+        key=lambda one: (
+            id(one) not in changed,
+            gated[id(one)] is None,
+            one.target,
+            one.config,
+            one.workload,
+            places.get(one.metric, len(places)),
+        )
+    )
     rows = []
     data: dict[str, Any] = {}
     for number, one in enumerate(series):

@@ -83,6 +83,10 @@
     return draw(figure, name, found, (spec) => {
       if (title) spec.title = { text: title, fontSize: 11, fontWeight: 400 };
       legends(spec, found);
+      const rows = found.nights || found.points || [];
+      if (rows.length && Math.max(...rows.map((row) => Math.abs(row.value))) >= 1e5) {
+        for (const layer of spec.layer) if (layer.encoding && layer.encoding.y) layer.encoding.y.axis = { format: ".4~s", tickCount: 5 };
+      }
       if (name === "readings") spec.encoding.x.scale = { domain: [0, Math.max(...data.spans.map((span) => span.to_s))] };
     });
   }
