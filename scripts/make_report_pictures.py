@@ -1,9 +1,9 @@
 """The README's pictures of reports, drawn from committed recordings of H200s:
 ``python -m scripts.make_report_pictures [FOLDER]``.
 
-The regression is ``checks/h200-k3-check-slow-step-5``: an engine whose steps really took
-5 % longer. Its verdict is judged again with the committed baselines. The history has one
-point for each recording of the same cell. Needs Chromium and Playwright.
+The regression is ``checks/h200-k3-check-slow-step-5``: an engine whose steps really
+took 5 % longer. Its verdict is judged again with the committed baselines. The history
+has one point for each recording of the same cell. Needs Chromium and Playwright.
 """
 
 from __future__ import annotations

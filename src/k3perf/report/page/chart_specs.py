@@ -52,7 +52,6 @@ def chart_config() -> dict[str, Any]:
     }
     return {
         "background": "transparent",
-        "aria": False,  # a chart is one picture with a label: the tables have its numbers
         "font": "system-ui, sans-serif",
         "view": {"stroke": "transparent"},
         "axis": axis,

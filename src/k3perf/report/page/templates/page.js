@@ -38,7 +38,12 @@
     view.tooltip(tooltip);
     figure.view = view;
     figure.drawnWidth = spec.width;
-    return view.initialize(plot).runAsync().then(() => { figure.dataset.drawn = "yes"; });
+    return view.initialize(plot).runAsync().then(() => {
+      // Vega names every group of marks and none of them usefully: the picture has one label
+      all("[role],[aria-roledescription]", plot).forEach((node) => { node.removeAttribute("role"); node.removeAttribute("aria-roledescription"); });
+      all("svg", plot).forEach((node) => node.setAttribute("aria-hidden", "true"));
+      figure.dataset.drawn = "yes";
+    });
   }
   const rows = {
     intervals: (data) => data.intervals.length && { intervals: data.intervals },
