@@ -115,7 +115,7 @@ def _write_report(reporter: pytest.TerminalReporter, settings: RunSettings) -> N
     """The page of the run, last on the screen. A run with very many samples prints the
     command that writes it: reading them again would take longer than people wait.
     """
-    from k3perf.errors import UsageError
+    from k3perf.errors import explain
     from k3perf.run.report_file import LARGEST_AT_ONCE_BYTES, REPORT_FILE, write_run_report
     from k3perf.run.results_folder import RESULTS_FILE
 
@@ -131,8 +131,8 @@ def _write_report(reporter: pytest.TerminalReporter, settings: RunSettings) -> N
         if settings.judge is not None:
             directory = settings.judge.baselines_directory
         write_run_report([folder], folder / REPORT_FILE, directory)
-    except (OSError, UsageError) as error:
-        reporter.write_line(f"report: not written, {error}")
+    except Exception as error:  # the verdict stands, with and without its page
+        reporter.write_line(f"report: not written, {explain(error)[0]}")
         return
     reporter.write_line(f"report: {folder / REPORT_FILE}")
 

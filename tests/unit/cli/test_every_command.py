@@ -107,6 +107,7 @@ class Command:
 
 BASELINES = {"--baselines": FOLDER.may(0, 4)}
 DOCUMENTS = {"verdict": INPUT.may(0, 4), "--plan": INPUT.may(0, 4), "--output": OUTPUT}
+LINKED = {**DOCUMENTS, "--report-url": TEXT}
 COMMANDS = {
     "export": Command(
         "export fp8_kv --target tiny",
@@ -296,8 +297,8 @@ COMMANDS = {
         {"results": INPUT.may(10), "--plan": INPUT, "--output": OUTPUT, "--strict": FLAG},
         status=10,  # the plan's own cells are lost
     ),
-    "ci comment": Command("ci comment pass.json", DOCUMENTS),
-    "ci summary": Command("ci summary pass.json", DOCUMENTS),
+    "ci comment": Command("ci comment pass.json", LINKED),
+    "ci summary": Command("ci summary pass.json", LINKED),
     "ci annotations": Command(
         "ci annotations pass.json", {**DOCUMENTS, "--format": CHOICE, "--head-sha": TEXT}
     ),
@@ -392,6 +393,34 @@ COMMANDS = {
             "--json": FLAG,
             "--suite": SUITE,
         },
+    ),
+    "report": Command(
+        "report judged --html other/report.html --rounds-csv other/rounds.csv --samples-csv"
+        " other/samples.csv --junit other/junit.xml --prometheus other/k3perf.prom",
+        {
+            "results": INPUT,
+            "--html": OUTPUT,
+            "--rounds-csv": OUTPUT,
+            "--samples-csv": OUTPUT,
+            "--rounds-parquet": OUTPUT,
+            "--samples-parquet": OUTPUT,
+            "--junit": OUTPUT,
+            "--prometheus": OUTPUT,
+            "--history": INPUT,
+            "--suite": SUITE.may(0, 4),
+            **BASELINES,
+        },
+    ),
+    "compare": Command(
+        "compare --html other/compare.html",
+        {
+            "--target": NAME,
+            "--format": CHOICE,
+            "--html": OUTPUT,
+            "--suite": SUITE,
+            "--baselines": FOLDER,
+        },
+        status=4,  # the workplace's one baseline has no parent's
     ),
 }
 
