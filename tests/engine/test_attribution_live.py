@@ -50,7 +50,7 @@ FAULTS: dict[Cause, dict[str, Any]] = {
     Cause.SMALLER_CACHE: {"arguments": {"blocks": 1280}},
     Cause.PREFIX_CACHE: {"arguments": {"enable_prefix_caching": False}},
     Cause.BATCH_LIMIT: {"arguments": {"max_num_seqs": 2}},
-    Cause.FRONT_END: {"arguments": {"middleware": ["k3perf_faulty.slow_front_end"]}},
+    Cause.FRONT_END: {"arguments": {"middleware": "k3perf_faulty.slow_front_end"}},
 }
 
 
@@ -70,6 +70,7 @@ class Bench:
     @contextmanager
     def engine(self, arguments: dict[str, Any]) -> Iterator[tuple[Engine, ServerProbe]]:
         changed = {"max_model_len": CONTEXT_TOKENS, **arguments}
+        middleware = changed.pop("middleware", "")
         tokens = changed.pop("blocks", None)
         if tokens:
             block = int(changed.setdefault("block_size", 32))
@@ -90,6 +91,7 @@ class Bench:
         )
         place = launch.argv.index("--worker-extension-cls") + 1
         argv = (*launch.argv[:place], "k3perf_faulty.FaultyExtension", *launch.argv[place + 1 :])
+        argv += ("--middleware", str(middleware)) if middleware else ()
         self.started_count += 1
         engine = start_engine(
             replace(launch, argv=argv), work_directory=self.work / f"engine-{self.started_count}"

@@ -62,6 +62,11 @@ def test_injected_slow_down_regresses(site):
         if line.startswith("FAILED")
     }
     assert failed == {"test_throughput", "test_latency"}
+    assert "cause 1: Decode steps take longer" in run.stdout
+    assert cell["attribution"]["causes"][0]["cause"] == "slow_decode"
+    report = site.root / "out" / "report.html"
+    assert f"report: {report}" in run.stdout.splitlines()
+    assert "Decode steps take longer" in report.read_text()
 
 
 def test_a_loss_common_to_both_arms_is_not_green(site):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def test_every_chart_is_drawn_and_nothing_leaves_the_page(report: Path, visit: A
     marks = opened.page.evaluate(
         "document.querySelectorAll('[data-chart=rounds] .mark-symbol path').length"
     )
-    assert marks >= 16 * 4  # ratio series: a point a round of each session, and the legend
+    assert marks == 4 * (2 * 3 + 1)  # of each cell three valid pairs of two sessions, and a legend
 
 
 def test_a_request_would_be_refused(report: Path, visit: Any) -> None:
@@ -69,9 +68,12 @@ def test_a_request_would_be_refused(report: Path, visit: Any) -> None:
 
 def test_only_opened_cells_are_drawn(report: Path, visit: Any) -> None:
     opened = visit(report)
+    opened.page.locator("#cell-0").scroll_into_view_if_needed()
+    opened.page.locator("#cell-0 figure").first.scroll_into_view_if_needed()
     opened.page.wait_for_selector("#cell-0 [data-drawn]")
     assert opened.page.query_selector("#cell-3 [data-drawn]") is None
-    opened.page.click("#cell-3 summary")
+    opened.page.click("#cell-3 > summary")
+    opened.page.locator("#cell-3 figure").first.scroll_into_view_if_needed()
     opened.page.wait_for_selector("#cell-3 [data-drawn]")
 
 
@@ -169,17 +171,28 @@ def test_without_scripts_the_tables_are_complete(report: Path, browser: Any) -> 
 
 
 def test_two_hundred_cells_open_in_under_a_second(tmp_path: Path, visit: Any) -> None:
-    """Of the browser's own clock: from the navigation's start to sorted, filtered and drawn.
-    The best of three, since other processes may load the machine."""
+    """Of the browser's own clock: from the navigation's start until every table can be
+    sorted, and then to a drawn chart. The best of three: the machine may be loaded."""
     path = report_of(tmp_path, cell_count=200, session_count=1, round_count=4)
     best = min(_ready_ms(visit, path) for _ in range(3))
     assert best < 1000
 
 
 def _ready_ms(visit: Any, path: Path) -> float:
-    began = time.perf_counter()
     page = visit(path).page
-    page.wait_for_selector("#cell-0 [data-drawn]")
-    found: float = page.evaluate("performance.now()")
-    assert time.perf_counter() > began
-    return found
+    ready_ms: float = page.evaluate(
+        "performance.timing.domComplete - performance.timing.navigationStart"
+    )
+    drawing_ms: float = page.evaluate(
+        """async () => {
+          const began = performance.now();
+          document.querySelector("#cell-0 figure").scrollIntoView();
+          while (!document.querySelector("#cell-0 [data-drawn]")) {
+            await new Promise(done => requestAnimationFrame(done));
+          }
+          return performance.now() - began;
+        }"""
+    )
+    assert page.locator("#cells tbody tr").count() == 200
+    print(f"ready {ready_ms:.0f} ms, first chart {drawing_ms:.0f} ms")
+    return ready_ms + drawing_ms

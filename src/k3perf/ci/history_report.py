@@ -4,11 +4,11 @@ what changed just before them, waivers, noise and engine time. Pure.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any, Final
 
@@ -43,8 +43,18 @@ def history_report(
     """One self-contained page: gated metrics first, then by cell."""
     changed = {id(slide.series): slide for slide in slides}
     series = [one for one in all_series if one.entries]
+    places = {name: place for place, name in enumerate(METRICS)}
     gated = {id(one): context.tolerance_of(*_names(one)) for one in series}
-    series.sort(key=lambda one: (id(one) not in changed, gated[id(one)] is None, _names(one)))
+    series.sort(
+        key=lambda one: (
+            id(one) not in changed,
+            gated[id(one)] is None,
+            one.target,
+            one.config,
+            one.workload,
+            places.get(one.metric, len(places)),
+        )
+    )
     rows = []
     data: dict[str, Any] = {}
     for number, one in enumerate(series):
@@ -137,7 +147,7 @@ def spread_ratio(values: Sequence[float]) -> float | None:
     last = values[-SPREAD_NIGHTS:]
     if len(last) < 4 or not fmean(last):
         return None
-    steps = [later - earlier for earlier, later in itertools.pairwise(last)]
+    steps = [later - earlier for earlier, later in pairwise(last)]
     return stdev([*steps, *(-step for step in steps)]) / math.sqrt(2) / abs(fmean(last))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from k3perf.ci.advice import advice
-from k3perf.ci.markdown_causes import attribution_section
+from k3perf.ci.markdown_causes import attribution_section, with_link
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, VerdictDocument
@@ -44,15 +44,16 @@ _MEANING: Final[dict[Outcome, str]] = {
 
 
 def comment(verdict: VerdictDocument, plan: PlanDocument | None = None, run_url: str = "") -> str:
-    """The pull request's comment: worst findings first, at most
-    ``MAXIMUM_COMMENT_CHARACTERS``.
+    """The pull request's comment, worst findings first, within GitHub's limit.
+    ``run_url``: the page of the run, which has the report and the results.
     """
-    return _fit([COMMENT_MARKER, *_body(verdict, plan, everything=False, run_url=run_url)])
+    body = with_link(_body(verdict, plan, everything=False, run_url=run_url), run_url)
+    return _fit([COMMENT_MARKER, *body])
 
 
-def summary(verdict: VerdictDocument, plan: PlanDocument | None = None) -> str:
+def summary(verdict: VerdictDocument, plan: PlanDocument | None = None, run_url: str = "") -> str:
     """The job summary: as the comment, and every judged metric."""
-    return _fit(_body(verdict, plan, everything=True))
+    return _fit(with_link(_body(verdict, plan, everything=True), run_url))
 
 
 def refusal_comment(reason: str) -> str:

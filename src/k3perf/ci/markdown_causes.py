@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -24,6 +25,15 @@ def attribution_section(cells: Iterable[CellVerdict]) -> list[str]:
     if len(found) > _CELLS:
         lines.append(f"* and {len(found) - _CELLS} more cells")
     return [*lines, ""]
+
+
+def with_link(body: list[str], url: str) -> list[str]:
+    """The body with a link to the HTML report below its first paragraph. Only a plain
+    https address is linked.
+    """
+    if not re.fullmatch(r"https://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/-]*)?", url):
+        return body
+    return [*body[:3], "", f"[Full report (HTML)]({url})", *body[3:]]
 
 
 def _of_cell(cell: CellVerdict) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from k3perf.ci.planning import RecordedCosts
+from k3perf.ci.costs import RecordedCosts
 from k3perf.config.models import TargetSpec
 from k3perf.records.measurement import MeasurementFile, SessionMetrics
 from k3perf.records.samples import Arm

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,9 +58,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="write there instead of printing"
         )
-        if name == "comment":
+        if name != "annotations":
             parser.add_argument(
-                "--run-url", default="", metavar="URL", help="page of the run, for its results"
+                "--run-url",
+                default="",
+                metavar="URL",
+                help="page of the run, which has the HTML report and the results",
             )
         if name == "annotations":
             parser.add_argument(
@@ -196,18 +200,14 @@ def run_comment(arguments: argparse.Namespace) -> int:
     """Status 0 even for unreadable results: then the comment says so."""
     from k3perf.ci.markdown import comment, refusal_comment
 
-    return _render(
-        arguments,
-        lambda verdict, plan: comment(verdict, plan, arguments.run_url),
-        refusal_comment,
-    )
+    return _render(arguments, partial(comment, run_url=arguments.run_url), refusal_comment)
 
 
 def run_summary(arguments: argparse.Namespace) -> int:
     """As ``run_comment``."""
     from k3perf.ci.markdown import refusal_comment, summary
 
-    return _render(arguments, summary, refusal_comment)
+    return _render(arguments, partial(summary, run_url=arguments.run_url), refusal_comment)
 
 
 def run_annotations(arguments: argparse.Namespace) -> int:

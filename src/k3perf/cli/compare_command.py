@@ -62,6 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
             rows += compare_configs(suite, target, baselines, policy)
     if not rows:
         raise UsageError(f"{directory} holds no baseline of a config with a parent. Record one.")
+    if not any(row.differences for row in rows):
+        first = f"{rows[0].target}-{rows[0].config}: {rows[0].problem}"
+        raise UsageError(
+            f"no config can be compared with its parent, first {first}. Record the parent too."
+        )
     forms = {"text": terminal_text, "markdown": markdown_text}
     if arguments.format == "json":
         sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

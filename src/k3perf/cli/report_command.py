@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +14,19 @@ from k3perf.cli.shared_options import add_baselines_option, add_suite_option, ba
 from k3perf.errors import MACHINE_ERRNOS, ExitStatus, UsageError
 
 HISTORY: Final = "history"
+EXPORTS: Final = {
+    "--rounds-csv": "every metric of every round",
+    "--samples-csv": "every request",
+    "--rounds-parquet": "as --rounds-csv; needs the extra k3perf[parquet]",
+    "--samples-parquet": "as --samples-csv; needs the extra k3perf[parquet]",
+    "--junit": "JUnit XML, one case for each judged metric, with its numbers as properties",
+    "--prometheus": "text file for node_exporter's textfile collector",
+}
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from k3perf.report.exports import Row
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,6 +48,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="self-contained page (default: RESULTS/report.html)",
     )
+    for option, text in EXPORTS.items():
+        parser.add_argument(option, type=Path, metavar="FILE", help=text)
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="history.jsonl, for `k3perf report history`"
     )
@@ -58,9 +71,57 @@ def run(arguments: argparse.Namespace) -> int:
 
     folders = run_folders(Path(given) for given in arguments.results)
     baselines = baselines_of(arguments, existing=arguments.baselines is not None)
-    output = arguments.html or Path(arguments.results[0]) / REPORT_FILE
-    written(output, "--html", lambda: write_run_report(folders, output, baselines))
+    chosen = {name: getattr(arguments, name[2:].replace("-", "_")) for name in EXPORTS}
+    if any(chosen.values()):
+        _export(folders, chosen)
+    if arguments.html or not any(chosen.values()):
+        output = arguments.html or folders[0] / REPORT_FILE
+        written(output, "--html", lambda: write_run_report(folders, output, baselines))
     return ExitStatus.OK
+
+
+def _export(folders: list[Path], chosen: dict[str, Path | None]) -> None:
+    """The files that are asked for. Raises UsageError for rows that the results do not
+    have.
+    """
+    from k3perf.report import exports
+    from k3perf.run.report_file import read_runs
+    from k3perf.store.atomic import replace_file
+
+    materials = read_runs(folders, None)
+    for option, output in chosen.items():
+        if output is None:
+            continue
+        if option == "--junit":
+            data: str | bytes = exports.junit_text(materials)
+        elif option == "--prometheus":
+            data = exports.prometheus_text(materials)
+        else:
+            rows = list(
+                exports.round_rows(materials)
+                if option.startswith("--rounds")
+                else exports.sample_rows(materials)
+            )
+            if not rows:
+                lacking = "measurements.json" if "rounds" in option else "results.jsonl"
+                raise UsageError(f"{option} {output}: {folders[0]} has no rows in {lacking}.")
+            data = exports.csv_text(rows) if option.endswith("csv") else _parquet(rows, option)
+        written(output, option, partial(replace_file, output, data))
+
+
+def _parquet(rows: list[Row], option: str) -> bytes:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UsageError(
+            f"{option}: pyarrow is not installed. Install it with `pip install k3perf[parquet]`, or"
+            f" use {option.replace('parquet', 'csv')}."
+        ) from None
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _history(arguments: argparse.Namespace) -> int:

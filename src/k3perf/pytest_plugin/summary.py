@@ -108,6 +108,7 @@ def write_summary(reporter: pytest.TerminalReporter, state: PluginState) -> None
         reporter.write_line(state.run.write_problem)
     reporter.write_line(f"exit status: {int(state.exit_status)}")
     reporter.write_line(f"results: {settings.results_directory}")
+    _write_report(reporter, settings)
     if settings.record and any(not cell.invalid_reasons for cell in state.run.verdict().cells):
         reporter.write_line(
             f"next: k3perf baseline propose {settings.results_directory}/measurements.json"
@@ -121,6 +122,32 @@ def _write_trade(reporter: pytest.TerminalReporter, run: SuiteRun) -> None:
     rows = trade_rows(result.measurement for result in run.results())
     if len(rows) > 1:
         reporter.write_line(trade_table(rows))
+
+
+def _write_report(reporter: pytest.TerminalReporter, settings: RunSettings) -> None:
+    """The page of the run, last on the screen. A run with very many samples prints the
+    command that writes it: reading them again would take longer than people wait.
+    """
+    from k3perf.errors import explain
+    from k3perf.run.report_file import LARGEST_AT_ONCE_BYTES, REPORT_FILE, write_run_report
+    from k3perf.run.results_folder import RESULTS_FILE
+
+    folder = settings.results_directory
+    samples = folder / RESULTS_FILE
+    if not (folder / "verdict.json").is_file():
+        return
+    if samples.is_file() and samples.stat().st_size > LARGEST_AT_ONCE_BYTES:
+        reporter.write_line(f"report: k3perf report {folder} writes {REPORT_FILE}")
+        return
+    try:
+        directory = settings.baselines_directory
+        if settings.judge is not None:
+            directory = settings.judge.baselines_directory
+        write_run_report([folder], folder / REPORT_FILE, directory)
+    except Exception as error:  # the verdict stands, with and without its page
+        reporter.write_line(f"report: not written, {explain(error)[0]}")
+        return
+    reporter.write_line(f"report: {folder / REPORT_FILE}")
 
 
 def _write_what_is_left(reporter: pytest.TerminalReporter, settings: RunSettings) -> None:

@@ -16,6 +16,7 @@ from k3perf.baselines.visible import visible_baseline
 from k3perf.baselines.waivers import apply_waivers, check_waivers
 from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Cell
+from k3perf.errors import shortened
 from k3perf.gate.compare import compare
 from k3perf.gate.policy import Policy
 from k3perf.gate.reference import References
@@ -78,9 +79,16 @@ class GateKeeper:
     def attribute(
         self, cell: Cell, measurement: CellMeasurement, verdict: CellVerdict
     ) -> CellVerdict:
-        """The verdict with the part that moved, where the cell lost."""
+        """The verdict with the part that moved, where the cell lost. An explanation
+        that fails must not cost the verdict.
+        """
         baseline = None if measurement.mode == "ab" else self._baseline(cell)
-        return replace(verdict, attribution=attributed(verdict, measurement, baseline))
+        try:
+            return replace(verdict, attribution=attributed(verdict, measurement, baseline))
+        except Exception as error:
+            text = shortened(f"{type(error).__name__}: {error}")
+            note = f"which part moved is not known: internal error, {text}"
+            return replace(verdict, notes=(*verdict.notes, note))
 
     def judge(self, cell: Cell, measurement: CellMeasurement) -> CellVerdict:
         """The gate's verdict on what was measured so far."""

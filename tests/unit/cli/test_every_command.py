@@ -134,6 +134,7 @@ ADDRESS = Kind(
         "a_path": "http://127.0.0.1:9/v1",
     }
 )
+LINKED = {**DOCUMENTS, "--run-url": TEXT}
 COMMANDS = {
     "init": Command(
         "init --no-record --no-workflow --suite other/perf_tests --name made --from"
@@ -377,8 +378,8 @@ COMMANDS = {
         {"results": INPUT.may(10), "--plan": INPUT, "--output": OUTPUT, "--strict": FLAG},
         status=10,  # the plan's own cells are lost
     ),
-    "ci comment": Command("ci comment pass.json", {**DOCUMENTS, "--run-url": TEXT}),
-    "ci summary": Command("ci summary pass.json", DOCUMENTS),
+    "ci comment": Command("ci comment pass.json", LINKED),
+    "ci summary": Command("ci summary pass.json", LINKED),
     "ci annotations": Command(
         "ci annotations pass.json",
         {
@@ -588,6 +589,34 @@ COMMANDS = {
             "--vocabulary-size": NUMBER,
             "--output": OUTPUT,
         },
+    ),
+    "report": Command(
+        "report judged --html other/report.html --rounds-csv other/rounds.csv --samples-csv"
+        " other/samples.csv --junit other/junit.xml --prometheus other/k3perf.prom",
+        {
+            "results": INPUT,
+            "--html": OUTPUT,
+            "--rounds-csv": OUTPUT,
+            "--samples-csv": OUTPUT,
+            "--rounds-parquet": OUTPUT,
+            "--samples-parquet": OUTPUT,
+            "--junit": OUTPUT,
+            "--prometheus": OUTPUT,
+            "--history": INPUT,
+            "--suite": SUITE.may(0, 4),
+            **BASELINES,
+        },
+    ),
+    "compare": Command(
+        "compare --html other/compare.html",
+        {
+            "--target": NAME,
+            "--format": CHOICE,
+            "--html": OUTPUT,
+            "--suite": SUITE,
+            "--baselines": FOLDER,
+        },
+        status=4,  # the workplace's one baseline has no parent's
     ),
 }
 

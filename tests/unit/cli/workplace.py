@@ -89,6 +89,8 @@ def build(root: Path, repository: Path) -> None:
     with contextlib.chdir(root):
         assert main(["recover", "run", "--commit", COMMIT]) == 0
         shutil.copy("run/measurements.json", "recordings/one.json")
+        shutil.copytree("run", "judged")
+        shutil.copy("regressed.json", "judged/verdict.json")
         assert main(["baseline", "propose", "run"]) == 0
         assert (
             main(["baseline", "accept", "--reason", "first numbers of this target", "--by", "ann"])

@@ -246,13 +246,14 @@ def test_a_round_keeps_its_duration_and_what_was_read_meanwhile():
     clock = TelemetryReading("sm_clock_min_mhz", 1590.0, "NVML device 0")
     measured = replace(record(sample()), start_ns=100, end_ns=2_000_000_100, telemetry=(clock,))
     found = session_metrics(session(rounds=(measured,), started_at_utc="2026-11-30T03:49:29Z"))
-    assert (found.started_at_utc, found.rounds[0].duration_s, found.rounds[0].readings) == (
-        "2026-11-30T03:49:29Z",
-        2.0,
-        (clock,),
-    )
+    assert (found.started_at_utc, found.rounds[0].duration_s) == ("2026-11-30T03:49:29Z", 2.0)
+    assert [one.name for one in found.rounds[0].readings] == [
+        "sm_clock_min_mhz",
+        "output_tokens_mean",
+        "request_mean_ms",
+    ]
     counted = replace(measured, counters={"process_cpu_seconds_total": 0.66})
-    assert round_metrics(counted).readings == (
+    assert round_metrics(counted).readings[:2] == (
         clock,
         TelemetryReading("server_cpu_s", 0.66, "process_cpu_seconds_total"),
     )

@@ -11,6 +11,8 @@ import yaml
 from k3perf.config.judged import judged_suite
 from k3perf.config.suite import Cell, load_suite
 from k3perf.records.baseline import Baseline
+from k3perf.records.measurement import CellMeasurement
+from k3perf.records.verdict import CellVerdict
 from k3perf.run.gate_keeper import GateKeeper
 from k3perf.run.settings import RunSettings
 from k3perf.store.base_checkout import judge_from
@@ -102,3 +104,26 @@ def test_only_a_cell_that_the_base_does_not_know_has_its_own_baseline(
     for config, root in (("seqs_down", repository), (NEW, change)):
         found = judged._baseline(cell(judged, config))
         assert found == read_baseline(root / "baselines", TARGET, config)
+
+
+def test_an_explanation_that_fails_costs_no_verdict(
+    change: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("made")
+
+    monkeypatch.setattr("k3perf.run.gate_keeper.attributed", fail)
+    found = keeper(change, None)
+    verdict = CellVerdict(TARGET, "seqs_up", "chat", "reference")
+    measurement = CellMeasurement(
+        target=TARGET,
+        config="seqs_up",
+        workload="chat",
+        mode="reference",
+        hardware_class="cpu-avx512",
+        plan_digest="d",
+        sessions=(),
+    )
+    noted = found.attribute(cell(found, "seqs_up"), measurement, verdict)
+    assert noted.attribution is None
+    assert "ZeroDivisionError: made" in noted.notes[-1]

@@ -7,6 +7,7 @@ with the baseline's band, and as the absolute values of both arms.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
@@ -141,34 +142,61 @@ def _value(measured: RoundMetrics, metric: str) -> float | None:
     return None if value is None else value.value
 
 
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A round's value. ``number``: of its session, from 1. ``reason``: why it is
+    excluded, or empty.
+    """
+
+    number: int
+    session_id: str
+    round_index: int
+    value: float
+    arm: str
+    reason: str
+
+
 def _point(
     session: SessionMetrics, place: int, measured: RoundMetrics, value: float, arm: str
-) -> dict[str, Any]:
+) -> _Point:
     reasons = (*session.invalid_reasons, *measured.invalid_reasons)
-    return {
-        "session": place + 1,
-        "id": plain(session.session_id),
-        "round": measured.round_index,
-        "value": value,
-        "arm": "excluded" if reasons else arm,
-        "of": arm,
-        "reason": plain(reasons[0].text) if reasons else "",
-    }
+    reason = (plain(reasons[0].text) or reasons[0].rule) if reasons else ""
+    name = plain(session.session_id)
+    return _Point(place + 1, name, measured.round_index, value, arm, reason)
 
 
 def _series(
     label: str,
     unit: str,
-    points: list[dict[str, Any]],
+    points: list[_Point],
     entry: MetricBaseline | None,
     basis: str,
 ) -> dict[str, Any]:
-    """``band``: the least and largest recorded session, and the middle."""
+    """``band``: the least and largest recorded session, and the middle. ``points``:
+    rows of place in ``sessions``, round, value and place in ``reasons`` (-1: none).
+    """
     band = []
     if entry is not None and entry.basis == basis:
         values = [session.value for session in entry.sessions]
         band = [{"low": min(values), "high": max(values), "middle": median(values)}]
-    return {"label": label, "unit": unit, "points": points, "band": band}
+    sessions = list(dict.fromkeys((one.number, one.session_id, one.arm) for one in points))
+    reasons = list(dict.fromkeys(one.reason for one in points if one.reason))
+    return {
+        "label": label,
+        "unit": unit,
+        "band": band,
+        "sessions": [{"number": number, "id": name, "arm": arm} for number, name, arm in sessions],
+        "reasons": reasons,
+        "points": [
+            [
+                sessions.index((one.number, one.session_id, one.arm)),
+                one.round_index,
+                one.value,
+                reasons.index(one.reason) if one.reason else -1,
+            ]
+            for one in points
+        ],
+    }
 
 
 def memory(measurement: CellMeasurement, baseline: Baseline | None) -> list[dict[str, Any]]:

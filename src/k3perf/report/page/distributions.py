@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 KINDS: Final = {"ttft": "TTFT", "itl": "time between tokens"}
-_POINTS: Final = 160
+_POINTS: Final = 100
 
 
 def distributions(material: RunMaterial, measurement: CellMeasurement) -> list[dict[str, Any]]:

@@ -44,8 +44,8 @@ def html_page(
         for entry in folder.iterdir()
         if entry.name.endswith(".j2")
     }
-    scripts = [_library(name) for name in LIBRARIES] if charts else []
-    scripts.append(folder.joinpath("page.js").read_text(encoding="utf-8"))
+    libraries = [_library(name) for name in LIBRARIES] if charts else []
+    script = folder.joinpath("page.js").read_text(encoding="utf-8")
     blocks = {"chart-specs": chart_specs(), "chart-config": chart_config()} if charts else {}
     environment = Environment(
         autoescape=True,
@@ -56,9 +56,11 @@ def html_page(
     )
     return environment.get_template(template).render(
         **context,
-        policy=_policy(scripts),
+        policy=_policy([*libraries, script]),
         style=trusted(folder.joinpath("page.css").read_text(encoding="utf-8")),
-        scripts=[trusted(script) for script in scripts],
+        # run by the page's script when it draws the first chart
+        libraries=[trusted(library) for library in libraries],
+        script=trusted(script),
         data={name: trusted(json_text(value)) for name, value in {**blocks, **data}.items()},
         version=__version__,
     )

@@ -22,7 +22,17 @@
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - box.width - 4))}px`;
     tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - box.height - 4))}px`;
   }
+  // the libraries run at the first chart: a page opens without waiting for them
+  function loadLibraries() {
+    if (globalThis.vegaInterpreter) return;
+    all("script.library").forEach((library) => {
+      const script = document.createElement("script");
+      script.textContent = library.textContent;
+      document.head.append(script);
+    });
+  }
   function draw(figure, name, datasets, change) {
+    loadLibraries();
     const plot = $(".plot", figure);
     const spec = structuredClone(specs()[name]);
     spec.datasets = datasets;
@@ -38,7 +48,12 @@
     view.tooltip(tooltip);
     figure.view = view;
     figure.drawnWidth = spec.width;
-    return view.initialize(plot).runAsync().then(() => { figure.dataset.drawn = "yes"; });
+    return view.initialize(plot).runAsync().then(() => {
+      // Vega names every group of marks and none of them usefully: the picture has one label
+      all("[role],[aria-roledescription]", plot).forEach((node) => { node.removeAttribute("role"); node.removeAttribute("aria-roledescription"); });
+      all("svg", plot).forEach((node) => node.setAttribute("aria-hidden", "true"));
+      figure.dataset.drawn = "yes";
+    });
   }
   const rows = {
     intervals: (data) => data.intervals.length && { intervals: data.intervals },
@@ -53,7 +68,11 @@
     rounds: (data, figure) => {
       if (!data.series.length) return 0;
       const chosen = data.series[Number(figure.dataset.chosen || 0)];
-      return { points: chosen.points, band: chosen.band };
+      const points = chosen.points.map(([place, round, value, reason]) => {
+        const { number, id, arm } = chosen.sessions[place];
+        return { session: number, id, round, value, arm: reason < 0 ? arm : "excluded", of: arm, reason: reason < 0 ? "" : chosen.reasons[reason] };
+      });
+      return { points, band: chosen.band };
     },
     spans: (data) => data.spans.length && { spans: data.spans },
     readings: (data, figure) => { const found = data.readings.filter((row) => row.name === figure.dataset.key); return found.length && { readings: found }; },
@@ -83,6 +102,10 @@
     return draw(figure, name, found, (spec) => {
       if (title) spec.title = { text: title, fontSize: 11, fontWeight: 400 };
       legends(spec, found);
+      const rows = found.nights || found.points || [];
+      if (rows.length && Math.max(...rows.map((row) => Math.abs(row.value))) >= 1e5) {
+        for (const layer of spec.layer) if (layer.encoding && layer.encoding.y) layer.encoding.y.axis = { format: ".4~s", tickCount: 5 };
+      }
       if (name === "readings") spec.encoding.x.scale = { domain: [0, Math.max(...data.spans.map((span) => span.to_s))] };
     });
   }
