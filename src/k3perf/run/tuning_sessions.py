@@ -70,7 +70,6 @@ def tuning_target(target: TargetSpec, rounds: int) -> TargetSpec:
             "interleave": "sessions",
             "minimum_rounds": rounds,
             "maximum_rounds": rounds,
-            "import_ahead": False,
         }
     )
     return target.model_copy(update={"measurement": plan})
@@ -155,6 +154,16 @@ class TuningSessions:
         except OSError as error:
             reading = TuningReading(trial, Fate.INVALID, 0.0, text=str(error))
         return replace(reading, duration_s=round(time.monotonic() - begin_s, 3))
+
+    def expect(self, trial: TuningTrial | None) -> None:
+        """Import vLLM for this trial's engine while the one before it loads, if the
+        target does that.
+        """
+        if trial is None:
+            self._parts.pool.expect(None)
+        else:
+            (wanted,) = wanted_engines(self.cell(trial.change, trial.workload), self.settings)
+            self._parts.pool.expect(wanted)
 
     def close(self) -> None:
         """Stop engines, give devices back."""
