@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import json
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from k3perf.cli.main import build_parser, main
 from k3perf.cli.tuning_options import tuning_settings
 from k3perf.config.suite import load_suite
 from k3perf.engine import process_tree, supervisor
+from k3perf.engine.lock import device_lock
 from k3perf.errors import ExitStatus
 from k3perf.run import live
 from k3perf.run.progress import Progress
@@ -61,6 +63,7 @@ class Command:
         self.site = site
         for name, value in site.environment().items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(tempfile, "tempdir", str(site.temporary))  # where locks are
         monkeypatch.chdir(site.root)
         for module, name in (
             (live, "run_round"),
@@ -159,6 +162,16 @@ def test_the_same_command_again_measures_nothing(command, tuned):
     assert out == tuned[1]
     assert (tuned[0] / "tuning.jsonl").read_bytes() == before
     assert "from the journal" in err
+
+
+def test_a_device_in_use_ends_the_run_and_leaves_it_resumable(command, tuned):
+    """Nothing is kept of it: the same command measures when the device is free."""
+    words = [word if word != "tuned" else "locked" for word in TUNE]
+    with device_lock("cpu"):
+        status, _, err = command(*words)
+    assert status == ExitStatus.INVALID
+    assert "in use by another suite" in err
+    assert read_readings(command.site.root / "locked") == ()
 
 
 def test_other_rounds_are_another_run(command, tuned):

@@ -181,7 +181,8 @@ def run_tuning(
     ):
         raise MeasurementInvalid(
             f"no session of {prepared.cell.cell_id} is valid:"
-            f" {'; '.join(result.reasons) or 'see the journal'}. Run k3perf doctor."
+            f" {'; '.join(result.reasons) or 'see the journal'}. Run k3perf doctor, then name"
+            " another --results directory."
         )
     write_result(prepared.settings.results_directory, result)
     return result

@@ -154,6 +154,8 @@ def test_a_bound_on_a_metric_without_readings_admits_nothing():
     bound = BoundSpec("tpot_p99_ms", 1000.0)
     result = Tuning(plan(bounds=(bound,)), SimulatedEngine(2), NAMES).run()
     assert not result.proposal
+    assert result.parameters[0].confirmation is None
+    assert "has no reading of tpot_p99_ms" in result.parameters[0].values[-1].note
 
 
 def test_a_lossy_value_needs_a_quality_reading():
