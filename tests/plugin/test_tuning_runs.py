@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import json
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,15 @@ import yaml
 from tests.plugin.sites import TARGET, TOLERANCES, Site
 from tests.plugin.stand_in import own_clock
 
-from k3perf.cli.main import main
+from k3perf.cli.main import build_parser, main
+from k3perf.cli.tuning_options import tuning_settings
 from k3perf.config.suite import load_suite
 from k3perf.engine import process_tree, supervisor
+from k3perf.engine.lock import device_lock
 from k3perf.errors import ExitStatus
 from k3perf.run import live
+from k3perf.run.progress import Progress
+from k3perf.run.tuning_sessions import TuningJudge, TuningSessions
 from k3perf.store.tuning_journal import read_readings, read_result
 
 SEQS = {
@@ -58,6 +63,7 @@ class Command:
         self.site = site
         for name, value in site.environment().items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(tempfile, "tempdir", str(site.temporary))  # where locks are
         monkeypatch.chdir(site.root)
         for module, name in (
             (live, "run_round"),
@@ -158,11 +164,33 @@ def test_the_same_command_again_measures_nothing(command, tuned):
     assert "from the journal" in err
 
 
+def test_a_device_in_use_ends_the_run_and_leaves_it_resumable(command, tuned):
+    """Nothing is kept of it: the same command measures when the device is free."""
+    words = [word if word != "tuned" else "locked" for word in TUNE]
+    with device_lock("cpu"):
+        status, _, err = command(*words)
+    assert status == ExitStatus.INVALID
+    assert "in use by another suite" in err
+    assert read_readings(command.site.root / "locked") == ()
+
+
 def test_other_rounds_are_another_run(command, tuned):
     words = [word if word != "3" else "4" for word in TUNE]
     status, _, err = command(*words)
     assert status == ExitStatus.USAGE
     assert "measured with rounds '3', this run has '4'" in err
+
+
+def test_the_gate_calls_a_slow_point_regressed(command, tuned):
+    """The sessions of a block as pairs, through the gate that judges a pull request."""
+    settings = tuning_settings(build_parser().parse_args(TUNE), "tune")
+    sessions = TuningSessions(settings, "tiny", "default", "quick", Progress(), rounds=3)
+    readings = read_readings(tuned[0])
+    judge = TuningJudge(sessions, 3)
+    slow = judge(readings, {"max_num_seqs": 4}, {})
+    assert set(slow) == {"output_tokens_per_s", "tpot_mean_ms"}
+    assert judge(readings, {"max_num_seqs": 32}, {}) == ()
+    sessions.close()
 
 
 def test_accepting_an_unproposed_point_needs_a_reason(command, tuned):

@@ -167,7 +167,12 @@ def run_tuning(
         names = _names(prepared, journal)
         if prepared.request.grid is None:
             judge = TuningJudge(sessions, prepared.plan.test_count)
-            tuning = Tuning(prepared.plan, source, names, judge=judge, listen=listen)
+
+            def expect(trial: TuningTrial | None) -> None:
+                known = trial is not None and trial.key in journal.known
+                sessions.expect(None if known else trial)
+
+            tuning = Tuning(prepared.plan, source, names, judge=judge, listen=listen, expect=expect)
             result = tuning.run()
         else:
             result = _grid(prepared, source, names)
@@ -176,7 +181,8 @@ def run_tuning(
     ):
         raise MeasurementInvalid(
             f"no session of {prepared.cell.cell_id} is valid:"
-            f" {'; '.join(result.reasons) or 'see the journal'}. Run k3perf doctor."
+            f" {'; '.join(result.reasons) or 'see the journal'}. Run k3perf doctor, then name"
+            " another --results directory."
         )
     write_result(prepared.settings.results_directory, result)
     return result

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from k3perf.config.models import ConfigSpec, Provenance, TargetSpec
 from k3perf.config.suite import Cell, Suite
-from k3perf.errors import EngineError, MeasurementInvalid
+from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
 from k3perf.metrics.resolved import difference
 from k3perf.metrics.validity import ValidityRules
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
@@ -70,7 +70,6 @@ def tuning_target(target: TargetSpec, rounds: int) -> TargetSpec:
             "interleave": "sessions",
             "minimum_rounds": rounds,
             "maximum_rounds": rounds,
-            "import_ahead": False,
         }
     )
     return target.model_copy(update={"measurement": plan})
@@ -140,14 +139,20 @@ class TuningSessions:
         ValidityRules.for_target(cell.target.validity)
 
     def __call__(self, trial: TuningTrial) -> TuningReading:
-        """Start the point's engine and measure its rounds. Every failure of engine or
-        machine is a reading.
+        """Start the point's engine and measure its rounds. A failure of the engine or a
+        spoiled session is a reading.
+
+        Raises PreflightError if the machine is not fit to start an engine: that says
+        nothing about the point, and the run can be continued later.
         """
         begin_s = time.monotonic()
         cell = self.cell(trial.change, trial.workload)
         try:
             with self._parts.machine_faults_invalidate():
                 reading = self._session(trial, cell)
+        except PreflightError:
+            self._parts.pool.stop_all()
+            raise
         except MeasurementInvalid as error:
             reading = TuningReading(trial, _fate(error), 0.0, text=engine_reason(error).text)
         try:
@@ -155,6 +160,16 @@ class TuningSessions:
         except OSError as error:
             reading = TuningReading(trial, Fate.INVALID, 0.0, text=str(error))
         return replace(reading, duration_s=round(time.monotonic() - begin_s, 3))
+
+    def expect(self, trial: TuningTrial | None) -> None:
+        """Import vLLM for this trial's engine while the one before it loads, if the
+        target does that.
+        """
+        if trial is None:
+            self._parts.pool.expect(None)
+        else:
+            (wanted,) = wanted_engines(self.cell(trial.change, trial.workload), self.settings)
+            self._parts.pool.expect(wanted)
 
     def close(self) -> None:
         """Stop engines, give devices back."""

@@ -31,11 +31,19 @@ def log_value(metric: str, value: float) -> float:
 
 
 class Ledger:
-    """Asks ``source`` for trials and adds up what they cost."""
+    """Asks ``source`` for trials and adds up what they cost. ``expect`` hears of the
+    trial after the one that is asked for, None if it is not known.
+    """
 
-    def __init__(self, plan: TuningPlan, source: Source) -> None:
+    def __init__(
+        self,
+        plan: TuningPlan,
+        source: Source,
+        expect: Callable[[TuningTrial | None], None] = lambda _: None,
+    ) -> None:
         self._plan = plan
         self._source = source
+        self._expect = expect
         self.readings: list[TuningReading] = []
         self.spent_s = 0.0
 
@@ -84,7 +92,12 @@ class Ledger:
         steady drift falls on all points alike.
         """
         order = changes if block % 2 == 0 else tuple(reversed(changes))
-        return [self.measure(TuningTrial(stage, block, dict(one), workload)) for one in order]
+        trials = [TuningTrial(stage, block, dict(one), workload) for one in order]
+        found = []
+        for trial, coming in zip(trials, [*trials[1:], None], strict=True):
+            self._expect(coming)
+            found.append(self.measure(trial))
+        return found
 
     def of(self, stage: str) -> list[TuningReading]:
         """The measured readings of one stage."""

@@ -16,6 +16,7 @@ from k3perf.records.tuning import (
     ParameterFinding,
     TuningReading,
     TuningResult,
+    TuningTrial,
     Validation,
     label_of,
 )
@@ -51,11 +52,12 @@ class Tuning:
     names: RunNames
     judge: Judge = no_judge
     listen: Callable[[ParameterFinding], None] = lambda _: None
+    expect: Callable[[TuningTrial | None], None] = lambda _: None
     undecided: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.plan, self.source)
+        self.ledger = Ledger(self.plan, self.source, self.expect)
         self.front = Front(self.plan.front_metrics)
 
     def run(self) -> TuningResult:

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.tune.simulated_engine import SimulatedEngine, plan
 
 from k3perf.records.tuning import TuningResult
+from k3perf.report.numbers import value_text as number_text
 from k3perf.report.tuning_picture import tuning_picture
 from k3perf.report.tuning_text import effect_text, finding_text, result_text
 from k3perf.tune.strategy import RunNames, Tuning
@@ -28,7 +29,7 @@ def test_the_text_has_decision_knee_and_numbers(result):
     assert seqs.decision in text
     assert seqs.knee.text in text
     for value in seqs.values:
-        assert f"{value.means['output_tokens_per_s']:.3g}"[:3] in text
+        assert number_text(value.means["output_tokens_per_s"], "tokens/s") in text
     assert "fresh blocks" in text
 
 

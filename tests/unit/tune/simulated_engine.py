@@ -53,6 +53,7 @@ def two_parameter_grid_rounds() -> int:
 class SimulatedEngine:
     """``knee`` None: nothing has an effect. ``boot_cv`` and ``round_cv``: noise of a start
     and of a round. ``drift``: how much slower each session is than the one before.
+    ``on_workload``: factor of every change on another workload.
     ``interaction``: log factor of throughput once two values are no longer the base's.
     """
 
@@ -67,6 +68,7 @@ class SimulatedEngine:
     interaction: float = 0.0
     crashes: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
+    on_workload: Mapping[str, float] = field(default_factory=dict)
     session_s: float = 40.0
     measured: list[TuningTrial] = field(default_factory=list)
 
@@ -99,6 +101,8 @@ class SimulatedEngine:
         # sessions of a block follow each other, in turning order
         slow = 1 - self.drift * (trial.block * 5 + random.uniform(0, 5))
         factor = float(np.mean(rounds)) * boot * slow
+        if trial.change:
+            factor *= self.on_workload.get(trial.workload, 1.0)
         values = {
             "output_tokens_per_s": self.true_throughput(trial.change) * factor,
             "ttft_p99_ms": self.true_ttft_ms(trial.change) / factor * self._draw(random, 0.03),

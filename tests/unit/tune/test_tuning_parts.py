@@ -7,8 +7,9 @@ import pytest
 
 from k3perf.records.tuning import BoundSpec, Fate, label_of
 from k3perf.tune.block_fit import BlockFit
+from k3perf.tune.confirm import no_judge
 from k3perf.tune.front import Front
-from k3perf.tune.interaction import known_pair_text
+from k3perf.tune.interaction import combine, known_pair_text
 from k3perf.tune.knee import find_knee
 from k3perf.tune.ledger import Ledger, fit_of
 from k3perf.tune.plan import Parameter
@@ -153,6 +154,8 @@ def test_a_bound_on_a_metric_without_readings_admits_nothing():
     bound = BoundSpec("tpot_p99_ms", 1000.0)
     result = Tuning(plan(bounds=(bound,)), SimulatedEngine(2), NAMES).run()
     assert not result.proposal
+    assert result.parameters[0].confirmation is None
+    assert "has no reading of tpot_p99_ms" in result.parameters[0].values[-1].note
 
 
 def test_a_lossy_value_needs_a_quality_reading():
@@ -170,6 +173,53 @@ def test_the_gates_word_stops_a_proposal():
     result = Tuning(plan(), SimulatedEngine(4), NAMES, judge=lambda *_: ("ttft_mean_ms",)).run()
     assert not result.proposal
     assert "ttft_mean_ms REGRESSED" in result.parameters[0].decision
+
+
+def test_a_proposal_that_loses_on_the_trace_is_not_one():
+    """Chosen on one workload, slower on the validation's."""
+    watched = plan(validation_workload="trace")
+    lost = Tuning(watched, SimulatedEngine(4, on_workload={"trace": 0.5}), NAMES).run()
+    assert not lost.proposal
+    assert "it loses output_tokens_per_s there" in lost.validation.text
+    assert lost.parameters[0].winner
+    kept = Tuning(watched, SimulatedEngine(4), NAMES).run()
+    assert kept.validation.passed
+    assert kept.proposal
+    assert kept.validation.effects["output_tokens_per_s"].low_ratio > 0
+
+
+def test_without_budget_for_the_validation_nothing_is_proposed():
+    watched = plan(validation_workload="trace", budget_s=40.0 * 400, validate_blocks=300)
+    result = Tuning(watched, SimulatedEngine(4), NAMES).run()
+    assert not result.proposal
+    assert "validation" in result.undecided
+
+
+BOTH = {"max_num_seqs": 64, "max_num_batched_tokens": 4096}
+
+
+def test_a_combination_that_gains_and_loses_to_its_best_part_gives_way_to_it():
+    """Like FP8 KV with a speculative decoder: good alone, worse together."""
+    for seed in range(10):
+        engine = SimulatedEngine(seed, token_gain={4096: 0.12}, interaction=-0.22)
+        found = combine(plan(), Ledger(plan(), engine), BOTH, no_judge)
+        assert found.combined.ratio > 0
+        assert found.proposed == {"max_num_seqs": 64}
+        assert found.excess.high_ratio < 0
+        assert "loses to its best part max_num_seqs=64" in found.text
+
+
+def test_a_combination_without_a_gain_is_not_proposed():
+    for seed in range(20):
+        engine = SimulatedEngine(seed, knee=None)
+        assert combine(plan(), Ledger(plan(), engine), BOTH, no_judge).proposed == {}
+
+
+def test_a_combination_that_adds_up_holds():
+    engine = SimulatedEngine(3, token_gain={4096: 0.12})
+    found = combine(plan(), Ledger(plan(), engine), BOTH, no_judge)
+    assert found.proposed == BOTH
+    assert found.excess.low_ratio < 0 < found.excess.high_ratio
 
 
 def test_confirmation_takes_fresh_sessions():
