@@ -71,6 +71,13 @@ def run_and_judge(
     for name in ("loss", "alpha", "power"):
         if not 0 < getattr(plan, name) < 1:
             raise UsageError(f"--{name} must lie between 0 and 1")
+    if plan.questions is not None and plan.questions < 1:
+        raise UsageError(f"--questions {plan.questions}: give a number of 1 or more")
+    if not 0 < plan.timeout_s < math.inf:
+        raise UsageError(f"--timeout {plan.timeout_s:g}: give a positive number of seconds")
+    for url in (server, reference_server):
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise UsageError(f"{url!r} is not a server: give a URL such as http://127.0.0.1:8000")
     candidate = run_harness(plan, server, plan.output / "candidate")
     reference = (
         None
