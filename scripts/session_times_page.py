@@ -11,7 +11,7 @@ from typing import Final
 
 from scripts.command_pages import GENERATED
 
-from k3perf.ci.planning import CostModel, RecordedCosts
+from k3perf.ci.costs import CostModel, RecordedCosts
 from k3perf.ci.recorded_times import (
     RecordedSession,
     costs_of_sessions,

@@ -18,7 +18,7 @@ from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
 from k3perf.metrics.resolved import forced_by
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.outcome import Outcome
-from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind
+from k3perf.records.samples import Arm, EngineFailure, InvalidReason, RoundKind, SessionRecord
 from k3perf.records.verdict import Buy, CellVerdict
 from k3perf.run.gate_keeper import GateKeeper
 from k3perf.run.live import LiveEngine, RoundPlace, SessionLog
@@ -46,8 +46,8 @@ class CellRun:
     pool: EnginePool
     rounds: RoundRunner
     keeper: GateKeeper
-    quality: QualityPass
     progress: Progress
+    quality: QualityPass | None = None
     sessions: list[SessionMetrics] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     session_number: int = 0
@@ -147,7 +147,7 @@ class CellRun:
                 goal = wanted
                 self.progress.undecided(self.cell.cell_id, 0, goal)
             awake.all()
-        records = self.quality.of_pair(self.cell, lives, records)
+        records = self._with_quality(lives, records)
         current = [self.rounds.metrics(record) for record in records]
         for record in records:
             self.rounds.end(record)
@@ -169,10 +169,16 @@ class CellRun:
                 self._rounds_up_to(goal, [log], awake)
             if item.arm is Arm.CANDIDATE:
                 candidate = live
-            (record,) = self.quality.of_pair(self.cell, (live,), [self.rounds.record(log)])
+            (record,) = self._with_quality((live,), [self.rounds.record(log)])
             self.rounds.end(record)
             self.sessions.append(self.rounds.metrics(record))
         return self._verdict(self.sessions, [candidate], judged=judged)
+
+    def _with_quality(
+        self, lives: Sequence[LiveEngine], records: list[SessionRecord]
+    ) -> list[SessionRecord]:
+        """The engines' answers, asked after rounds and memory were read."""
+        return records if self.quality is None else self.quality.of_pair(self.cell, lives, records)
 
     def _verdict(
         self, sessions: Sequence[SessionMetrics], lives: Sequence[LiveEngine], *, judged: bool

@@ -71,6 +71,13 @@ def run_and_judge(
     for name in ("loss", "alpha", "power"):
         if not 0 < getattr(plan, name) < 1:
             raise UsageError(f"--{name} must lie between 0 and 1")
+    if plan.questions is not None and plan.questions < 1:
+        raise UsageError(f"--questions {plan.questions}: give a number of 1 or more")
+    if not 0 < plan.timeout_s < math.inf:
+        raise UsageError(f"--timeout {plan.timeout_s:g}: give a positive number of seconds")
+    for url in (server, reference_server):
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise UsageError(f"{url!r} is not a server: give a URL such as http://127.0.0.1:8000")
     candidate = run_harness(plan, server, plan.output / "candidate")
     reference = (
         None
@@ -90,7 +97,7 @@ def run_and_judge(
 def run_harness(plan: TaskPlan, server: str, output: Path) -> dict[str, Answers]:
     """Run the harness on a server; every task's answers, by question."""
     output.mkdir(parents=True, exist_ok=True)
-    command = [str(plan.python), "-m", "lm_eval", "run", "--model", "local-completions"]
+    command = [str(plan.python), "-m", "lm_eval", "--model", "local-completions"]
     arguments = f"base_url={server.rstrip('/')}/v1/completions,model={plan.model}"
     arguments += f",tokenizer={plan.tokenizer},num_concurrent=16,max_retries=1"
     command += ["--model_args", arguments, "--tasks", ",".join(plan.tasks), "--log_samples"]
@@ -126,14 +133,22 @@ def run_harness(plan: TaskPlan, server: str, output: Path) -> dict[str, Answers]
 
 
 def read_answers(output: Path, task: str) -> Answers:
-    """The newest ``samples_TASK_....jsonl`` below ``output``. Empty without one."""
+    """The newest ``samples_TASK_....jsonl`` below ``output``. Empty without one.
+
+    A task may score each answer by several filters, one line for each. The first
+    filter counts.
+    """
     files = sorted(output.rglob(f"samples_{task}_*.jsonl"), key=lambda path: path.name)
     if not files:
         return {}
     found: Answers = {}
+    chosen: object = None
     for line in files[-1].read_text(encoding="utf-8").splitlines():
         try:
             sample: dict[str, Any] = json.loads(line)
+            chosen = sample.get("filter") if not found else chosen
+            if sample.get("filter") != chosen:
+                continue
             score = next(float(sample[name]) for name in _SCORES if name in sample)
             found[f"{sample['doc_id']}"] = score > 0.5
         except (ValueError, KeyError, StopIteration, TypeError):

@@ -209,6 +209,7 @@ COMMANDS = {
             "--hold-device-bytes": NUMBER.without("negative", "huge"),
             "--hold-host-bytes": NUMBER.without("negative", "huge"),
             "--hold-weights-bytes": NUMBER.without("negative", "huge"),
+            "--wrong-answers": Kind({"unknown": "nosuch=1", "half": "router_top_k="}),
             "--both-arms": FLAG,
             "pytest_arguments": FLAG,  # pytest's
         },
@@ -617,6 +618,32 @@ COMMANDS = {
             "--baselines": FOLDER,
         },
         status=4,  # the workplace's one baseline has no parent's
+    ),
+    "quality trade": Command(
+        "quality trade run/measurements.json",  # whose cells compared no answers
+        {"measurements": INPUT, "--json": FLAG},
+        status=4,
+    ),
+    "quality sample-size": Command(
+        "quality sample-size --score 0.76 --loss 0.02 --discordant 0.05",
+        dict.fromkeys(("--score", "--loss", "--alpha", "--power", "--discordant"), NUMBER),
+    ),
+    "quality tasks": Command(
+        "quality tasks --server http://127.0.0.1:9 --model m --tasks t --reference-score 0.9"
+        " --output answers --python /nowhere/python",
+        {
+            "--server": Kind({"empty": "", "word": "nosuch"}),
+            "--reference-server": Kind({"empty": "", "word": "nosuch"}),
+            "--model": FLAG,
+            "--tokenizer": FLAG,
+            "--tasks": Kind({"empty": "", "commas": ",,"}),
+            "--include-path": FLAG,  # lm_eval's
+            "--python": PYTHON.may(4, 10),
+            "--output": OUTPUT.may(4),
+            **dict.fromkeys(("--loss", "--alpha", "--power", "--questions", "--timeout"), NUMBER),
+            "--reference-score": NUMBER,
+        },
+        status=4,  # there is no such Python
     ),
 }
 

@@ -11,6 +11,7 @@ from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.quality import QualityValue, SessionQuality
 from k3perf.records.samples import Arm
+from k3perf.store.results import ResultWriter, read_results
 from tests.plugin.made_results import made_round, session
 
 RULES = ValidityRules.for_target({}, real_weights=True)
@@ -85,3 +86,19 @@ def test_replies_that_repeat_one_token_spoil_the_round_of_real_weights():
 
 def test_replies_without_ids_are_not_taken_for_sound():
     assert "repeated_token_ratio" in broken(with_replies(None, 9))
+
+
+def test_a_stored_session_keeps_its_quality(tmp_path):
+    path = tmp_path / "results.jsonl"
+    found = {
+        "quality_kl_mean_nats": QualityValue(0.002, 100),
+        "quality_needle_ratio": QualityValue(None, 0, "not measured"),
+    }
+    quality = SessionQuality(found, "default (same run)", 1.5)
+    record = replace(session(0, Arm.CANDIDATE, "any"), quality=quality)
+    with ResultWriter(path, run_id="any") as writer:
+        writer.session(record)
+        writer.round(record.session_id, made_round(0, 1.0))
+        writer.session_end(record.session_id, ())
+    (read,) = read_results(path).sessions.values()
+    assert read.quality == quality

@@ -171,3 +171,16 @@ def test_an_answer_without_a_score_is_not_a_wrong_answer(tmp_path):
     with pytest.raises(MeasurementInvalid, match="no score of 0 or 1"):
         read_answers(tmp_path, "t")
     assert read_answers(tmp_path, "other") == {}
+
+
+def test_one_filter_of_several_counts(tmp_path):
+    from k3perf.run.quality_tasks import read_answers
+
+    lines = [
+        {"doc_id": doc, "filter": name, "exact_match": score}
+        for doc in (1, 2)
+        for name, score in (("strict-match", 1.0), ("flexible-extract", 0.0))
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "samples_t_1.jsonl").write_text(text)
+    assert read_answers(tmp_path, "t") == {"1": True, "2": True}
