@@ -133,6 +133,7 @@ class State:
     def server_info(self):
         info = json.loads(json.dumps(SERVER_INFO))
         info["vllm_config"]["cache_config"].update(BEHAVIOUR.get("cache_config", {}))
+        info["vllm_config"]["parallel_config"]["worker_extension_cls"] = self.extension
         return info
 
     def metrics(self):
@@ -243,6 +244,7 @@ def main():
     config["served_model_name"] = options.served_model_name
     server = Server((options.host, int(options.port)), Handler)
     server.state = State(config)
+    server.state.extension = options.worker_extension_cls or ""
     for line in LINES:
         sys.stdout.write(f"(APIServer pid={os.getpid()}) {line}\n")
     sys.stdout.flush()
