@@ -44,8 +44,8 @@ def visible_baseline(baseline: Baseline, measurement: CellMeasurement) -> Baseli
 
 
 def unproven_on_one_server(verdict: CellVerdict, servers_count: int) -> CellVerdict:
-    """A timing's loss on a single server is SUSPECT, not REGRESSED: one process does not
-    show what differs from start to start.
+    """A timing's loss on a single server is SUSPECT, not REGRESSED: one process does
+    not show what differs from start to start.
     """
     if servers_count > 1:
         return verdict
