@@ -152,7 +152,7 @@ class GateKeeper:
 
     def _missing(self, cell: Cell, plan_digest: str) -> str:
         baseline = self._baseline(cell)
-        how = how_to_record(cell.target.name, cell.config.name)
+        how = how_to_record(cell.target.name, cell.config.name, self._settings.servers)
         if baseline is None:
             return f"baselines/{cell.target.name}/{cell.config.name}.json does not exist; {how}"
         known = baseline.workload(cell.workload.name)
