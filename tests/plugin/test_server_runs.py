@@ -18,6 +18,7 @@ import yaml
 from tests.plugin.sites import STAND_IN, Site
 
 from k3perf.engine.port import PortReservation
+from k3perf.engine.render import PROBE_EXTENSION
 from k3perf.errors import ExitStatus
 from k3perf.load.mock_server.process import start_mock_server
 
@@ -25,7 +26,7 @@ FP8 = {"model": "x", "kv-cache-dtype": "fp8", "max_model_len": 4096}
 
 
 @contextlib.contextmanager
-def by_hand(site: Site, **changed: object) -> Iterator[str]:
+def by_hand(site: Site, *, extension: bool = True, **changed: object) -> Iterator[str]:
     """The stand-in engine as a person would start it; its address."""
     config = site.root / "by_hand.yaml"
     config.write_text(yaml.safe_dump({**FP8, **changed}))
@@ -33,6 +34,8 @@ def by_hand(site: Site, **changed: object) -> Iterator[str]:
     port = reservation.port
     reservation.release()
     options = {"--config": str(config), "--port": str(port), "--served-model-name": "chat"}
+    if extension:
+        options["--worker-extension-cls"] = PROBE_EXTENSION
     words = [word for pair in options.items() for word in pair]
     process = subprocess.Popen(
         [sys.executable, str(STAND_IN), "--host", "127.0.0.1", *words],
@@ -68,6 +71,15 @@ def test_lock_and_memory_of_a_running_server_are_judged(site: Site) -> None:
     assert "output_tokens_per_s: not judged, the baseline holds ratios" in run.stdout
     assert drift.returncode == ExitStatus.OK, drift.stdout + drift.stderr
     assert "PASS: every visible key is as approved" in drift.stdout
+
+
+def test_without_the_extension_weights_are_named_and_not_judged(site: Site) -> None:
+    site.behave(weights_bytes=2_000_000_000, call_log=str(site.root / "calls"))
+    with by_hand(site, extension=False) as address:
+        run = site.pytest("-k", "fp8_kv", "--k3-server", address)
+    assert "weights_bytes: not judged, the server does not show it" in run.stdout
+    assert "was started without --worker-extension-cls" in run.stdout
+    assert not (site.root / "calls").exists(), "a method that no worker has is not called"
 
 
 def test_an_undone_flag_is_drift_with_the_flags_name(site: Site) -> None:
@@ -160,7 +172,12 @@ def test_a_target_that_a_cluster_starts_is_recorded_and_gated(site: Site, kind: 
     site.behave(token_s=0.03)  # three times as long as recorded
     with by_hand(site) as address:
         slow = site.pytest("-k", "fp8_kv", "-m", "throughput", "--k3-server", address)
+        both = site.pytest(
+            "-k", "fp8_kv", "-m", "throughput", "--k3-server", address, "--k3-server", f"{address}/"
+        )
     assert slow.returncode == ExitStatus.SUSPECT, slow.stdout + slow.stderr
+    assert "restart it or give a second --k3-server" in slow.stdout
+    assert both.returncode == ExitStatus.SUSPECT, "the same server twice is one server"
 
 
 def test_without_an_address_such_a_target_names_the_option(site: Site) -> None:

@@ -7,12 +7,19 @@ compared, and is named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from k3perf.records.baseline import Baseline, WorkloadBaseline
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
+from k3perf.records.metric_definitions import METRICS, Comparison
+from k3perf.records.outcome import Outcome
+from k3perf.records.verdict import CellVerdict
 
 _SHOWN: Final = 4
+_ONE_SERVER: Final = (
+    "beyond the tolerance on one server; restart it or give a second --k3-server to prove the loss"
+)
 NO_RATIO: Final = (
     "the baseline holds ratios to the reference config, and a running server is measured alone"
 )
@@ -33,6 +40,24 @@ def visible_baseline(baseline: Baseline, measurement: CellMeasurement) -> Baseli
                 for workload in baseline.workloads
             ),
         }
+    )
+
+
+def unproven_on_one_server(verdict: CellVerdict, servers_count: int) -> CellVerdict:
+    """A timing's loss on a single server is SUSPECT, not REGRESSED: one process does
+    not show what differs from start to start.
+    """
+    if servers_count > 1:
+        return verdict
+    return replace(
+        verdict,
+        metrics=tuple(
+            replace(metric, outcome=Outcome.SUSPECT, reason=_ONE_SERVER)
+            if metric.outcome is Outcome.REGRESSED
+            and METRICS[metric.metric].comparison is Comparison.STATISTICAL
+            else metric
+            for metric in verdict.metrics
+        ),
     )
 
 

@@ -74,7 +74,8 @@ def add_engine_python_option(parser: argparse.ArgumentParser) -> None:
         "--engine-python",
         metavar="PATH",
         help=(
-            "Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, then .venv-engine)"
+            "Python of the engine's environment (default: K3PERF_ENGINE_PYTHON, .venv-engine, the"
+            " one that `k3perf init` used, that of `vllm` on PATH)"
         ),
     )
 

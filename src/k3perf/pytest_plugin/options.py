@@ -37,7 +37,7 @@ VALUES: Final = {
         "PATH",
         (
             "Python of the engine's environment, in ab mode the candidate's (default:"
-            " K3PERF_ENGINE_PYTHON, then .venv-engine)"
+            " K3PERF_ENGINE_PYTHON, .venv-engine, the one `k3perf init` used, `vllm` on PATH)"
         ),
     ),
     "--k3-mode": ("MODE", "baseline, reference or ab instead of the target's own mode"),

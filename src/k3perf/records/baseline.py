@@ -242,11 +242,15 @@ def _twice(names: Iterable[str]) -> str:
     return ""
 
 
-def how_to_record(target: str, config: str) -> str:
-    """The commands that make a baseline, as the end of a message."""
+def how_to_record(target: str, config: str, servers: Iterable[str] = ()) -> str:
+    """The commands that make a baseline, as the end of a message.
+
+    ``servers``: addresses of running servers that are measured.
+    """
+    addresses = "".join(f" --k3-server {address}" for address in servers)
     return (
-        f"record it with `pytest perf_tests -k {config} --k3-target {target} --k3-record`, then"
-        " `k3perf baseline propose` and `k3perf baseline accept`"
+        f"record it with `pytest perf_tests -k {config} --k3-target {target}{addresses}"
+        " --k3-record`, then `k3perf baseline propose` and `k3perf baseline accept`"
     )
 
 

@@ -12,11 +12,13 @@ from k3perf.metrics.resolved import ABSENT
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison, Family
 from k3perf.records.samples import Arm
-from k3perf.records.verdict import CellVerdict, ConfigDifference, MetricVerdict, SuiteVerdict
+from k3perf.records.verdict import ConfigDifference, MetricVerdict, SuiteVerdict
 from k3perf.report.causes import cell_name, reason_lines, with_flag
 from k3perf.report.numbers import change_text, tolerance_text, value_text
+from k3perf.stats.estimators import median
 
 _MEMORY: Final = frozenset({Family.MEMORY, Family.CAPACITY})
+_TIMINGS: Final = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _NONE: Final = "  none\n"
 
 
@@ -30,7 +32,7 @@ def upgrade_text(cells: Sequence[CellMeasurement], verdict: SuiteVerdict) -> str
             "\n2. Memory and capacity\n",
             memory_table(cells, verdict),
             "\n3. Performance and quality\n",
-            performance_table(verdict),
+            performance_table(cells, verdict),
             f"\nverdict: {verdict.outcome_text}\n",
         )
     )
@@ -101,8 +103,11 @@ def memory_table(cells: Iterable[CellMeasurement], verdict: SuiteVerdict) -> str
     return text or _NONE
 
 
-def performance_table(verdict: SuiteVerdict) -> str:
-    """Every judged metric outside memory: the candidate's change against the base."""
+def performance_table(cells: Iterable[CellMeasurement], verdict: SuiteVerdict) -> str:
+    """Every judged metric outside memory: the candidate's change against the base. The
+    main timings that are not gated follow, so that silence is not taken for equality.
+    """
+    measured = {f"{one.target}-{one.config}-{one.workload}": one for one in cells}
     text = ""
     for cell in verdict.cells:
         rows = [
@@ -110,6 +115,12 @@ def performance_table(verdict: SuiteVerdict) -> str:
             for metric in cell.metrics
             if METRICS[metric.metric].comparison is Comparison.STATISTICAL
             or METRICS[metric.metric].family not in _MEMORY
+        ]
+        judged = {metric.metric for metric in cell.metrics}
+        rows += [
+            _timing_row(measured[cell.cell_id], name)
+            for name in _TIMINGS
+            if name not in judged and cell.cell_id in measured
         ]
         rows += [
             f"    {line}\n" for reason in cell.invalid_reasons for line in reason_lines(reason)
@@ -119,10 +130,27 @@ def performance_table(verdict: SuiteVerdict) -> str:
     return text or _NONE
 
 
-def worst_cells(verdict: SuiteVerdict) -> tuple[CellVerdict, ...]:
-    """The cells that stand against the upgrade."""
-    good = ("PASS", "IMPROVED", "INCONCLUSIVE")
-    return tuple(cell for cell in verdict.cells if str(cell.outcome) not in good)
+def _timing_row(cell: CellMeasurement, name: str) -> str:
+    """Medians of both arms' valid rounds. A handful of rounds proves nothing."""
+    unit = METRICS[name].unit
+    arms = [_round_values(cell.arm(arm), name) for arm in (Arm.REFERENCE, Arm.CANDIDATE)]
+    if not all(arms):
+        return f"    {name:<24} not measured\n"
+    was, now = (median(values) for values in arms)
+    return (
+        f"    {name:<24} {value_text(was, unit):>14} {value_text(now, unit):>14}"
+        f"  {_share(was, now):>8}  not gated, proves nothing\n"
+    )
+
+
+def _round_values(sessions: Iterable[SessionMetrics], name: str) -> list[float]:
+    found = [
+        measured.values[name].value
+        for session in sessions
+        for measured in session.rounds
+        if name in measured.values and not measured.invalid_reasons
+    ]
+    return [value for value in found if value is not None]
 
 
 def _values(difference: ConfigDifference) -> str:

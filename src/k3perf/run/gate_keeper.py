@@ -12,7 +12,7 @@ from typing import Final
 
 from k3perf.baselines.reference_arm import with_reference_arm
 from k3perf.baselines.target_policy import target_policy, with_noise_of
-from k3perf.baselines.visible import visible_baseline
+from k3perf.baselines.visible import unproven_on_one_server, visible_baseline
 from k3perf.baselines.waivers import apply_waivers, check_waivers
 from k3perf.config.gated import statistical_metric_count
 from k3perf.config.suite import Cell
@@ -98,6 +98,8 @@ class GateKeeper:
         policy = self.policy(cell)
         verdict = compare(baseline, measurement, policy, self._references)
         verdict = with_reference_arm(verdict, baseline, measurement, policy)
+        if self._settings.servers:
+            verdict = unproven_on_one_server(verdict, len(set(self._settings.servers)))
         if self._own(cell) and baseline is not None:
             verdict = replace(verdict, notes=(*verdict.notes, _OWN_JUDGE))
         return apply_waivers(
@@ -166,7 +168,7 @@ class GateKeeper:
 
     def _missing(self, cell: Cell, plan_digest: str) -> str:
         baseline = self._baseline(cell)
-        how = how_to_record(cell.target.name, cell.config.name)
+        how = how_to_record(cell.target.name, cell.config.name, self._settings.servers)
         if baseline is None:
             return f"baselines/{cell.target.name}/{cell.config.name}.json does not exist; {how}"
         known = baseline.workload(cell.workload.name)

@@ -27,6 +27,7 @@ _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _NO_LABELS: Final = frozenset({"engine", "model_name"})
 DEV_MODE: Final = "start the server with VLLM_SERVER_DEV_MODE=1 to show it"
 _LONGEST: Final = 160
+_EXTENSION: Final = "k3perf_probe"
 _DEFAULT_PORT: Final = 80
 
 LOCK: Final = "lock"
@@ -175,6 +176,12 @@ class OutsideServer(ServerProbe):
     def _worker_identity(self, info: Mapping[str, Any], blind: dict[str, str]) -> dict[str, Any]:
         if "vllm_env" not in info:
             self._extension_problem = f"the server is not in dev mode; {DEV_MODE}"
+        elif _EXTENSION not in str(info["vllm_config"].get("parallel_config") or {}):
+            # not asked: a worker without the method would log an error
+            self._extension_problem = (
+                "the server was started without --worker-extension-cls"
+                " k3perf_probe.worker_extension.ProbeExtension"
+            )
         if self.extension_problem:
             blind["workers"] = (
                 "weights, peaks and the chosen kernels are not visible without the worker"

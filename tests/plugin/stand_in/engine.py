@@ -135,6 +135,7 @@ class State:
         for name, rule in BEHAVIOUR.get("tuned", {}).items():
             value = rule.get("forced", self.config.get(name, rule["default"]))
             info["vllm_config"][rule["section"]][name.replace("-", "_")] = value
+        info["vllm_config"]["parallel_config"]["worker_extension_cls"] = self.extension
         return info
 
     def token_s(self):
@@ -254,6 +255,7 @@ def main():
             die("ValueError: No available memory for the cache blocks")
     server = Server((options.host, int(options.port)), Handler)
     server.state = State(config)
+    server.state.extension = options.worker_extension_cls or ""
     for line in LINES:
         sys.stdout.write(f"(APIServer pid={os.getpid()}) {line}\n")
     sys.stdout.flush()

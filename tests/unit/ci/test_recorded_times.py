@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scripts.session_times_page import recorded_costs, session_times_page, sessions_of
 
-from k3perf.ci.planning import RecordedCosts
+from k3perf.ci.costs import RecordedCosts
 from k3perf.ci.recorded_times import costs_of_sessions, recorded_sessions
 from k3perf.config.suite import Suite, load_suite
 from k3perf.records.measurement import (
