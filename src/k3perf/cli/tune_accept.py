@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from k3perf.config.suite import Suite
 
 _HEAD: Final = "# yaml-language-server: $schema=../../docs/schemas/config.json\n"
-_LISTS: Final = {"configs": "configs", "workloads_on_request": "workloads_on_request"}
 
 
 def accept_point(arguments: argparse.Namespace) -> int:

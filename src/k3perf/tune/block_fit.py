@@ -30,6 +30,8 @@ OWN_PAIRS: Final = 3
 """Fewer differences of one pair of points say too little about their own variance."""
 
 
+_LARGEST_LOG: Final = 50.0
+
 _SINGULAR: Final = 1e-6
 """Eigenvalues and projections below this are rounding."""
 
@@ -155,5 +157,9 @@ class BlockFit:
 
 
 def ratio(log_gain: float) -> float | None:
-    """A log ratio as a ratio above 1. None where it is not finite."""
-    return math.expm1(log_gain) if math.isfinite(log_gain) else None
+    """A log ratio as a ratio above 1. None where it is not finite, or so large that it
+    is the bound of an interval without information.
+    """
+    if not math.isfinite(log_gain) or log_gain > _LARGEST_LOG:
+        return None
+    return math.expm1(log_gain)

@@ -138,8 +138,9 @@ def _findings(
 def _outcome(change: Change, effect: Effect | None) -> str:
     if not change:
         return "parent"
-    if effect is None or effect.low_ratio is None or effect.high_ratio is None:
+    if effect is None or effect.ratio is None:
         return "not measured"
-    if effect.low_ratio > 0:
+    if effect.low_ratio is not None and effect.low_ratio > 0:
         return "better"
-    return "worse" if effect.high_ratio < 0 else "undecided"
+    worse = effect.high_ratio is not None and effect.high_ratio < 0
+    return "worse" if worse else "undecided"

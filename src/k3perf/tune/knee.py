@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from k3perf.records.tuning import Knee, value_text
+from k3perf.records.tuning import Knee
 from k3perf.stats.quantiles import upper_quantile
 from k3perf.tune.block_fit import BlockFit
 
@@ -52,13 +52,13 @@ def find_knee(
         )
     )
     low, high = min(low, knee), max(high, knee)
-    ends = f"{value_text(values[low][0])} to {value_text(values[high][0])}"
+    ends = f"{values[low][0]:g} to {values[high][0]:g}"
     if knee == at[-1]:
         text = f"no knee inside the range: the objective still rises at {values[-1][0]:g}"
     elif knee == 0:
         text = f"no knee inside the range: nothing above {values[0][0]:g} is better"
     else:
-        text = f"knee at {value_text(values[knee][0])}, interval {ends}"
+        text = f"knee at {values[knee][0]:g}, interval {ends}"
     inside = 0 < knee < at[-1]
     return Knee(values[knee][0] if inside else None, values[low][0], values[high][0], text)
 

@@ -319,11 +319,12 @@ class Sweep:
             return "parent"
         if label in self.left_out:
             return self.left_out[label]
-        if effect is None or effect.low_ratio is None or effect.high_ratio is None:
+        if effect is None or effect.ratio is None:
             return "not measured"
-        if effect.low_ratio > 0:
+        if effect.low_ratio is not None and effect.low_ratio > 0:
             return "better"
-        return "worse" if effect.high_ratio < 0 else "undecided"
+        worse = effect.high_ratio is not None and effect.high_ratio < 0
+        return "worse" if worse else "undecided"
 
 
 def resolved_value(resolved: dict[str, object], name: str) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from k3perf.records.tuning import BoundSpec, Fate, label_of
 from k3perf.tune.block_fit import BlockFit
-from k3perf.tune.confirm import no_judge
+from k3perf.tune.confirm import effect_of, no_judge
 from k3perf.tune.front import Front
 from k3perf.tune.interaction import combine, known_pair_text
 from k3perf.tune.knee import find_knee
@@ -56,6 +56,14 @@ def test_intervals_cover_at_their_level():
         low, high = fit.bounds("a", "base", 0.05)
         missed += not low <= 0.05 <= high
     assert missed <= 0.10 * 400 * 1.4
+
+
+def test_an_interval_without_information_has_no_end():
+    """One degree of freedom and a strict level: nothing overflows."""
+    fit = BlockFit({"base": {0: 0.0, 1: 2.0}, "a": {0: 0.1, 1: 1.0}})
+    effect = effect_of(fit, "a", "base", 1e-6)
+    assert effect.ratio is not None
+    assert effect.high_ratio is None
 
 
 def test_a_noisy_point_is_judged_by_its_own_noise():
