@@ -17,7 +17,8 @@ class Number:
 
 @dataclass
 class Page(HTMLParser):
-    """``numbers``: every ``data`` element. ``bare``: text of table cells outside of them."""
+    """``numbers``: every ``data`` element, also in what is opened later. ``bare``: text of
+    number cells outside of them."""
 
     numbers: list[Number] = field(default_factory=list)
     blocks: dict[str, Any] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Page(HTMLParser):
         self._block = ""
         self._text = ""
         self._in_cell = False
+        self._later = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -38,6 +40,8 @@ class Page(HTMLParser):
             self._number = Number(found["value"] or "", found["data-source"] or "")
         if tag == "script" and found.get("type") == "application/json":
             self._block, self._text = found["id"] or "", ""
+        if tag == "script" and found.get("type") == "text/html":
+            self._later, self._text = True, ""
         if tag == "td":
             self._in_cell = "n" in (found.get("class") or "").split()
 
@@ -48,13 +52,18 @@ class Page(HTMLParser):
         if tag == "script" and self._block:
             self.blocks[self._block] = json.loads(self._text)
             self._block = ""
+        if tag == "script" and self._later:
+            self._later = False
+            inside = page_of(self._text)
+            self.numbers += inside.numbers
+            self.bare += inside.bare
         if tag == "td":
             self._in_cell = False
 
     def handle_data(self, data: str) -> None:
         if self._number is not None:
             self._number.text += data
-        elif self._block:
+        elif self._block or self._later:
             self._text += data
         elif self._in_cell:
             self.bare.append(data)

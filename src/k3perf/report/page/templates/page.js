@@ -131,6 +131,15 @@
     if (figure.view && figure.offsetParent !== null && Math.abs($(".plot", figure).clientWidth - figure.drawnWidth) > 8) render(figure);
   }), 150); });
 
+  // the largest tables are text until they are opened: 200 cells have 10,000 such numbers
+  document.addEventListener("toggle", (event) => {
+    const text = event.target.open && event.target.matches("details.later") && $('script[type="text/html"]', event.target);
+    if (!text) return;
+    const holder = document.createElement("div");
+    holder.innerHTML = text.textContent;
+    text.replaceWith(holder);
+  }, true);
+
   // ---- opening: links, buttons, print ----
   const cells = all("details.cell");
   function openTarget() {
