@@ -81,10 +81,11 @@ def test_an_equal_engine_shows_nothing_beyond_its_own_noise(
     assert values["quality_decode_nll_nats"].n > 700
     assert floor["quality_floor_kl_nats"].value <= 1e-9
     assert values["quality_kl_mean_nats"].value <= 1e-9
-    assert values["quality_decode_kl_mean_nats"].value <= 1e-5
+    # decode shares batches, whose composition follows arrival times
+    assert values["quality_decode_kl_mean_nats"].value < 5e-4
     assert values["quality_top1_ratio"].value == 1
-    assert values["quality_decode_prefill_kl_nats"].value < 1e-4
-    assert values["quality_cached_kl_nats"].value < 1e-4
+    assert values["quality_decode_prefill_kl_nats"].value < 5e-4
+    assert values["quality_cached_kl_nats"].value < 5e-4
 
 
 def test_schemes_are_told_apart_in_every_bucket(start_live: StartLive, references):

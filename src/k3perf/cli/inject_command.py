@@ -10,6 +10,7 @@ import sys
 from typing import NoReturn
 
 from k3perf.errors import UsageError
+from k3perf.run.settings import Injection
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,8 +85,12 @@ def run(arguments: argparse.Namespace) -> NoReturn:
         for kind in kinds
         if getattr(arguments, kind) is not None
     ]
-    if arguments.wrong_answers:
-        injected.append(f"--k3-inject={both}{arguments.wrong_answers}")
+    if arguments.wrong_answers is not None:
+        fault = Injection.parse(f"{both}{arguments.wrong_answers}")
+        if fault.kind not in Injection.WRONG_ANSWERS:
+            known = ", ".join(Injection.WRONG_ANSWERS)
+            raise UsageError(f"--wrong-answers {fault.kind}: use one of {known}")
+        injected.append(f"--k3-inject={fault}")
     if not injected:
         raise UsageError("give at least one fault, for example --slow-step-percent 15")
     sys.stdout.flush()

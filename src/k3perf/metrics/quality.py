@@ -23,6 +23,9 @@ BUCKETS: Final = ("start", "quarter", "half", "full")
 the first quarter and for ``full`` in the last.
 """
 
+NOT_DECLARED: Final = "not declared"
+"""Reason of a part that the target does not ask for."""
+
 Values = dict[str, QualityValue]
 
 
@@ -213,5 +216,5 @@ def _greedy(reference: QualityBook, candidate: QualityBook) -> Values:
 
 def _needles(book: QualityBook) -> QualityValue:
     if book.needles is None or not book.needles.hidden:
-        return QualityValue(None, 0, book.absent.get("needles", "not measured"))
+        return QualityValue(None, 0, book.absent.get("needles", NOT_DECLARED))
     return QualityValue(book.needles.found / book.needles.hidden, book.needles.hidden)

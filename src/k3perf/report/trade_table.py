@@ -36,8 +36,6 @@ COLUMNS: Final[dict[str, str]] = {
 }
 """Metrics of the table, with their headings."""
 
-SCHEME_KEYS: Final = ("quantization", "cache_dtype", "dtype")
-
 
 @dataclass(frozen=True, slots=True)
 class TradeRow:
@@ -111,7 +109,7 @@ def _resolved(resolved: dict[str, object], name: str) -> str:
     """The value of the first resolved key that ends in ``name``."""
     for key, value in resolved.items():
         if key.rpartition(".")[2] == name and value is not None:
-            return str(value)
+            return str(value).removeprefix("torch.")
     return ""
 
 

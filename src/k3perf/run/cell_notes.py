@@ -13,6 +13,7 @@ from pathlib import Path
 from k3perf.baselines.scaling import ScalingBase
 from k3perf.config.models import TargetSpec
 from k3perf.config.suite import Cell, Suite
+from k3perf.metrics.quality import NOT_DECLARED
 from k3perf.metrics.ranks import DeviceClocks, clock_note, device_clocks, memory_note
 from k3perf.records.measurement import CellMeasurement
 from k3perf.records.samples import Arm, RankMemory, SessionRecord
@@ -107,7 +108,8 @@ def quality_note(record: SessionRecord) -> str:
     whole_s = sum(one.duration_s for one in record.stages) + rounds_s + found.duration_s
     floor = found.values.get("quality_floor_kl_nats")
     shown = "unknown" if floor is None or floor.value is None else f"{floor.value:.2g} nats"
-    missing = dict.fromkeys(f"{one.reason}" for one in found.values.values() if one.reason)
+    reasons = (one.reason for one in found.values.values())
+    missing = dict.fromkeys(one for one in reasons if one not in ("", NOT_DECLARED))
     absent = f"; not compared: {'; '.join(missing)}" if missing else ""
     return (
         f"answers compared with {found.reference}; control arm {shown}; the pass took"
