@@ -147,8 +147,8 @@ def _write(
         notes.append(f"the target holds this machine's path of the model: {serving.model}")
     if config is None:
         notes.append(
-            f"the config.json of {serving.model} is not here, so prompts use 32,000 token ids; set"
-            " model.vocabulary_size in the target if its vocabulary is smaller"
+            f"the config.json of {serving.model} is not here, so prompts use 1,000 token ids; set"
+            " model.vocabulary_size in the target before you gate timings"
         )
     if outside:
         machine = (

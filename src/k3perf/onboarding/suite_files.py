@@ -18,8 +18,8 @@ from k3perf.onboarding.serving import Serving
 
 CONFIG_NAME: Final = "tuned"
 WORKLOAD_NAME: Final = "first"
-SAFE_VOCABULARY_SIZE: Final = 32_000
-"""Used where the model's own is unknown. Nearly every model has at least as many."""
+SAFE_VOCABULARY_SIZE: Final = 1_000
+"""Used where the model's own is unknown. Every model has at least as many."""
 
 _TIMINGS: Final = {
     "output_tokens_per_s": {"loss_ratio": 0.1},
