@@ -113,7 +113,7 @@ def heading(verdict: VerdictDocument, plan: PlanDocument | None) -> str:
 
 
 def is_partial(verdict: VerdictDocument, plan: PlanDocument | None) -> bool:
-    """Nothing was measured, or touched cells were left out: no PASS of the change."""
+    """Nothing was measured, or touched cells were omitted: no PASS of the change."""
     return not verdict.cells or bool(plan is not None and plan.left_out)
 
 

@@ -44,6 +44,8 @@ def merge(
     found: dict[str, _Judged] = {}
     for document in files:
         for judged in _judged(document):
+            if judged.cell.cell_id in plan.recorded_cells:
+                continue
             known = found.get(judged.cell.cell_id)
             found[judged.cell.cell_id] = judged if known is None else _choose(known, judged)
     _check_budget(plan, found)

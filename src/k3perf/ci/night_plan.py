@@ -3,7 +3,7 @@ longest time, as many as the runners' hours hold. Pure and deterministic.
 
 Cells of one (target, config) share an engine's start where they are in one shard. What
 does not fit tonight is older tomorrow, so it comes earlier. Cells without a baseline
-are recorded, in shards of their own, since one run either judges or records.
+are recorded, in separate shards, since one run either judges or records.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Judgement:
 
 
 RED = (Outcome.REGRESSED, Outcome.SUSPECT, Outcome.CONFIG_DRIFT, Outcome.INVALID)
-"""What makes a cell of ``main`` red. INVALID cells are named: nobody looked at them."""
+"""What makes a cell of ``main`` red. INVALID cells are named: no one looked at them."""
 
 
 def judgements(nights: Sequence[NightFile]) -> dict[str, Judgement]:

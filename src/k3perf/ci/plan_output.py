@@ -72,7 +72,8 @@ def night_document(
     ]
     return PlanDocument(
         false_alarm_budget=suite.tolerances.false_alarm_budget,
-        gated_metric_count=gated_metric_count(suite, fitted.groups),
+        # a night that only records judges nothing, and a run takes no count of 0
+        gated_metric_count=max(gated_metric_count(suite, fitted.groups), 1),
         cells=tuple(
             _cell_entry(one, costs.basis(one.cell)) for one in cells if one.cell.cell_id in kept
         ),

@@ -228,6 +228,8 @@ def _acknowledged(path: Path) -> tuple[AcknowledgedSlide, ...]:
 
 def existing_history(path: Path) -> tuple[HistoryEntry, ...]:
     """As ``read_history``, but the file must exist."""
+    from k3perf.store.nights import night_files
+
     if not path.is_file() and not path.is_dir():
         raise ConfigFileError(
             path,
@@ -237,7 +239,7 @@ def existing_history(path: Path) -> tuple[HistoryEntry, ...]:
             "Check out the branch perf-history, and name its directory.",
         )
     found = read_history(path)
-    if path.is_dir() and not found:
+    if path.is_dir() and not found and not night_files(path):
         raise ConfigFileError(path, "", None, "holds no night", _NEXT_STEP)
     return found
 

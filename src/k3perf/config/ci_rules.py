@@ -40,7 +40,7 @@ class FileRule(Declared):
     owner: str = Field(min_length=1)
     """Who says so."""
     reason: str = Field(min_length=8)
-    """Why."""
+    """Why this is so."""
 
 
 class CiRules(Declared):
