@@ -77,7 +77,8 @@ def reply_token_ids(exchange: Exchange) -> tuple[int, ...]:
     """The ids of the reply's first sequence as the server returned them, or an empty
     tuple.
     """
-    return tuple(token for ids in _stream_of(exchange).first_sequence_ids for token in ids)
+    stream = _stream_of(exchange, keep_ids=True)
+    return tuple(token for ids in stream.first_sequence_ids for token in ids)
 
 
 def reply_text(exchange: Exchange) -> str:
@@ -95,10 +96,10 @@ def json_problem(text: str) -> str:
     return ""
 
 
-def _stream_of(exchange: Exchange) -> StreamTokens:
+def _stream_of(exchange: Exchange, *, keep_ids: bool = False) -> StreamTokens:
     if exchange.status_code != OK_STATUS or not _is_event_stream(exchange):
         return StreamTokens()
-    return read_stream(exchange.pieces, exchange.times_ns)
+    return read_stream(exchange.pieces, exchange.times_ns, keep_ids=keep_ids)
 
 
 def _is_event_stream(exchange: Exchange) -> bool:

@@ -4,12 +4,14 @@ Never raises: a problem is noted in the stream.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
+from k3perf.load.alike_events import like_first_token
 from k3perf.load.server_events import EventReader
 from k3perf.load.stream_error import GIVEN_UP, error_in, error_text
 from k3perf.records.samples import ChunkRecord, RequestStatus
@@ -30,6 +32,7 @@ class StreamTokens:
     chunks: list[ChunkRecord] = field(default_factory=list)
     id_count: int = 0
     first_sequence_ids: list[list[int]] = field(default_factory=list)
+    alike_ids: set[bytes] = field(default_factory=set)
     first_sequence_text: list[str] = field(default_factory=list)
     last_usage: dict[str, Any] | None = None
     usage_count: int | None = None
@@ -41,39 +44,76 @@ class StreamTokens:
     done: bool = False
     problem: tuple[RequestStatus, str] | None = None
 
+    @property
+    def distinct_id_count(self) -> int | None:
+        """Different ids of the first sequence. None where the server returns none."""
+        ids = set().union(*self.first_sequence_ids) | {int(one) for one in self.alike_ids}
+        return len(ids) if ids else None
+
 
 def read_stream(
-    pieces: list[bytes], times_ns: list[int], *, keep_text: bool = False
+    pieces: list[bytes],
+    times_ns: list[int],
+    *,
+    keep_ids: bool = False,
+    keep_text: bool = False,
 ) -> StreamTokens:
     """Read the events of a body. ``times_ns[i]`` is when ``pieces[i]`` was read.
-    ``keep_text`` also gathers the text of the first sequence.
+    ``keep_ids`` and ``keep_text`` also gather the ids and the text of the first
+    sequence.
     """
     stream = StreamTokens(keeps_text=keep_text)
-    reader = EventReader()
-    between_events = True
-    at_ns = 0
-    for at_ns, piece in zip(times_ns, pieces, strict=True):
-        if (
-            between_events
-            and not keep_text
-            and piece.startswith(_DATA)
-            and piece.endswith(_EVENT_END)
-            and _read_usual_event(stream, piece, at_ns)
-        ):
-            continue
-        for event_type, payload in reader.feed(piece):
-            _read_event(stream, event_type, payload, at_ns)
-            if stream.problem is not None:
-                return stream
-        between_events = reader.between_events
-    for event_type, payload in reader.end():
-        _read_event(stream, event_type, payload, at_ns)
+    alike = [] if keep_text or keep_ids else like_first_token(pieces)
+    if len(alike) < len(pieces):
+        alike = [*alike, *[None] * (len(pieces) - len(alike))]
+    last_alike = _read_pieces(stream, pieces, times_ns, alike)
+    if stream.problem is not None:
+        return stream
+    if last_alike and stream.usage_count is None:
+        stream.last_usage = orjson.loads(last_alike[_DATA_SIZE:])["usage"]
     if stream.last_usage:
         try:
             _take_usage(stream, stream.last_usage)
         except (AttributeError, TypeError, ValueError) as error:
             stream.problem = (RequestStatus.BAD_PAYLOAD, f"unexpected form of usage ({error})")
     return stream
+
+
+def _read_pieces(
+    stream: StreamTokens,
+    pieces: list[bytes],
+    times_ns: list[int],
+    alike: list[re.Match[bytes] | None],
+) -> bytes:
+    """Returns the last event if it was one of ``alike``: its usage is not read yet."""
+    reader = EventReader()
+    between_events = True
+    at_ns = 0
+    last_alike = b""
+    for at_ns, piece, matched in zip(times_ns, pieces, alike, strict=True):
+        if between_events:
+            if matched is not None:
+                # the event differs from a decoded one only in its text and numbers
+                stream.chunks.append(ChunkRecord(at_ns, 1))
+                stream.id_count += 1
+                stream.alike_ids.add(matched[1])
+                last_alike = piece
+                continue
+            if _is_one_event(stream, piece) and _read_usual_event(stream, piece, at_ns):
+                last_alike = b""
+                continue
+        for event_type, payload in reader.feed(piece):
+            _read_event(stream, event_type, payload, at_ns)
+            if stream.problem is not None:
+                return b""
+        between_events = reader.between_events
+    for event_type, payload in reader.end():
+        _read_event(stream, event_type, payload, at_ns)
+    return last_alike
+
+
+def _is_one_event(stream: StreamTokens, piece: bytes) -> bool:
+    return not stream.keeps_text and piece.startswith(_DATA) and piece.endswith(_EVENT_END)
 
 
 def shown(payload: bytes) -> str:

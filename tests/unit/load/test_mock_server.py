@@ -13,7 +13,8 @@ from statistics import fmean
 
 import pytest
 
-from k3perf.errors import UsageError
+from k3perf.cli.main import main
+from k3perf.errors import ExitStatus, UsageError
 from k3perf.load.mock_server import Behaviour, Delay
 from k3perf.load.mock_server import main as mock_main
 from k3perf.load.mock_server.prefix_cache import PrefixCache
@@ -179,3 +180,9 @@ def test_the_command_serves_and_ends_on_a_signal():
             assert answer.status == 200
         process.terminate()
         assert process.wait(WAIT_S) == 0
+
+
+def test_the_fast_server_refuses_what_it_cannot_do(capsys):
+    assert main(["mock-server", "--fast", "--itl", "5:exponential"]) == ExitStatus.USAGE
+    assert "--fast knows fixed --ttft and --itl" in capsys.readouterr().err
+    assert main(["mock-server", "--fast", "--fault", "reset"]) == ExitStatus.USAGE

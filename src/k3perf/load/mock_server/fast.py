@@ -7,7 +7,7 @@ faults.
 
     POST /v1/completions  a stream of vLLM's form, as the profile says
     POST /profile         the profile (JSON), and everything forgotten
-    GET /truth            of each request: prompt, receipt, time and tokens of each write
+    GET /truth            of each request: prompt, receipt, times and tokens of writes
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 HOST: Final = "127.0.0.1"
@@ -270,24 +271,36 @@ def _segments(
     return writes, counts
 
 
-def main() -> int:
-    """Serve until SIGINT or SIGTERM. The first line on stdout is the base URL."""
-    parser = argparse.ArgumentParser(description="fast mock server with fixed delays")
-    parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
-    port: int = parser.parse_args().port
+def serve_fast(profile: Mapping[str, float], port: int, announce: Callable[[int], None]) -> None:
+    """Serve until SIGINT or SIGTERM. ``announce`` gets the port. Raises OSError if the
+    port is taken.
+    """
 
     def end(*_: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
     server = FastServer(port)
+    server.profile |= profile
     gc.disable()
-    sys.stdout.write(f"http://{HOST}:{server.port}\n")
-    sys.stdout.flush()
+    announce(server.port)
     try:
         server.serve()
     except KeyboardInterrupt:
-        return 0
+        return
+
+
+def main() -> int:
+    """Serve until SIGINT or SIGTERM. The first line on stdout is the base URL."""
+    parser = argparse.ArgumentParser(description="fast mock server with fixed delays")
+    parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
+
+    def announce(port: int) -> None:
+        sys.stdout.write(f"http://{HOST}:{port}\n")
+        sys.stdout.flush()
+
+    serve_fast({}, parser.parse_args().port, announce)
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from k3perf.documents import Misfit
 from k3perf.errors import UsageError, shortened
 from k3perf.load.mock_server.behaviour import Behaviour, Delay, Fault, FaultKind
+from k3perf.load.mock_server.fast import serve_fast
 from k3perf.load.mock_server.serve import HOST, serve
 
 _LARGEST_PORT: Final = 65535
@@ -79,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all of the above as one JSON document; overrides the others",
     )
     parser.add_argument("--cpus", metavar="N,N", help="CPUs to run on")
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="write faster than a client reads: fixed delays, completions only, no faults",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,8 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.cpus:
         _pin(arguments.cpus)
+    behaviour = _behaviour(arguments)
     try:
-        serve(_behaviour(arguments), arguments.port, _announce)
+        if arguments.fast:
+            serve_fast(_fast_profile(behaviour), arguments.port, _announce)
+        else:
+            serve(behaviour, arguments.port, _announce)
     except OSError as error:
         raise UsageError(
             f"cannot serve on {HOST}:{arguments.port}: {error.strerror}; choose another --port"
@@ -142,6 +152,27 @@ def _behaviour(arguments: argparse.Namespace) -> Behaviour:
             f"invalid behaviour of the mock server: {misfit.place or 'the behaviour'}:"
             f" {misfit.problem} (value: {shortened(repr(misfit.value))})"
         ) from None
+
+
+def _fast_profile(behaviour: Behaviour) -> dict[str, float]:
+    """The profile of the fast server. Raises UsageError for what it cannot do."""
+    plain = Behaviour(
+        ttft=behaviour.ttft,
+        itl=behaviour.itl,
+        step_ms=behaviour.step_ms,
+        chunk_tokens=behaviour.chunk_tokens,
+    )
+    if plain != behaviour or {behaviour.ttft.kind, behaviour.itl.kind} != {"fixed"}:
+        raise UsageError(
+            "--fast knows fixed --ttft and --itl, --step and --chunk-tokens; remove the other"
+            " options"
+        )
+    return {
+        "ttft_ms": behaviour.ttft.mean_ms,
+        "itl_ms": behaviour.itl.mean_ms,
+        "step_ms": behaviour.step_ms,
+        "chunk_tokens": behaviour.chunk_tokens,
+    }
 
 
 def _delay(text: str) -> Delay:
