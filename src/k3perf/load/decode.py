@@ -67,9 +67,7 @@ def decode_exchange(
         sequence_count=expected.sequence_count,
         cached_prompt_token_count=stream.cached_count,
         detail=detail[: _ERROR_LIMIT if status is RequestStatus.ENGINE_ERROR else DETAIL_LIMIT],
-        distinct_token_count=(
-            len(set().union(*stream.first_sequence_ids)) if stream.first_sequence_ids else None
-        ),
+        distinct_token_count=stream.distinct_id_count,
     )
 
 
