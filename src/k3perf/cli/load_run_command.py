@@ -41,7 +41,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def run_load(arguments: argparse.Namespace) -> int:
     """Play every level, write the files after each, and print the tables."""
     from k3perf.cli.load_display import LoadDisplay
-    from k3perf.cli.load_run_options import Wanted
+    from k3perf.cli.load_run_wanted import Wanted
     from k3perf.load.ladder import climb
 
     _check_outputs(arguments)
