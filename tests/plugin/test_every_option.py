@@ -85,6 +85,8 @@ OWN_OPTIONS = [
     row("--k3-record-minutes 1"),
     row("--k3-record-minutes soon", USAGE),
     row("--k3-record-minutes -1", USAGE),
+    row("--k3-record-within 5", USAGE),
+    row("--k3-candidates"),
     row("--k3-nosuch", USAGE),
 ]
 # options that have nothing to do with each other share a run
