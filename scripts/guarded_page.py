@@ -78,7 +78,7 @@ def guarded_page(suite: Suite, baselines_directory: Path) -> str:
         untimed = sum(cell.guard is Guard.MEMORY_AND_LOCK for cell in cells)
         left_out = len(suite.left_out((name,)))
         rows.append(f"| `{name}` | {len(cells)} | {untimed} | {len(listed)} | {left_out} |\n")
-        lines = [f"## {name}", "", f"{target.description}.", ""]
+        lines = [f"## {name}", "", _sentences(target.description), ""]
         lines += _cell_table(cells) if cells else ["No cell is approved.", ""]
         lines += _not_told_apart(cells)
         lines += _candidate_table(listed)
@@ -162,6 +162,11 @@ def _gain(cell: GuardedCell) -> str:
         if gain.differs
     ]
     return ", ".join(found) or "not proven"
+
+
+def _sentences(description: str) -> str:
+    """The target's description, a sentence for each of its parts."""
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in description.split("; "))
 
 
 def _not_told_apart(cells: tuple[GuardedCell, ...]) -> list[str]:

@@ -365,6 +365,8 @@ COMMANDS = {
             "--hardware-classes": Kind(
                 {"unknown": "nosuch", "empty": "", "commas": ",,"}, frozenset({0})
             ),
+            "--baselines": FOLDER.may(0, 4),
+            "--candidates": FLAG,
             "--whole-model": CHOICE,
             "--record": FLAG,
             "--costs": INPUT,
