@@ -85,13 +85,10 @@ OWN_OPTIONS = [
     row("--k3-record-minutes 1"),
     row("--k3-record-minutes soon", USAGE),
     row("--k3-record-minutes -1", USAGE),
-<<<<<<< HEAD
     row("--k3-server ftp://127.0.0.1:9", USAGE),
     row("--k3-server http://127.0.0.1:9 --k3-inject slow_step_percent=5", USAGE),
-=======
     row("--k3-record-within 5", USAGE),
     row("--k3-candidates"),
->>>>>>> wcells
     row("--k3-nosuch", USAGE),
 ]
 # options that have nothing to do with each other share a run
