@@ -60,7 +60,7 @@ READERS = {
     ),
     "refusal": Reader(lambda path: load_document(KnownRefusal, path), "refusal.yaml"),
     "tolerances": Reader(load_tolerances, "perf_tests/tolerances.yaml"),
-    "waivers": Reader(read_waivers, "waivers.yaml", takes=MISSING_IS_NONE | {"empty"}),
+    "waivers": Reader(read_waivers, "waivers.yaml", takes=MISSING_IS_NONE | {"empty", "a_folder"}),
     "found rates": Reader(
         lambda path: read_found_rates(path.parents[1], "tiny"),
         "found_rates.yaml",

@@ -135,13 +135,19 @@ class _Worker:
         self, part: Plan, base_urls: Sequence[str], model_name: str, form: RequestForm
     ) -> None:
         self.counts = SharedCounts()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "k3perf.load.worker", str(self.counts.descriptor)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(self.counts.descriptor,),
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "k3perf.load.worker", str(self.counts.descriptor)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(self.counts.descriptor,),
+            )
+        except OSError as error:
+            self.counts.close()
+            raise MeasurementInvalid(
+                f"cannot start a client process: {sys.executable}: {error.strerror}"
+            ) from None
         self.expected_count = len(part.requests)
         self._task = pickle.dumps((part, tuple(base_urls), model_name, form))
 

@@ -123,6 +123,7 @@ MEASURING = {
     "--suite": SUITE,
     **BASELINES,
 }
+PROCESSES = Kind({"empty": "", "word": "many", "zero": "0", "negative": "-1"})
 ADDRESS = Kind(
     {
         "a_word": "nosuch",
@@ -300,6 +301,58 @@ COMMANDS = {
             "--by": TEXT,
             "--baselines": FOLDER.may(4, 10),
             "--engine-python": PYTHON.may(4, 10),
+            "--client-processes": PROCESSES,
+            "--suite": SUITE.may(4, 10),
+        },
+        status=10,
+    ),
+    "load run": Command(
+        "load run --base-url http://127.0.0.1:9 --model-name m --requests 1 --warm-up 0",
+        {
+            "--base-url": Kind(
+                {
+                    "a_word": "nosuch",
+                    "no_host": "http://",
+                    "another_scheme": "ftp://127.0.0.1",
+                    "bad_port": "http://127.0.0.1:x",
+                }
+            ),
+            "--route": CHOICE,
+            "--server": CHOICE,
+            "--model-name": TEXT.may(10),
+            "--api-key-env": Kind({"unset": "K3PERF_NO_SUCH_KEY", "empty": ""}, frozenset({4, 10})),
+            "--tls-ca-file": INPUT.may(4, 10),
+            "--workload": INPUT.may(4, 10),
+            "--extra-body": Kind({"word": "x", "list": "[]", "owned": '{"stream": false}'}),
+            "--prompts": INPUT.may(4, 10),
+            "--trace": INPUT.may(4, 10),
+            "--prompt-template": INPUT.may(4, 10),
+            "--json-schema": INPUT.may(4, 10),
+            "--output": OUTPUT.may(4, 10),
+            "--csv": OUTPUT.may(4, 10),
+            "--parquet": OUTPUT.may(4, 10),
+            "--concurrency": Kind({"empty": "", "word": "x", "zero": "0"}),
+            "--rate": Kind({"empty": "", "word": "x", "zero": "0"}),
+            "--requests": NUMBER,
+            "--duration": NUMBER,
+            "--input-tokens": NUMBER.may(4, 10),
+            "--output-tokens": NUMBER.may(4, 10),
+            "--turns": NUMBER.may(4, 10),
+            "--think-time": NUMBER,
+            "--vocabulary-size": NUMBER,
+            "--temperature": NUMBER,
+            "--seed": Kind({"word": "x", "empty": ""}),
+            "--warm-up": Kind({"word": "x", "empty": "", "negative": "-1"}),
+            "--ttft-ms": NUMBER,
+            "--tpot-ms": NUMBER,
+            "--request-timeout": NUMBER,
+            "--client-processes": PROCESSES,
+            "--arrival": CHOICE,
+            "--slo": Kind({"empty": "", "word": "x", "no_limit": "ttft_p99_ms<="}),
+            "--header": Kind({"empty": "", "no_colon": "x"}),
+            "--insecure": FLAG,
+            "--natural-end": FLAG,
+            "--stop-when-missed": FLAG,
             "--suite": SUITE.may(4, 10),
         },
         status=10,
@@ -331,6 +384,7 @@ COMMANDS = {
             "--fault": Kind(
                 {"unknown": "nosuch", "empty": "", "no_number": "reset:x", "negative": "reset:-1"}
             ),
+            "--fast": FLAG,
             "--model-name": FLAG,
             "--seed": Kind({"word": "x", "empty": ""}),
             "--behaviour": Kind(

@@ -18,7 +18,7 @@ from k3perf.errors import ExitStatus
     ("words", "usage", "message"),
     [
         ("nosuch", "usage: k3perf [", "invalid choice: 'nosuch'"),
-        ("", "usage: k3perf [", "required: COMMAND (one of export, inject, memory, "),
+        ("", "usage: k3perf [", "required: COMMAND (one of init, drift, upgrade, export, "),
         ("baseline", "usage: k3perf baseline ", "required: ACTION (one of propose, accept, show)"),
         ("memory", "usage: k3perf memory ", "required: COMMAND (one of plan)"),
         ("--nosuch scaling", "usage: k3perf [", "unrecognized arguments: --nosuch"),

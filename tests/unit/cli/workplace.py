@@ -136,6 +136,7 @@ def as_nobody() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
+    "host".encode("idna")  # loads the codec while the standard library can be read
     os.seteuid(65534)
     try:
         yield
