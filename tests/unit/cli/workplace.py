@@ -5,6 +5,7 @@ be wrong with a file or an argument.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -136,7 +137,8 @@ def as_nobody() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    "host".encode("idna")  # loads the codec while the standard library can be read
+    for name in ("encodings.idna", "colorsys", "rich.live", "rich.table"):
+        importlib.import_module(name)  # while the libraries can be read: some load late
     os.seteuid(65534)
     try:
         yield
