@@ -60,7 +60,7 @@ READERS = {
     ),
     "refusal": Reader(lambda path: load_document(KnownRefusal, path), "refusal.yaml"),
     "tolerances": Reader(load_tolerances, "perf_tests/tolerances.yaml"),
-    "waivers": Reader(read_waivers, "waivers.yaml", takes=MISSING_IS_NONE | {"empty", "a_folder"}),
+    "waivers": Reader(read_waivers, "waivers.yaml", takes=MISSING_IS_NONE | {"empty"}),
     "found rates": Reader(
         lambda path: read_found_rates(path.parents[1], "tiny"),
         "found_rates.yaml",
@@ -81,7 +81,7 @@ READERS = {
     ),  # a line without its end is one that was being written
     "plan": Reader(read_plan, "plan.json"),
     "verdict": Reader(read_verdict, "pass.json"),
-    "history": Reader(read_history, "history.jsonl", takes=MISSING_IS_NONE | {"empty"}),
+    "history": Reader(read_history, "history.jsonl", takes=MISSING_IS_NONE | {"empty", "a_folder"}),
     "inventory": Reader(read_inventory, "host.json"),
     "model config": Reader(
         read_model_config,

@@ -137,7 +137,8 @@ def as_nobody() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    for name in ("encodings.idna", "colorsys", "rich.live", "rich.table"):
+    late = ("encodings.idna", "colorsys", "mmap", "rich.progress", "k3perf.load.processes")
+    for name in late:
         importlib.import_module(name)  # while the libraries can be read: some load late
     os.seteuid(65534)
     try:
