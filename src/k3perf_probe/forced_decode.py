@@ -13,6 +13,11 @@ from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 
+try:  # the model runner of GPUs has an interface of another form
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as GpuLogitsProcessor
+except ImportError:  # a release without it
+    GpuLogitsProcessor = object
+
 KEY = "k3perf_forced"
 
 
@@ -31,13 +36,19 @@ def forced_tokens(parameters: Any) -> list[int] | None:
     return tokens
 
 
-class ForcedDecode(LogitsProcessor):  # type: ignore[misc]
-    """One for each rank's batch. ``rows``: of each forced request its tokens and the
-    list of those that it has, which vLLM extends.
+class ForcedDecode(LogitsProcessor, GpuLogitsProcessor):  # type: ignore[misc]
+    """One for each rank's batch, under either of vLLM's interfaces: the first model
+    runner calls ``update_state`` and ``apply(logits)``, the second ``add_request`` and
+    ``apply(logits, context)``.
+
+    ``rows``: of each forced request its tokens and the list of those that it has, which
+    vLLM extends. ``slots``: by request slot of the second runner the tokens.
     """
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, _config: Any = None, states: Any = None, *_: Any) -> None:
         self.rows: dict[int, tuple[list[int], list[int]]] = {}
+        self.slots: dict[int, list[int]] = {}
+        self._prompt_lengths: Any = getattr(states, "prompt_len", None)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -52,14 +63,44 @@ class ForcedDecode(LogitsProcessor):  # type: ignore[misc]
         """Follow requests as they enter, leave and move in the batch."""
         process_dict_updates(self.rows, batch_update, _entry)
 
-    def apply(self, logits: Any) -> Any:
+    def add_request(self, slot: int, sampling_params: Any) -> bool:
+        """A request took the slot. Whether it is forced."""
+        self.slots.pop(slot, None)
+        wanted = forced_tokens(sampling_params)
+        if wanted is not None:
+            self.slots[slot] = wanted
+        return wanted is not None
+
+    def apply(self, logits: Any, context: Any = None) -> Any:
         """Leave the wanted token of each forced row as the only possible one."""
+        if context is not None:
+            for row, token in self._forced_rows(context):
+                _force(logits, row, token)
+            return logits
         for row, (wanted, had) in self.rows.items():
-            place = len(had)
-            if place < len(wanted):
-                logits[row] = float("-inf")
-                logits[row, wanted[place]] = 0.0
+            if len(had) < len(wanted):
+                _force(logits, row, wanted[len(had)])
         return logits
+
+    def _forced_rows(self, context: Any) -> list[tuple[int, int]]:
+        """Of the second runner's batch: rows with the token that each must take. The
+        last input token's position says how many tokens a request has.
+        """
+        if not self.slots:
+            return []
+        found = []
+        places = zip(context.expanded_idx_mapping.tolist(), context.pos.tolist(), strict=False)
+        for row, (slot, position) in enumerate(places):
+            wanted = self.slots.get(slot)
+            place = position + 1 - int(self._prompt_lengths.np[slot])
+            if wanted is not None and 0 <= place < len(wanted):
+                found.append((row, wanted[place]))
+        return found
+
+
+def _force(logits: Any, row: int, token: int) -> None:
+    logits[row] = float("-inf")
+    logits[row, token] = 0.0
 
 
 def _entry(
