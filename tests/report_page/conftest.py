@@ -26,7 +26,7 @@ class Visit:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip(
-        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
+        "playwright.sync_api", reason="Playwright is not installed: pip install -e .[browser]"
     )
     if CHROMIUM is None:
         pytest.skip("no Chromium: apt-get install chromium")
