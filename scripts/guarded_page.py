@@ -125,7 +125,11 @@ def _cell_table(cells: tuple[GuardedCell, ...]) -> list[str]:
         for cell in cells
     ]
     exact = sorted({name for cell in cells for name in cell.exact})
-    said = f"Exact or with an amount: {', '.join(f'`{name}`' for name in exact)}."
+    short = [name for name in exact if not name.startswith("quality_")]
+    names = [f"`{name}`" for name in short]
+    if len(short) < len(exact):
+        names.append(f"{len(exact) - len(short)} metrics of the [quality](quality.md) family")
+    said = f"Exact or with an amount: {', '.join(names)}."
     return [*_table(heads, rows), "", said, ""]
 
 
