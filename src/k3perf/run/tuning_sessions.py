@@ -20,7 +20,6 @@ from k3perf.config.models import ConfigSpec, Provenance, TargetSpec
 from k3perf.config.suite import Cell, Suite
 from k3perf.errors import EngineError, MeasurementInvalid, PreflightError
 from k3perf.metrics.resolved import difference
-from k3perf.metrics.validity import ValidityRules
 from k3perf.records.measurement import CellMeasurement, SessionMetrics
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
@@ -136,7 +135,7 @@ class TuningSessions:
         cell = self.cell({}, workload)
         self._parts.plan(cell)
         self._parts.keeper.policy(cell)
-        ValidityRules.for_target(cell.target.validity)
+        self._parts.rules(cell)
 
     def __call__(self, trial: TuningTrial) -> TuningReading:
         """Start the point's engine and measure its rounds. A failure of the engine or a
