@@ -378,10 +378,14 @@ def test_a_client_process_that_dies_ends_the_round_at_once(mock_server):
     mock_server.behave(HANGING)
     killed = []
 
+    def is_worker(child):
+        try:
+            return "k3perf.load.worker" in child.cmdline()
+        except psutil.Error:  # another test's child that has ended
+            return False
+
     def kill_one():
-        children = psutil.Process().children()
-        worker = next(child for child in children if "k3perf.load.worker" in child.cmdline())
-        worker.kill()
+        next(filter(is_worker, psutil.Process().children())).kill()
         killed.append(time.monotonic())
 
     def on_counts(counts):
