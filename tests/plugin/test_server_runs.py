@@ -161,7 +161,7 @@ def test_a_target_that_a_cluster_starts_is_recorded_and_gated(site: Site, kind: 
         words = ("-k", "fp8_kv", "--k3-server", address)
         record = site.pytest(*words, "--k3-record", "--k3-sessions", "3", "--k3-results", "rec")
         assert record.returncode == ExitStatus.OK, record.stdout + record.stderr
-        assert "what differs from start to start is not in them" in record.stdout
+        assert "they do not include the variation between starts" in record.stdout
         proposed = site.k3perf("baseline", "propose", "rec")
         assert proposed.returncode == ExitStatus.OK, proposed.stdout + proposed.stderr
         accepted = site.k3perf("baseline", "accept", "--reason", "recorded on the cluster")

@@ -238,7 +238,7 @@ def test_a_sweep_measures_a_grid_and_chooses_nothing(command):
     )
     status, out, err = command(*words.split())
     assert status == ExitStatus.OK, out + err
-    assert "a sweep chooses nothing" in out
+    assert "a sweep proposes nothing" in out
     result = read_result(command.site.root / "swept")
     (finding,) = result.parameters
     assert [one.outcome for one in finding.values] == ["parent", "worse"]

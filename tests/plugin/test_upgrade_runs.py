@@ -61,7 +61,7 @@ def test_three_tables_and_one_command_that_accepts(compared: Site) -> None:
     before = read_baseline(site.root / "baselines", "tiny", "fp8_kv")
     accepted = site.k3perf("upgrade", "--accept", "up", "--reason", "measured side by side")
     assert accepted.returncode == ExitStatus.OK, accepted.stdout + accepted.stderr
-    assert "not measured, still of the old engine: tiny/default" in accepted.stdout
+    assert "not measured, so still approved for the old engine: tiny/default" in accepted.stdout
     after = read_baseline(site.root / "baselines", "tiny", "fp8_kv")
     assert before is not None
     assert after is not None
@@ -101,9 +101,9 @@ def test_an_engine_that_needs_more_memory_is_accepted_with_its_loss_alone(site: 
 def test_the_present_engine_and_an_old_run_are_refused(compared: Site) -> None:
     same = compared.k3perf("upgrade", "--engine", "now", "--engine-python", "now/bin/python")
     assert same.returncode == ExitStatus.USAGE
-    assert "is the present engine" in same.stderr
+    assert "is the current engine" in same.stderr
     (compared.root / "up").mkdir()
     (compared.root / "up" / "results.jsonl").write_text("")
     held = upgrade(compared)
     assert held.returncode == ExitStatus.USAGE
-    assert "holds a run already" in held.stderr
+    assert "already holds a run" in held.stderr

@@ -21,7 +21,7 @@ _ONE_SERVER: Final = (
     "beyond the tolerance on one server; restart it or give a second --k3-server to prove the loss"
 )
 NO_RATIO: Final = (
-    "the baseline holds ratios to the reference config, and a running server is measured alone"
+    "the baseline holds ratios to the reference config, but a running server has no reference arm"
 )
 
 

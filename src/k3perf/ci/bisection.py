@@ -90,7 +90,7 @@ def _no_loss(good: str, bad: str, end: PointJudgement) -> Answer:
     if end.finding is Finding.BETTER:
         return Answer((), f"no culprit: {bad} is better than {good}{told}")
     what = {
-        Finding.UNDECIDED: "the loss is neither proven nor excluded",
+        Finding.UNDECIDED: "the loss is neither proven nor ruled out",
         Finding.INVALID: "its measurements are INVALID",
         Finding.BROKEN: "its engine does not run",
     }[end.finding]
@@ -109,7 +109,7 @@ def _confirmed(state: BisectionState, low: int, high: int, attempts: int) -> Que
         return Answer(
             (),
             f"no culprit: {points[-1]} is worse than {points[0]}, but {suspect} is not proven"
-            f" worse than {before} ({said}); the loss is made of smaller steps",
+            f" worse than {before} ({said}); the loss consists of smaller steps",
         )
     why = f" ({found.why})" if found.why else ""
     if not between:

@@ -143,7 +143,7 @@ class _Filling:
                 f"needs {needed_s / 60:.0f} min, more than the {self.limit_s / 60:.0f} min that one"
                 " runner has for it in a night. Give the night more minutes."
             )
-        return "no room tonight; it comes earlier tomorrow"
+        return "no time left tonight; it moves up tomorrow"
 
     def shards(self, first_index: int) -> list[Shard]:
         """What was taken, without empty shards."""

@@ -21,8 +21,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds ``bisect``."""
     parser = subparsers.add_parser(
         "bisect",
-        help="find the commit or the engine version that brought a loss",
-        epilog="exit status: 0 with a culprit or without one; 10 when it cannot be decided",
+        help="find the commit or engine version that caused a loss",
+        epilog="exit status: 0 with or without a culprit, 10 when the evidence cannot decide",
     )
     parser.add_argument("good", metavar="GOOD", help="commit or engine version before the loss")
     parser.add_argument("bad", metavar="BAD", help="commit or engine version with the loss")
@@ -39,14 +39,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         default=Path(".k3perf/bisect.json"),
         metavar="FILE",
-        help="what was judged so far (default: %(default)s)",
+        help="file that keeps the comparisons so far (default: %(default)s)",
     )
     parser.add_argument(
         "--attempts",
         type=count,
         default=2,
         metavar="N",
-        help="runs of a point that stays undecided or INVALID (default: %(default)s)",
+        help="most runs of an undecided or INVALID point (default: %(default)s)",
     )
     parser.add_argument(
         "--run",
@@ -97,10 +97,10 @@ def _state(arguments: argparse.Namespace) -> BisectionState:
     earlier = read_record(BisectionState, arguments.state, step, "the state of a bisection")
     if (earlier.cell, earlier.points) != (fresh.cell, fresh.points):
         raise UsageError(
-            f"{arguments.state} holds another bisection ({earlier.cell}, {earlier.points[0]} to"
+            f"{arguments.state} holds a different bisection ({earlier.cell}, {earlier.points[0]} to"
             f" {earlier.points[-1]}). {step}"
         )
-    print(f"going on after {len(earlier.judgements)} comparisons in {arguments.state}")
+    print(f"continuing after {len(earlier.judgements)} comparisons in {arguments.state}")
     return earlier
 
 

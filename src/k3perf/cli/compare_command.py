@@ -31,9 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--format",
         choices=("text", "markdown", "json"),
         default="text",
-        help="what is printed (default: %(default)s)",
+        help="output format (default: %(default)s)",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page there")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write an HTML page there")
     add_suite_option(parser)
     add_baselines_option(parser)
     parser.set_defaults(run=run)

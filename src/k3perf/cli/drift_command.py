@@ -32,7 +32,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ),
         epilog=(
             "exit status: 12 when a visible key differs, 10 when no key of the lock is visible or"
-            " the server does not answer, 11 without a baseline"
+            " the server does not answer, 11 when CONFIG has no baseline"
         ),
     )
     parser.add_argument("config", metavar="CONFIG", help="approved config")
@@ -43,7 +43,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="URL",
         help="http://HOST:PORT of the server; repeatable, for several replicas",
     )
-    parser.add_argument("--target", help="target of the baseline (default: the only one of CONFIG)")
+    parser.add_argument(
+        "--target", help="target of the baseline (default: the only target that has one)"
+    )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     add_suite_option(parser)
     add_baselines_option(parser)

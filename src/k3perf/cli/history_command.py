@@ -87,7 +87,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             type=Path,
             required=True,
             metavar="PATH",
-            help="directory of the kept nights, or history.jsonl",
+            help="directory of the saved nights, or history.jsonl",
         )
 
 

@@ -24,15 +24,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "init",
-        help="make a suite of a deployment, with a first baseline of lock and memory",
+        help="write a suite for your deployment, with a first baseline of lock and memory",
         description=(
-            "read a deployment, write a suite into this directory, start the engine twice and"
-            " record what it resolves and how much memory it takes; `pytest` then gives the"
-            " first verdict"
+            "read how you deploy, write a suite into this directory, start the engine twice and"
+            " record a first baseline of its lock and memory; `pytest` then gives the first"
+            " verdict"
         ),
         epilog=(
-            "exit status: 4 when the source cannot be read or a suite is there already, 10 when"
-            " the engine cannot be recorded; the files stay then"
+            "exit status: 4 when the source cannot be read or a suite already exists, 10 when the"
+            " engine cannot be recorded (the written files are kept)"
         ),
     )
     parser.add_argument(
@@ -55,8 +55,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--name", default="", help="name of the target (default: model and hardware)"
     )
     add_engine_python_option(parser)
-    parser.add_argument("--no-record", action="store_true", help="write the files, start no engine")
-    parser.add_argument("--no-workflow", action="store_true", help="write no GitHub workflow")
+    parser.add_argument(
+        "--no-record", action="store_true", help="write the files, but start no engine"
+    )
+    parser.add_argument("--no-workflow", action="store_true", help="do not write a GitHub workflow")
     parser.set_defaults(run=run)
 
 
@@ -85,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         status = _gates_something(root, arguments.suite, target)
     if status != ExitStatus.OK:
         sys.stdout.write(
-            "The files are written, the first baseline is not recorded. Correct the cause, then:\n"
+            "The files are written, but no baseline was recorded. Correct the cause, then run:\n"
             + _how_to_record(arguments.suite, server)
         )
         return status
@@ -142,21 +144,19 @@ def _write(
     config = model_config_of(serving.model)
     notes = list(serving.notes)
     if inherited:
-        notes.append(f"set in this shell, now part of the target: {', '.join(inherited)}")
+        notes.append(f"copied from this shell into the target: {', '.join(inherited)}")
     if Path(serving.model).is_absolute():
-        notes.append(f"the target holds this machine's path of the model: {serving.model}")
+        notes.append(f"the target holds the model's path on this machine: {serving.model}")
     if config is None:
         notes.append(
-            f"the config.json of {serving.model} is not here, so prompts use 1,000 token ids; set"
+            f"config.json of {serving.model} was not found, so prompts use 1,000 token ids; set"
             " model.vocabulary_size in the target before you gate timings"
         )
     if outside:
         machine = (
             Machine("nvidia", "server") if serving.rank_count > 1 else Machine("cpu", "server")
         )
-        notes.append(
-            "the hardware of the server is not visible; set hardware in the target to what it is"
-        )
+        notes.append("the server does not show its hardware; set `hardware` in the target")
     else:
         distribution = "" if python is None else installed_vllm(python).distribution
         machine = machine_of(detect_hardware(), serving, distribution)

@@ -28,10 +28,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to those of ``k3perf load``."""
     parser = commands.add_parser(
         "run",
-        help="load an endpoint: latency, throughput, objectives, a curve over levels",
+        help="load-test an endpoint: latency, throughput, objectives, several levels",
         epilog=(
-            "exit status: 16 when an objective is missed, 10 when no server answers, requests fail"
-            " or the client was late"
+            "exit status: 16 when no level meets all objectives, 10 when no server answers,"
+            " requests fail or the client was late"
         ),
     )
     add_options(parser)
@@ -172,7 +172,7 @@ def _report(writer: _Writer, played: Sequence[PlayedLevel], climbed: Ladder[Play
     sys.stdout.write(load_text(writer.result, width=width, color=colored))
     records = [seen.record for seen in played]
     if climbed.stopped:
-        sys.stdout.write("stopped at the first level that did not meet its objectives\n")
+        sys.stdout.write("stopped at the first level that missed an objective\n")
     if len(records) > 1 and records[0].objectives:
         best = best_level(records, passes=lambda level: level.met, worth=_worth)
         sys.stdout.write(

@@ -32,22 +32,31 @@ _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("--api-key-env", "VAR", "environment variable that holds the API key"),
     ("--tls-ca-file", "PEM", "certificates to trust (default: the system's)"),
     ("--workload", "FILE", "workload file, or the name of a declared workload"),
-    ("--extra-body", "JSON", "further keys of each request's body, as a JSON object"),
+    ("--extra-body", "JSON", "more keys for each request body, as a JSON object"),
 )
 _FILES: Final[tuple[tuple[str, str, str], ...]] = (
     ("--prompts", "FILE", "real prompts: ShareGPT conversations, chat messages, JSONL"),
-    ("--trace", "FILE", "trace to replay: times and lengths"),
+    ("--trace", "FILE", "trace to replay, with its times and lengths"),
     ("--prompt-template", "FILE", "Jinja template of a completion's prompt"),
-    ("--json-schema", "FILE", "ask for replies of this JSON schema, and check that they are JSON"),
+    (
+        "--json-schema",
+        "FILE",
+        "request replies in this JSON schema; a reply that is not JSON fails",
+    ),
     ("--output", "JSON", "file for the result with all levels"),
     ("--csv", "FILE", "file for one row per request"),
     ("--parquet", "FILE", "the same as Parquet (needs k3perf[parquet])"),
 )
 _NUMBERS: Final[tuple[tuple[str, Callable[[str], Any], Any, str], ...]] = (
-    ("--concurrency", levels(count), None, "requests in flight; 1,2,4 plays a ladder (default: 8)"),
-    ("--rate", levels(positive), None, "requests per second; 1,2,4 plays a sweep"),
-    ("--requests", count, None, "requests of one level (default: 4 per slot, 32 at least)"),
-    ("--duration", positive, None, "seconds of one level with --rate (default: 30)"),
+    (
+        "--concurrency",
+        levels(count),
+        None,
+        "requests in flight; 1,2,4 runs three levels (default: 8)",
+    ),
+    ("--rate", levels(positive), None, "requests per second; 1,2,4 runs three levels"),
+    ("--requests", count, None, "requests of one level (default: 4 per slot, at least 32)"),
+    ("--duration", positive, None, "duration of one level with --rate, in seconds (default: 30)"),
     ("--input-tokens", count, 256, "length of synthetic prompts (default: 256)"),
     ("--output-tokens", count, 128, "output tokens of a request (default: 128)"),
     ("--turns", count, 1, "turns of synthetic conversations (default: 1)"),
@@ -56,10 +65,10 @@ _NUMBERS: Final[tuple[tuple[str, Callable[[str], Any], Any, str], ...]] = (
     ("--temperature", positive, None, "sampling temperature (default: 0)"),
     ("--seed", int, 0, "seed of every random draw (default: 0)"),
     ("--warm-up", int, 8, "requests before the first level (default: 8; 0: none)"),
-    ("--ttft-ms", positive, None, "bound on TTFT for goodput (default: the workload's)"),
-    ("--tpot-ms", positive, None, "bound on TPOT for goodput (default: the workload's)"),
+    ("--ttft-ms", positive, None, "TTFT limit for goodput (default: the workload's)"),
+    ("--tpot-ms", positive, None, "TPOT limit for goodput (default: the workload's)"),
     ("--request-timeout", positive, 600.0, "seconds after which a request fails (default: 600)"),
-    ("--client-processes", client_processes, "auto", "client processes, or auto (default: auto)"),
+    ("--client-processes", client_processes, "auto", "number of client processes (default: auto)"),
 )
 
 
@@ -81,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--server",
         choices=("vllm", "openai"),
         default="vllm",
-        help="openai sends standard keys only, for servers that are not vLLM (default: vllm)",
+        help="openai sends only standard keys, for servers other than vLLM (default: vllm)",
     )
     for option, metavar, text in _TEXTS:
         parser.add_argument(option, metavar=metavar, help=text)
@@ -103,7 +112,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="objective, for example ttft_p99_ms<=500; repeat it for several",
     )
     parser.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="further header"
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="additional request header; repeatable",
     )
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     parser.add_argument(
@@ -114,6 +127,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-when-missed",
         action="store_true",
-        help="end a ladder or sweep at the first level that misses an objective",
+        help="stop at the first level that misses an objective",
     )
     add_suite_option(parser)

@@ -29,15 +29,16 @@ KEPT_NIGHTS = 60
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds ``night``."""
     commands = subparsers.add_parser(
-        "night", help="plan a night on main, keep it, and refresh baselines from it"
+        "night",
+        help="plan nightly runs on main, save their results, and extend baselines from them",
     ).add_subparsers(dest="night_command", metavar="COMMAND", required=True)
     planning = commands.add_parser(
-        "plan", help="choose the cells of tonight: red ones, then the oldest, as many as fit"
+        "plan", help="choose tonight's cells: failing ones first, then the least recently measured"
     )
     _register_plan(planning)
     keeping = commands.add_parser(
         "keep",
-        help="keep a night's judgements, values and sessions",
+        help="save a night's verdicts, values and sessions",
         epilog="exit status: 10 when a planned cell has no valid session",
     )
     keeping.add_argument("results", nargs="+", type=Path, help="directories with the results")
@@ -48,11 +49,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     keeping.set_defaults(run=run_keep)
     issue = commands.add_parser(
         "issue",
-        help="write the issue about red cells of main",
-        epilog="exit status: 0 with and without red cells; see k3perf merge for the verdict",
+        help="write the text of the issue about failing cells of main",
+        epilog="exit status: 0 with and without failing cells; see k3perf merge for the verdict",
     )
     issue.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the issue there if a cell is red"
+        "--output", type=Path, metavar="FILE", help="write the issue there if a cell fails"
     )
     issue.add_argument(
         "--github-output", type=Path, metavar="FILE", help="append red=true or red=false"
@@ -69,14 +70,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=count,
         default=24,
         metavar="N",
-        help="sessions of a workload that a baseline keeps at least (default: %(default)s)",
+        help="fewest sessions of a workload that a baseline keeps (default: %(default)s)",
     )
     refresh.add_argument(
         "--window-batches",
         type=count,
         default=4,
         metavar="N",
-        help="hosts and days that it keeps at least (default: %(default)s)",
+        help="fewest batches (host and day) that it keeps (default: %(default)s)",
     )
     refresh.set_defaults(run=run_refresh)
     for command in (planning, keeping, issue, refresh):
@@ -85,7 +86,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             type=Path,
             required=True,
             metavar="DIR",
-            help="directory of the kept nights: a checkout of the branch perf-history",
+            help="directory of the saved nights: a checkout of the branch perf-history",
         )
     for command in (planning, keeping, refresh):
         add_suite_option(command)
@@ -96,7 +97,7 @@ def _register_plan(planning: argparse.ArgumentParser) -> None:
     planning.add_argument(
         "--hardware-classes",
         metavar="A,B",
-        help="only these classes, which have a runner; omitted cells are noted",
+        help="only these classes, for which a runner exists; other cells are listed as omitted",
     )
     planning.add_argument(
         "--shards",
@@ -110,9 +111,9 @@ def _register_plan(planning: argparse.ArgumentParser) -> None:
         type=positive,
         default=300.0,
         metavar="N",
-        help="minutes that one runner has for a night (default: %(default)g)",
+        help="time budget of one runner for a night, in minutes (default: %(default)g)",
     )
-    planning.add_argument("--costs", type=Path, help="recorded seconds (default: costs.json)")
+    planning.add_argument("--costs", type=Path, help="recorded durations (default: costs.json)")
     planning.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="write the plan there"
     )

@@ -49,7 +49,7 @@ def run_refresh(arguments: argparse.Namespace) -> int:
                 write_baseline(root, baseline)
     stated = (
         f"a workload keeps {window.session_count} sessions of {window.batch_count} hosts or days"
-        " at least; older batches leave whole"
+        " at least; older batches are removed whole"
     )
     run_id = nights[-1].run_id if nights else "none"
     text = refresh_text(refreshed, run_id=run_id, window=stated)

@@ -16,7 +16,7 @@ from k3perf.errors import ExitStatus, UsageError
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "quality", help="what a scheme costs in quality; sample sizes; tasks of a harness"
+        "quality", help="quality cost of each scheme, sample sizes, lm-evaluation-harness tasks"
     )
     commands = parser.add_subparsers(dest="quality_command", metavar="COMMAND", required=True)
     trade = commands.add_parser(
@@ -33,7 +33,7 @@ def _register_sample_size(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> None:
     size = commands.add_parser(
-        "sample-size", help="questions that a loss of a task's score needs, from alpha and power"
+        "sample-size", help="number of questions needed to detect a loss of a task's score"
     )
     size.add_argument("--score", type=float, required=True, help="the score, such as 0.76")
     size.add_argument("--loss", type=float, required=True, help="the drop to detect, such as 0.02")
@@ -41,7 +41,7 @@ def _register_sample_size(
     size.add_argument(
         "--discordant",
         type=float,
-        help="share of questions that exactly one engine answers: the paired test's need too",
+        help="share of questions that only one engine answers correctly; adds the paired test",
     )
     size.set_defaults(run=run_sample_size)
 
@@ -50,16 +50,16 @@ def _register_tasks(commands: argparse._SubParsersAction[argparse.ArgumentParser
     tasks = commands.add_parser(
         "tasks", help="run lm-evaluation-harness tasks against one or two running servers"
     )
-    tasks.add_argument("--server", required=True, metavar="URL", help="the server that is judged")
-    tasks.add_argument("--reference-server", metavar="URL", help="the server to compare with")
+    tasks.add_argument("--server", required=True, metavar="URL", help="server to judge")
+    tasks.add_argument("--reference-server", metavar="URL", help="server to compare with")
     tasks.add_argument("--model", required=True, help="the served model's name")
     tasks.add_argument("--tokenizer", help="tokenizer that the harness loads (default: the model)")
     tasks.add_argument("--tasks", required=True, help="names of tasks, such as gsm8k,mmlu")
-    tasks.add_argument("--include-path", type=Path, help="directory of further task files")
-    tasks.add_argument("--questions", type=int, help="first N questions of each task")
+    tasks.add_argument("--include-path", type=Path, help="directory with more task files")
+    tasks.add_argument("--questions", type=int, help="take only the first N questions of each task")
     tasks.add_argument("--loss", type=float, default=0.02, help="drop to detect (default: 0.02)")
     tasks.add_argument(
-        "--reference-score", type=float, help="without a reference server: the approved score"
+        "--reference-score", type=float, help="approved score, if there is no reference server"
     )
     _add_error_rates(tasks)
     tasks.add_argument(
@@ -69,7 +69,9 @@ def _register_tasks(commands: argparse._SubParsersAction[argparse.ArgumentParser
         help="Python with lm_eval[api] (default: this one)",
     )
     tasks.add_argument("--output", type=Path, required=True, help="directory for the answers")
-    tasks.add_argument("--timeout", type=float, default=7200.0, help="seconds for each server")
+    tasks.add_argument(
+        "--timeout", type=float, default=7200.0, help="time limit for each server, in seconds"
+    )
     tasks.set_defaults(run=run_tasks)
 
 
@@ -78,7 +80,10 @@ def _add_error_rates(parser: argparse.ArgumentParser) -> None:
         "--alpha", type=float, default=0.01, help="false-alarm rate of a task (default: 0.01)"
     )
     parser.add_argument(
-        "--power", type=float, default=0.95, help="probability to see the loss (default: 0.95)"
+        "--power",
+        type=float,
+        default=0.95,
+        help="probability of detecting the loss (default: 0.95)",
     )
 
 

@@ -15,8 +15,8 @@ from k3perf.errors import MACHINE_ERRNOS, ExitStatus, UsageError
 
 HISTORY: Final = "history"
 EXPORTS: Final = {
-    "--rounds-csv": "every metric of every round",
-    "--samples-csv": "every request",
+    "--rounds-csv": "one row per round, with every metric",
+    "--samples-csv": "one row per request",
     "--rounds-parquet": "as --rounds-csv; needs the extra k3perf[parquet]",
     "--samples-parquet": "as --samples-csv; needs the extra k3perf[parquet]",
     "--junit": "JUnit XML, one case for each judged metric, with its numbers as properties",
@@ -34,7 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "report",
         help="write results as one HTML page, CSV, Parquet, JUnit or Prometheus text",
-        epilog="exit status: 0 for every verdict that could be read",
+        epilog="exit status: 0 when the results could be read, whatever their verdict",
     )
     parser.add_argument(
         "results",
@@ -51,7 +51,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     for option, text in EXPORTS.items():
         parser.add_argument(option, type=Path, metavar="FILE", help=text)
     parser.add_argument(
-        "--history", type=Path, metavar="FILE", help="history.jsonl, for `k3perf report history`"
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="saved nights or history.jsonl, for `k3perf report history`",
     )
     add_suite_option(parser)
     add_baselines_option(parser)

@@ -40,7 +40,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "sweep",
-        help="measure a grid of vLLM arguments, or a ladder of concurrencies, and choose nothing",
+        help="measure a grid of vLLM arguments, or a range of concurrencies, and propose nothing",
         epilog="exit status: 10 when nothing valid was measured, or no server answers",
     )
     add_measuring_options(parser)
@@ -58,7 +58,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--concurrency",
         metavar="1,2,4",
-        help="climb this ladder on one engine instead: throughput and latency of each step",
+        help="measure these concurrencies on one engine instead: throughput and latency",
     )
     parser.add_argument("--base-url", help="running server for --concurrency")
     parser.add_argument("--model-name", help="name of the model at that server")
@@ -218,7 +218,7 @@ def _table(steps: Sequence[LadderStep], knee: Knee | None) -> str:
             f" {tpot:>10}"
         )
     lines.append(
-        "saturation: not known, which takes three steps and two passes (--blocks)"
+        "saturation: unknown; it takes at least three steps and two passes (--blocks)"
         if knee is None
         else f"saturation: {knee.text}. One engine start, so its spread is not in the interval."
     )

@@ -39,8 +39,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "tune",
-        help="sweep vLLM's arguments step by step, and propose what is proven to gain",
-        epilog="exit status: 10 when no session of the base config is valid",
+        help="sweep vLLM's arguments step by step, and propose a proven improvement",
+        epilog="exit status: 10 when the base config has no valid session",
     )
     add_measuring_options(parser)
     _add_goal(parser)
@@ -66,7 +66,7 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ARGUMENT=A,B",
-        help="values to try, instead of the table's or of an argument outside it; repeatable",
+        help="values to try, also for an argument outside the table; repeatable",
     )
     parser.add_argument(
         "--objective",
@@ -79,7 +79,7 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="METRIC=LIMIT",
-        help="limit that a proposal must keep, such as ttft_p99_ms=500; repeatable",
+        help="limit that a proposal must meet, such as ttft_p99_ms=500; repeatable",
     )
     parser.add_argument(
         "--error-rate",
@@ -115,16 +115,20 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
 def _register_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     accept = commands.add_parser(
         "accept",
-        help="write the approved config of a point, its target's list and baseline proposal",
+        help="write the config of a measured point, add it to its target, and propose its baseline",
         epilog="exit status: 4 when the point cannot be approved; nothing is written then",
     )
-    accept.add_argument("results", type=Path, metavar="RUN", help="results directory of the run")
+    accept.add_argument(
+        "results", type=Path, metavar="RUN", help="results directory of a tuning run"
+    )
     accept.add_argument(
         "point", metavar="POINT", help='label such as "max_num_seqs=64", or best for the proposal'
     )
     accept.add_argument("--name", default="", help="name of the config (default: from the change)")
     accept.add_argument(
-        "--reason", default="", help="why; required for a point that the run does not propose"
+        "--reason",
+        default="",
+        help="reason for the reviewer; required for a point that the run does not propose",
     )
     accept.add_argument(
         "--proposals",
@@ -266,5 +270,5 @@ def _point_lines(parameters: tuple[Parameter, ...], exclude: Any, change_to: Any
             change = change_to({}, parameter, value)
             why = exclude(change) if change else ""
             if why:
-                lines.append(f"    {label_of(change)} costs nothing: {why}")
+                lines.append(f"    {label_of(change)} is not measured: {why}")
     return lines

@@ -51,22 +51,27 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo-ttft-ms",
         type=positive,
-        help="bound on TTFT for goodput, with --slo-tpot-ms (default: the workload's)",
+        help="TTFT limit for goodput, with --slo-tpot-ms (default: the workload's)",
     )
-    parser.add_argument("--slo-tpot-ms", type=positive, help="bound on TPOT for goodput")
+    parser.add_argument("--slo-tpot-ms", type=positive, help="TPOT limit for goodput")
     parser.add_argument(
         "--results",
         type=Path,
         metavar="DIR",
-        help="directory of journal and result; the same one continues an interrupted run"
+        help="directory of journal and result; give it again to continue an interrupted run"
         " (default: .k3perf/tuning/RUN)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
-        "--picture", type=Path, metavar="SVG", help="file for a picture of sweeps and front"
+        "--picture",
+        type=Path,
+        metavar="SVG",
+        help="file for a chart of the sweeps and the Pareto front",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print points and cost, and measure nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the points and their cost, but measure nothing",
     )
     add_baselines_option(parser)
     add_engine_python_option(parser)
@@ -152,7 +157,7 @@ def tuning_settings(
         if error.errno in MACHINE_ERRNOS:
             raise
         raise UsageError(
-            f"{cache} cannot be written. Go to another directory, or name one with K3PERF_CACHE."
+            f"{cache} cannot be written. Run in another directory, or set K3PERF_CACHE."
         ) from error
     run_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
     try:
@@ -215,7 +220,7 @@ def say_cost(prepared: PreparedTuning, least: int, most: int) -> None:
     """What the run will cost, before it starts."""
     session_s = prepared.plan.expected_session_s
     budget = prepared.plan.budget_s
-    limit = f", at most {budget / 60:.0f} min by the budget" if budget is not None else ""
+    limit = f", limited to {budget / 60:.0f} min by the budget" if budget is not None else ""
     say(
         f"{prepared.cell.cell_id}: {least} to {most} sessions of about {session_s:.0f} s, so"
         f" {least * session_s / 60:.0f} to {most * session_s / 60:.0f} min{limit}"

@@ -37,9 +37,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="compare the next vLLM with the present one, and accept it",
         description=(
             "--engine measures both engines side by side and prints three tables and one verdict;"
-            " --accept makes the lock and the memory of the new engine the approved ones"
+            " --accept makes the lock and memory of the new engine the approved ones"
         ),
-        epilog="exit status: that of the run; 4 when --accept refuses",
+        epilog="exit status: that of the pytest run; 4 when --accept refuses",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -56,12 +56,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="DIR",
         help="directory of the run (default: %(default)s)",
     )
-    parser.add_argument("--reason", default="", help="with --accept: why, at least 8 characters")
+    parser.add_argument(
+        "--reason", default="", help="with --accept: reason for the reviewer, at least 8 characters"
+    )
     parser.add_argument("--by", default="", help="who accepts (default: the login name)")
     parser.add_argument(
         "--with-losses",
         action="store_true",
-        help="with --accept: accept memory that grew and ratios that fell",
+        help="with --accept: accept a regression",
     )
     add_suite_option(parser)
     add_baselines_option(parser)
@@ -69,7 +71,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "pytest_arguments",
         nargs="*",
         metavar="PYTEST_ARGUMENT",
-        help="passed on to `pytest perf_tests`, after --",
+        help="after --: passed on to `pytest perf_tests`",
     )
     parser.set_defaults(run=run)
 
@@ -98,13 +100,13 @@ def _measure(arguments: argparse.Namespace) -> int:
         require_engine(python)
     if base.resolve() == candidate.resolve() and base.parent == candidate.parent:
         raise UsageError(
-            f"--engine {arguments.engine} is the present engine. Install the next vLLM into"
+            f"--engine {arguments.engine} is the current engine. Install the next vLLM into"
             " another virtual environment."
         )
     results = Path(arguments.results)
     if (results / "results.jsonl").exists():
         raise UsageError(
-            f"--results {results} holds a run already. Give another directory, or remove it."
+            f"--results {results} already holds a run. Give another directory, or remove it."
         )
     words = [sys.executable, "-m", "pytest", str(arguments.suite)]
     words += ["--k3-suite", str(arguments.suite), "--k3-ab-base", str(base.parent.parent)]
@@ -177,9 +179,11 @@ def _accept(arguments: argparse.Namespace, results: Path) -> int:
         raise UsageError(f"no config of {results} has a baseline in {root}. Record them first.")
     for baseline in made:
         sys.stdout.write(f"wrote {write_baseline(root, baseline)}\n")
-    sys.stdout.writelines(f"not measured, still of the old engine: {name}\n" for name in left)
+    sys.stdout.writelines(
+        f"not measured, so still approved for the old engine: {name}\n" for name in left
+    )
     release = release_of(file.cells, Arm.CANDIDATE)
-    sys.stdout.write(f"vLLM {release} is accepted. Make it the engine of every run.\n")
+    sys.stdout.write(f"vLLM {release} is accepted. Now make it the default engine.\n")
     return ExitStatus.OK
 
 

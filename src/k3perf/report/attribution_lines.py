@@ -22,7 +22,7 @@ def attribution_lines(cell: CellVerdict) -> list[str]:
         lines.append(f"cause {place}: {finding.text}")
         lines += [f"  {line}" for line in finding.evidence]
     if not found.causes:
-        lines.append("cause: unknown, no part that can be read moved beyond its noise")
+        lines.append("cause: unknown, no readable part changed by more than its noise")
     rest = unexplained_text(found)
     lines += [rest] if rest else []
     lines += [f"changed: {line}" for line in found.changed[:_CHANGES]]

@@ -50,8 +50,8 @@ def _lines(row: ConfigComparison) -> list[str]:
         for one in row.differences
     ]
     return lines + [
-        f"{one.workload or '(all)':<10} {one.metric:<24} together {one.gain_ratio:+.1%}, its parts"
-        f" one after the other {one.parts_ratio:+.1%}"
+        f"{one.workload or '(all)':<10} {one.metric:<24} together {one.gain_ratio:+.1%}, product of"
+        f" its parts {one.parts_ratio:+.1%}"
         for one in row.combined
     ]
 
@@ -95,8 +95,8 @@ def markdown_text(rows: Sequence[ConfigComparison]) -> str:
     lines += ["", *(f"* {prose(line)}" for line in front_lines(rows))]
     combined = [(row, one) for row in rows for one in row.combined]
     lines += [
-        f"* {code(row.config)} {code(one.metric)}: together {one.gain_ratio:+.1%}, its parts one"
-        f" after the other {one.parts_ratio:+.1%}"
+        f"* {code(row.config)} {code(one.metric)}: together {one.gain_ratio:+.1%}, product of"
+        f" its parts {one.parts_ratio:+.1%}"
         for row, one in combined
     ]
     return "\n".join(lines) + "\n"

@@ -87,13 +87,13 @@ def level_lines(level: LoadLevel, *, several: bool) -> list[str]:
 def _whole_level(level: LoadLevel) -> list[Table]:
     counts = Table("value", "", box=SIMPLE_HEAD)
     ok = level.statuses.get("ok", 0)
-    counts.add_row("requests that ended well", f"{ok} of {level.request_count}")
+    counts.add_row("successful requests", f"{ok} of {level.request_count}")
     for name, title, form in _SINGLE:
         value = level.values.get(name, MetricValue(None, 0)).value
         if value is not None:
             counts.add_row(title, form.format(value))
     counts.add_row(
-        "client's lag, p99",
+        "client lag, p99",
         "-" if level.client_lag_p99_ms is None else f"{level.client_lag_p99_ms:.2f} ms",
     )
     if len(level.endpoints) > 1:

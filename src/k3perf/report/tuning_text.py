@@ -48,7 +48,7 @@ def result_text(result: TuningResult) -> str:
     if result.interaction is not None:
         lines += _interaction_lines(result)
     if result.front:
-        lines.append("Pareto front (changes of the value itself):")
+        lines.append("Pareto front (change of each metric against the base):")
         lines += [f"  {label_of(one.change)}: {one.trade}" for one in result.front]
         if not result.base_on_front:
             lines.append(
@@ -57,15 +57,15 @@ def result_text(result: TuningResult) -> str:
     if result.validation is not None:
         lines.append(f"validation on {result.validation.workload}: {result.validation.text}")
     if result.undecided:
-        lines.append(f"undecided: {', '.join(result.undecided)}; the base's value stays")
+        lines.append(f"undecided: {', '.join(result.undecided)}; they keep the base's value")
     lines.append(_proposal_line(result))
     lines.append(
         f"{result.session_count} sessions, {result.round_count} rounds,"
         f" {result.spent_s / 60:.1f} min. At most {result.error_rate:.1%} of such runs propose"
         f" a point without a gain ({result.test_count} tests share that rate)."
         if result.parameters and result.parameters[0].step != "grid"
-        else f"{result.session_count} sessions, {result.spent_s / 60:.1f} min. Intervals hold"
-        " together at 95 % for each metric."
+        else f"{result.session_count} sessions, {result.spent_s / 60:.1f} min. Intervals are"
+        " simultaneous at 95 % for each metric."
     )
     return "\n".join(lines) + "\n"
 
@@ -81,7 +81,7 @@ def effect_text(effect: Effect | None) -> str:
 
 def _proposal_line(result: TuningResult) -> str:
     if result.parameters and result.parameters[0].step == "grid":
-        return "a sweep chooses nothing"
+        return "a sweep proposes nothing"
     if not result.proposal:
         return f"proposal: keep {result.config}"
     return (

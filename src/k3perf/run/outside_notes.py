@@ -46,7 +46,7 @@ def outside_notes(
     ]
     if used_again:
         notes.append(
-            "several sessions used one server: what differs from start to start is not in them"
+            "several sessions used one server, so they do not include the variation between starts"
         )
     return tuple(notes)
 
@@ -58,7 +58,7 @@ def require_one_engine(cells: Sequence[Cell]) -> None:
     engines = dict.fromkeys(f"{cell.target.name}-{cell.config.name}" for cell in cells)
     if len(engines) > 1:
         raise UsageError(
-            f"--k3-server: a server runs one config, and this call selects {len(engines)}"
+            f"--k3-server: a server runs one config, but this call selects {len(engines)}"
             f" ({', '.join(list(engines)[:3])}). Choose one with -k and --k3-target."
         )
 

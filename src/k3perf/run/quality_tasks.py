@@ -67,7 +67,9 @@ def run_and_judge(
             " run."
         )
     if reference_server is None and len(plan.tasks) > 1:
-        raise UsageError("--reference-score is of one task. Name one task, or run two servers.")
+        raise UsageError(
+            "--reference-score applies to one task. Give one task, or run two servers."
+        )
     for name in ("loss", "alpha", "power"):
         if not 0 < getattr(plan, name) < 1:
             raise UsageError(f"--{name} must lie between 0 and 1")
@@ -177,7 +179,7 @@ def paired_result(
     discordant = (lost + won) / len(now)
     if not bad and discordant > 0:
         least = _paired_detectable(discordant, len(now), alpha, plan.power)
-        text += f"; a loss of {least:.2%} would show with power {plan.power:g}"
+        text += f"; these questions detect a loss of {least:.2%} with power {plan.power:g}"
     return TaskResult(task, score, bad, text)
 
 

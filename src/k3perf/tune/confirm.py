@@ -96,9 +96,9 @@ def _passed(
     kept = [(bound, keeps(readings, label, bound)) for bound in plan.bounds]
     unproven = [f"{how.value} {bound.text}" for bound, how in kept if how is not Keeps.PROVEN]
     if unproven:
-        return False, f"on fresh sessions it is not proven to keep a bound: it {unproven[0]}"
+        return False, f"on fresh sessions it is not proven to meet every bound: it {unproven[0]}"
     if for_bounds:
-        return True, "on fresh sessions it keeps every bound, and its parent does not"
+        return True, "on fresh sessions it meets every bound, and its parent does not"
     if gain.low_ratio is not None and gain.low_ratio > 0:
         return True, "the gain holds on fresh sessions"
     return False, "the gain is not proven on fresh sessions"
@@ -117,6 +117,6 @@ def _judged(
     if not lost:
         return ""
     return (
-        f"the gate calls {', '.join(lost)} REGRESSED. Give --bound {lost[0]}=LIMIT to accept"
-        " that trade up to a limit"
+        f"{', '.join(lost)} is REGRESSED. To accept this trade up to a limit, give"
+        f" --bound {lost[0]}=LIMIT"
     )

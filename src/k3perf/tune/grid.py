@@ -75,7 +75,7 @@ def measure_grid(
     front = Front(plan.front_metrics)
     values = _findings(plan, readings, ({}, *changes), skipped, front)
     points = front.points()
-    decision = f"{done} of {blocks} blocks measured, nothing is chosen"
+    decision = f"{done} of {blocks} blocks measured, nothing is proposed"
     return TuningResult(
         run_id=names.run_id,
         fingerprint=dict(names.fingerprint),

@@ -93,9 +93,12 @@ def _interaction(
     best_effect = singles[parts.index(best)]
     if fit.gain(whole, base) < fit.gain(label_of(best), base):
         keep = best if _certain(best_effect) else {}
-        text = f"the combination loses to its best part {label_of(best)} and is not proposed"
+        text = f"the combination is worse than its best part {label_of(best)} and is not proposed"
     elif _certain(combined):
-        keep, text = combination, f"the combination holds on fresh sessions, {_sum_text(excess)}"
+        keep, text = (
+            combination,
+            f"the combination's gain holds on fresh sessions, {_sum_text(excess)}",
+        )
     else:
         keep = best if _certain(best_effect) else {}
         text = "the combination's gain is not proven on fresh sessions"
@@ -124,9 +127,9 @@ def _certain(effect: Effect) -> bool:
 
 def _sum_text(excess: Effect) -> str:
     if excess.ratio is None or excess.low_ratio is None or excess.high_ratio is None:
-        return "its sum is not known"
+        return "compared with the sum of its parts: unknown"
     if excess.low_ratio > 0:
         return f"{excess.ratio:.1%} more than the sum of its parts"
     if excess.high_ratio < 0:
         return f"{-excess.ratio:.1%} less than the sum of its parts"
-    return "and it is the sum of its parts within noise"
+    return "equal to the sum of its parts within noise"

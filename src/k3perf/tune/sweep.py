@@ -215,8 +215,8 @@ class Sweep:
             return "quality was not measured, so it cannot be proposed (--quality)"
         if loss > self.plan.largest_quality_loss:
             return (
-                f"it loses {loss:.2%} of quality, at most"
-                f" {self.plan.largest_quality_loss:.2%} are allowed"
+                f"it loses {loss:.2%} of quality, and at most"
+                f" {self.plan.largest_quality_loss:.2%} is allowed"
             )
         return ""
 

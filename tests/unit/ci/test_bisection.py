@@ -154,7 +154,7 @@ def test_engine_versions_are_searched_and_an_interrupted_search_goes_on(
     again = (place / "log").read_text().splitlines()[len(asked) :]
     assert again == asked[1:], "what was judged is not measured again"
     assert bisect(place, "0.30.0", "0.32.0", *engines) == ExitStatus.USAGE
-    assert "holds another bisection" in capsys.readouterr().err
+    assert "holds a different bisection" in capsys.readouterr().err
 
 
 def test_commits_are_searched_and_the_work_tree_stays(

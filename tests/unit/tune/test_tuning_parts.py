@@ -154,7 +154,7 @@ def test_a_parent_that_breaks_a_bound_gives_way_to_a_slower_point():
     bound = BoundSpec("ttft_p99_ms", 40.0)
     result = Tuning(plan(bounds=(bound,)), SimulatedEngine(2), NAMES).run()
     assert result.proposal["max_num_seqs"] in (4, 8)
-    assert "keeps every bound" in result.parameters[0].decision
+    assert "meets every bound" in result.parameters[0].decision
 
 
 def test_a_bound_on_a_metric_without_readings_admits_nothing():
@@ -180,7 +180,7 @@ def test_a_lossy_value_needs_a_quality_reading():
 def test_the_gates_word_stops_a_proposal():
     result = Tuning(plan(), SimulatedEngine(4), NAMES, judge=lambda *_: ("ttft_mean_ms",)).run()
     assert not result.proposal
-    assert "ttft_mean_ms REGRESSED" in result.parameters[0].decision
+    assert "ttft_mean_ms is REGRESSED" in result.parameters[0].decision
 
 
 def test_a_proposal_that_loses_on_the_trace_is_not_one():
@@ -214,7 +214,7 @@ def test_a_combination_that_gains_and_loses_to_its_best_part_gives_way_to_it():
         assert found.combined.ratio > 0
         assert found.proposed == {"max_num_seqs": 64}
         assert found.excess.high_ratio < 0
-        assert "loses to its best part max_num_seqs=64" in found.text
+        assert "is worse than its best part max_num_seqs=64" in found.text
 
 
 def test_a_combination_without_a_gain_is_not_proposed():

@@ -68,7 +68,7 @@ def headline(views: Sequence[CellView], outcome: Outcome) -> Sentence:
     name = f"{first.target} · {first.config} · {first.workload}"
     count = sum(view.outcome == str(outcome) for view in views)
     others = (
-        f" {count - 1} more cell{'s' if count > 2 else ''} ended the same." if count > 1 else ""
+        f" {count - 1} more cell{'s' if count > 2 else ''} ended the same way." if count > 1 else ""
     )
     if first.worst is not None and outcome in (Outcome.REGRESSED, Outcome.SUSPECT):
         cause = cause_headline(first.attribution)
