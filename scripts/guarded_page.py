@@ -23,39 +23,40 @@ _HEADING: Final = f"""\
 
 {GENERATED}
 
-A cell is a config and a workload on a target. It is **approved** if it has a baseline, and every run of its target judges it. A
-**candidate** has no baseline yet. Its target lists it with the reason, and runs leave it out. A cell that is neither ends
-NO_BASELINE (exit status 11), so a lost baseline is never silent.
+A cell is a config and a workload on a target. An **approved** cell has a baseline, and every run of its target judges it. A
+**candidate** has no baseline yet. Its target lists it with the reason, and runs skip it. Any other cell gets NO_BASELINE (exit
+status 11), so a lost baseline never goes unnoticed.
 
 * `pytest perf_tests --k3-target T` judges the approved cells of a target.
-* `--k3-record` records candidates too. `--k3-candidates` collects them without a baseline.
-* After `k3perf baseline accept` the cell is approved. Then delete its entry under `candidates` in the target's file.
+* `--k3-record` records candidates too. `--k3-candidates` collects candidates without recording them.
+* `k3perf baseline accept` approves the cell. Then delete its entry under `candidates` in the target's file.
 
-There are two classes of guard:
+A cell is guarded in one of two ways:
 
 * **timed**: throughput and latency are judged with an interval, in addition to memory, capacity and the locked configuration.
-* **memory and lock**: no timing is judged, because its noise tests no tolerance worth having. `memory_and_lock` in
+* **memory and lock**: no timing is judged, because timings are too noisy to test a useful tolerance. `memory_and_lock` in
   `perf_tests/tolerances.yaml` lists these configs with the reason.
 
-A loss is the minimum detectable effect (MDE) of the gate's own code. It is seen with a probability of 95 %, after all planned
-sessions, in a run of the whole target. In brackets is the tolerance. A gain is the one over the parent config, with its 95 %
-interval. "Not proven" means that this workload cannot tell the config from its parent.
+The tables give the minimum detectable effect (MDE), computed by the gate's own code, with the tolerance in brackets. The gate
+detects a loss of this size with a probability of 95 %, after all planned sessions, in a run of the whole target. A gain is
+measured against the parent config and has a 95 % interval. "Not proven" means that this workload shows no difference from the
+parent.
 
-A workload tells a config from its parent only if it uses what the config changes:
+A workload can only show a difference if it uses what the config changes:
 
 | what a config changes | workload that uses it |
 | --- | --- |
 | `max_num_seqs` | `wide` on CPUs, `serve_128` on GPUs: more requests in flight than the default serves |
 | `max_num_batched_tokens` | `long_prompts` on CPUs, `serve_1k` on GPUs: prompts that fill several steps |
 | `enable_prefix_caching`, `prefix_match_unit` | `prefix`, `conversation`, `trace` and the workloads of `h200-k3-prefix` |
-| `kv_cache_dtype`, `block_size` | none in time; memory and capacity show them |
+| `kv_cache_dtype`, `block_size` | none shows it in timings; memory and capacity do |
 
-`users_1k` measures TTFT below saturation, where users feel it. It needs the target's maximum sustainable rate
+`users_1k` measures TTFT below saturation, as users experience it. It needs the target's maximum sustainable rate
 ([load.md](load.md)).
 
 ## Summary
 
-| target | approved | of these memory and lock | candidates | refused or equal |
+| target | approved | of which memory and lock | candidates | refused or equal |
 | --- | --- | --- | --- | --- |
 """
 _SHORT: Final = {
@@ -129,7 +130,7 @@ def _cell_table(cells: tuple[GuardedCell, ...]) -> list[str]:
     names = [f"`{name}`" for name in short]
     if len(short) < len(exact):
         names.append(f"{len(exact) - len(short)} metrics of the [quality](quality.md) family")
-    said = f"Exact or with an amount: {', '.join(names)}."
+    said = f"Also gated, exactly or with an absolute tolerance: {', '.join(names)}."
     return [*_table(heads, rows), "", said, ""]
 
 
@@ -180,7 +181,7 @@ def _not_told_apart(cells: tuple[GuardedCell, ...]) -> list[str]:
     unknown = [name for name in compared if name not in told]
     if not unknown:
         return []
-    return [f"No recorded workload shows a gain in time of {_named(unknown)}.", ""]
+    return [f"No recorded workload proves a gain in timings for {_named(unknown)}.", ""]
 
 
 def _candidate_table(listed: tuple[CandidateCell, ...]) -> list[str]:

@@ -28,12 +28,13 @@ _HEADING: Final = f"""\
 
 {GENERATED}
 
-From the recordings in `perf_tests/recordings` that have times. A whole session lasts from its engine's start to the next one's.
-Warm-up rounds count as long as measured ones. The rest is start, load, profiling, graph capture and stop. On targets with
-`import_ahead` the next engine imports meanwhile. `scripts/make-costs` writes `perf_tests/costs.json` from the same sessions.
+Median times from the recordings in `perf_tests/recordings`. A whole session lasts from the start of its engine to the start of
+the next one. A warm-up round is assumed to take as long as a measured one. The rest is start, load, profiling, graph capture
+and stop. On targets with `import_ahead`, the next engine imports its modules meanwhile. `scripts/make-costs` writes
+`perf_tests/costs.json` from the same sessions.
 
 """
-_NO_STAGES: Final = "No recording has the stages of the start yet. Newer recordings keep them.\n"
+_NO_STAGES: Final = "No recording contains the stages of the start yet. New recordings will.\n"
 
 
 def sessions_of(suite: Suite) -> tuple[RecordedSession, ...]:
@@ -64,7 +65,7 @@ def session_times_page(suite: Suite, baselines_directory: Path, costs: RecordedC
             "## Stages of the start\n",
             _stage_table(sessions_of(suite)),
             "## A clean verdict\n",
-            "One session of each approved cell, by `costs.json`. An undecided cell takes more.\n",
+            "One session of each approved cell, according to `costs.json`. An undecided cell takes longer.\n",
             _verdict_table(suite, baselines_directory, CostModel(costs)),
         ]
     )
@@ -80,7 +81,7 @@ def _session_table(suite: Suite) -> str:
         known = [(whole_s, busy_s) for whole_s, busy_s in whole if whole_s is not None]
         rounds_s = median(one.rounds_s for one in found)
         warm_s = median(busy_s for _, busy_s in whole) - rounds_s
-        texts = ["not known", "not known"]
+        texts = ["unknown", "unknown"]
         if known:
             rest_s = median(whole_s - busy_s for whole_s, busy_s in known)
             texts = [f"{median(whole_s for whole_s, _ in known):.0f}", f"{rest_s:.0f}"]
@@ -125,7 +126,7 @@ def _verdict_table(suite: Suite, baselines_directory: Path, costs: CostModel) ->
         rows.append(
             f"| `{name}` | {len(cells)} | {longest_s:.0f} | {total_s / 60:.1f} | {estimated} |\n"
         )
-    head = "| target | cells | longest cell, s | whole target, min | of these cells estimated |\n"
+    head = "| target | cells | longest cell, s | whole target, min | estimated cells |\n"
     return f"{head}| --- | --- | --- | --- | --- |\n{''.join(rows)}"
 
 

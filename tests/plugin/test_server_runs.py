@@ -139,7 +139,7 @@ def test_without_a_visible_key_no_configuration_passes(site: Site) -> None:
 def test_one_server_serves_one_config(site: Site) -> None:
     run = site.pytest("--k3-server", "http://127.0.0.1:9")
     assert run.returncode == ExitStatus.USAGE
-    assert "a server runs one config, and this call selects 2" in run.stdout + run.stderr
+    assert "a server runs one config, but this call selects 2" in run.stdout + run.stderr
 
 
 def test_a_server_that_does_not_answer_is_invalid(site: Site) -> None:
