@@ -110,13 +110,23 @@ def test_gaps_of_chunks_are_the_gaps_of_the_writes(fast_server):
 
 
 def test_the_guard_sees_how_late_a_burst_was_read(fast_server):
-    """512 streams at once: the last of them is read milliseconds after it was written.
+    """Hundreds of streams at once: the last of them is read milliseconds after it was written.
     The guard must say so, in a round too short for a probe of the loop.
+
+    How many streams make a client late depends on the machine: the burst grows until it does.
     """
     profile = {"ttft_ms": 1, "itl_ms": 1, "step_ms": 10}
-    seen, truth = play(
-        fast_server, profile, 0, streams=512, tokens=2, arrival={"kind": "all_at_once"}
-    )
-    true_p99_ns = float(np.percentile(lateness_ns(seen, truth), 99))
+    for attempt, streams in enumerate((512, 1024, 2048)):
+        seen, truth = play(
+            fast_server,
+            profile,
+            attempt,
+            streams=streams,
+            tokens=2,
+            arrival={"kind": "all_at_once"},
+        )
+        true_p99_ns = float(np.percentile(lateness_ns(seen, truth), 99))
+        if true_p99_ns > 1_000_000:
+            break
     assert true_p99_ns > 1_000_000, "the client was in time: this is not the case to judge"
     assert seen.client_lag_p99_ns > 0.5 * true_p99_ns
