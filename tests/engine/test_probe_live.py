@@ -25,6 +25,7 @@ from k3perf.config.suite import load_suite
 from k3perf.engine.process_tree import command_of
 from k3perf.gate.metric_verdict import judge_exact
 from k3perf.metrics.drift import config_differences
+from k3perf.metrics.loss_scale import scale_for
 from k3perf.metrics.resolved import describe, difference
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
@@ -151,7 +152,8 @@ def judged(
     assert was is not None
     assert now is not None
     tolerance = load_suite(repository / "perf_tests").tolerances.for_target(target)[metric]
-    return judge_exact(METRICS[metric], tolerance, [was], [now]).outcome
+    scale = scale_for(METRICS[metric], tolerance, "baseline")
+    return judge_exact(scale, [was], [now]).outcome
 
 
 def test_one_mebibyte_more_weights_is_caught(start_live: StartLive, repository: Path) -> None:

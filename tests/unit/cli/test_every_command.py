@@ -307,7 +307,8 @@ COMMANDS = {
         status=10,
     ),
     "load run": Command(
-        "load run --base-url http://127.0.0.1:9 --model-name m --requests 1 --warm-up 0",
+        "load run --base-url http://127.0.0.1:9 --model-name m --requests 1 --warm-up 0"
+        " --client-processes 1",
         {
             "--base-url": Kind(
                 {

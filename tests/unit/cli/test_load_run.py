@@ -32,7 +32,7 @@ def busy_machine(monkeypatch):
 
 
 def run(server, *options):
-    few = ("--requests", "6", "--output-tokens", "5", "--warm-up", "0")
+    few = ("--requests", "6", "--output-tokens", "5", "--warm-up", "0", "--client-processes", "1")
     chosen = [option for option in options if option in few[::2]]
     rest = [
         word
