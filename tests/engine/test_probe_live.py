@@ -87,13 +87,24 @@ def test_plan_and_measurement_agree(planned: Live, repository: Path) -> None:
         environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
     )
     (memory,) = live.probe.rank_memory()
-    assert memory.weights_bytes == plan.weights_bytes
+    assert memory.weights_bytes is not None
+    assert memory.weights_bytes - plan.weights_bytes in (0, gate_padding_bytes(repository, live))
     assert memory.kv_cache_bytes == plan.kv_cache_bytes
     assert live.probe.block_size_tokens == plan.block_size_tokens
     assert live.probe.kv_capacity_tokens is not None
     assert plan.kv_tokens is not None
     assert abs(live.probe.kv_capacity_tokens - plan.kv_tokens) <= plan.block_size_tokens
     assert live.probe.max_concurrency == pytest.approx(plan.max_concurrency)
+
+
+def gate_padding_bytes(repository: Path, live: Live) -> int:
+    """What packing adds on a CPU with AMX: a second row of the shared expert's gate, which
+    has one row of BF16, in every layer.
+    """
+    config = model_config(repository, live.target)
+    if not config.get("shared_expert_intermediate_size"):
+        return 0
+    return int(config["num_hidden_layers"]) * int(config["hidden_size"]) * 2
 
 
 def test_cache_use_grows_as_planned(planned: Live, repository: Path) -> None:
@@ -117,20 +128,23 @@ def used_blocks(live: Live, layout: CacheLayout, context_tokens: int) -> float:
     cache = live.probe.server_info()["vllm_config"]["cache_config"]
     usable = cache["num_gpu_blocks"] - 1  # the null block is never given out
     prompt = [10 + index % 4000 for index in range(context_tokens)]
-    sending = threading.Thread(
-        target=live.complete, args=(prompt, min(40, layout.block_size_tokens // 2 - 1))
-    )
-    decoded_before = live.probe.counters()["vllm:generation_tokens_total"]
-    sending.start()
-    readings = []
-    while sending.is_alive():
-        counters = live.probe.counters()
-        if (
-            counters["vllm:num_requests_running"]
-            and counters["vllm:generation_tokens_total"] >= decoded_before + 2
-        ):
-            readings.append(counters["vllm:kv_cache_usage_perc"] * usable)
-    sending.join()
+    readings: list[float] = []
+    for _ in range(20):  # on a busy machine a short answer may end before it is read
+        decoded_before = live.probe.counters()["vllm:generation_tokens_total"]
+        sending = threading.Thread(
+            target=live.complete, args=(prompt, min(40, layout.block_size_tokens // 2 - 1))
+        )
+        sending.start()
+        while sending.is_alive():
+            counters = live.probe.counters()
+            if (
+                counters["vllm:num_requests_running"]
+                and counters["vllm:generation_tokens_total"] >= decoded_before + 2
+            ):
+                readings.append(counters["vllm:kv_cache_usage_perc"] * usable)
+        sending.join()
+        if readings:
+            break
     assert readings, "no reading was taken while the sequence was decoding"
     return median(readings)
 
