@@ -133,17 +133,8 @@ def _documents_run(
     setting: Setting, tolerances: float, rng: np.random.Generator
 ) -> Iterator[Replayed]:
     plan = setting.plan
-    drawn = _draw(setting, rng)
-    policy = setting.policy()
-    baselines = []
-    for index, sessions in enumerate(drawn):
-        recorded = cell_of(
-            f"cell{index}", _sessions(sessions[: plan.baseline_sessions], "b"), mode=setting.mode
-        )
-        baselines.append(
-            propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
-        )
-    policy = with_noise_of(policy, baselines)
+    drawn = draw_cells(setting, rng)
+    baselines, policy = proposed(setting, drawn)
     for baseline, sessions in zip(baselines, drawn, strict=True):
         candidates = tuple(
             _with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :]
@@ -153,7 +144,20 @@ def _documents_run(
         )
 
 
-def _draw(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
+def proposed(setting: Setting, drawn: Sequence[Sequence[Session]]) -> tuple[list[Baseline], Policy]:
+    """The baselines of drawn cells, and the policy with their noise."""
+    policy = setting.policy()
+    baselines = []
+    for index, sessions in enumerate(drawn):
+        first = _sessions(sessions[: setting.plan.baseline_sessions], "b")
+        recorded = cell_of(f"cell{index}", first, mode=setting.mode)
+        baselines.append(
+            propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
+        )
+    return baselines, with_noise_of(policy, baselines)
+
+
+def draw_cells(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
     return [
         source(rng, setting.plan.baseline_sessions + setting.plan.suspect_sessions)
         for source in setting.sources
@@ -230,9 +234,9 @@ def quick_runs(
     runs: list[list[Replayed]] = [[] for _ in tolerances]
     policy = setting.policy()
     for _ in range(setting.repeats):
-        drawn = _draw(setting, rng)
+        drawn = draw_cells(setting, rng)
         recorded = [tuple(sessions[: setting.plan.baseline_sessions]) for sessions in drawn]
-        cells = _quick_cells(setting, policy, recorded)
+        cells = quick_cells(setting, policy, recorded)
         for run, lost in zip(runs, tolerances, strict=True):
             for cell, known, sessions in zip(cells, recorded, drawn, strict=True):
                 candidates = tuple(
@@ -247,7 +251,7 @@ Judge = tuple[str, Reference, Limits, tuple[InterimAnalysis, ...]]
 """A metric of a cell, ready to judge."""
 
 
-def _quick_cells(
+def quick_cells(
     setting: Setting, policy: Policy, recorded: Sequence[Sequence[Session]]
 ) -> list[list[Judge]]:
     """Per cell what each metric is judged against."""

@@ -66,7 +66,8 @@ def _alone(shape: str) -> Setting:
     return Setting((source,), tolerances, plan, repeats=SUITE_METRICS // len(GATED))
 
 
-def _few_recorded(spread: float) -> Setting:
+def few_recorded(spread: float) -> Setting:
+    """Two recorded sessions a cell. ``spread``: sigma of the log of a cell's noise."""
     plan = USUAL.model_copy(update={"baseline_sessions": 2})
     if not spread:
         return simulated_setting("normal", plan=plan, noise_share=0.2)
@@ -111,8 +112,8 @@ def trial_sources() -> Mapping[str, Callable[[], Setting]]:
         "20 cells that differ (sigma 0.5)": lambda: unlike_cells(0.5, 20, 3),
         "20 cells that differ (sigma 1)": lambda: unlike_cells(1.0, 20, 3),
         "5 cells that differ (sigma 1)": lambda: unlike_cells(1.0, 5, 3),
-        "2 recorded sessions": lambda: _few_recorded(0.0),
-        "2 recorded sessions, cells that differ (sigma 1)": lambda: _few_recorded(1.0),
+        "2 recorded sessions": lambda: few_recorded(0.0),
+        "2 recorded sessions, cells that differ (sigma 1)": lambda: few_recorded(1.0),
         "one cell, 4 recorded sessions": lambda: _alone("normal"),
         "one cell, 4 recorded sessions, heavy tailed": lambda: _alone("heavy_tailed"),
         "a tenth of the sessions stall": lambda: with_stalls(usual(), 0.1),
