@@ -76,6 +76,8 @@ WITHOUT: Final[Mapping[str, Patches]] = MappingProxyType(
         "more rounds for a session that spreads": {
             (decision.Judgement, "_session"): _no_more_rounds
         },
+        "more rounds where some stand out": {(decision, "OUTLIER_SIGMAS"): math.inf},
+        "a loss in each of few rounds": {(decision, "FEW_ROUNDS"): 0},
     }
 )
 """By part: what replaces it."""

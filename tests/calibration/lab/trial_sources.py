@@ -33,6 +33,10 @@ from tests.calibration.lab.simulation import SHAPES, Noise
 USUAL = MeasurementPlan(mode="baseline", maximum_sessions=5)
 PAIRED = MeasurementPlan(mode="reference", maximum_sessions=5)
 SHORT = MeasurementPlan(mode="baseline", maximum_sessions=3)
+SHORT_PAIRED = MeasurementPlan(
+    mode="reference", maximum_sessions=3, maximum_rounds=6, baseline_sessions=2
+)
+"""As ``cpu-gqa`` and ``cpu-hybrid`` declare it."""
 
 
 def _recorded() -> dict[str, Callable[[], Setting]]:
@@ -116,6 +120,9 @@ def trial_sources() -> Mapping[str, Callable[[], Setting]]:
         "2 recorded sessions, cells that differ (sigma 1)": lambda: few_recorded(1.0),
         "one cell, 4 recorded sessions": lambda: _alone("normal"),
         "one cell, 4 recorded sessions, heavy tailed": lambda: _alone("heavy_tailed"),
+        "2 recorded sessions, slow rounds in either arm, plan of six rounds": partial(
+            simulated_setting, "outlier_contaminated", plan=SHORT_PAIRED, on_top=True
+        ),
         "a tenth of the sessions stall": lambda: with_stalls(usual(), 0.1),
         "a tenth of the sessions stall, plan of six rounds": lambda: with_stalls(
             simulated_setting("normal", plan=SHORT.model_copy(update={"maximum_rounds": 6})), 0.1
