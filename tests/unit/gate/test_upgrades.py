@@ -55,7 +55,7 @@ def test_ab_reports_differences_and_is_judged_all_the_same(
     assert ab(build, changed, 700.0).outcome is Outcome.REGRESSED
 
 
-@pytest.mark.parametrize("changed", [{"block_size": 32}, RELEASE])
+@pytest.mark.parametrize("changed", [{**SETTINGS, "block_size": 32}, RELEASE])
 def test_ab_goes_on_buying_between_two_settings_or_releases(
     build: Build, changed: Mapping[str, object]
 ) -> None:
