@@ -9,13 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from k3perf.baselines.testable import testable
 from k3perf.config.models import MeasurementPlan
 from k3perf.config.suite import load_suite
 from k3perf.records.outcome import Outcome
 from tests.calibration.lab.decision_tables import GREEN, ROOT, target_trial
 from tests.calibration.lab.noisy import outcomes_of, run_outcomes, with_loud_cell
-from tests.calibration.lab.replay import quick_runs
+from tests.calibration.lab.replay import draw_cells, proposed, quick_cells, quick_runs
 from tests.calibration.lab.selftest import simulated_setting
+from tests.calibration.lab.source_table import clean_reds
+from tests.calibration.lab.trial_sources import few_recorded
 
 PLAN = MeasurementPlan(mode="baseline", maximum_sessions=3)
 
@@ -45,6 +48,27 @@ def test_one_config_that_always_varied_more_is_judged_by_its_own_noise() -> None
     setting = with_loud_cell(simulated_setting("normal", plan=PLAN), 10.0)
     (found,) = run_outcomes(setting, (0.0,), 60, 13)
     assert red(found) <= 1
+
+
+def test_two_recorded_sessions_of_cells_that_differ_are_refused_or_hold() -> None:
+    """They seldom show which cell is the loud one, so its siblings' noise judges it."""
+    setting = few_recorded(1.0)
+    assert clean_reds(setting, 10) >= 1, "the refusal must have something to refuse"
+    assert clean_reds(replace(setting, only_testable=True), 200) <= 2
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_lab_gates_what_accept_takes(spread: float) -> None:
+    setting = few_recorded(spread)
+    drawn = draw_cells(setting, np.random.default_rng(18))
+    baselines, policy = proposed(setting, drawn)
+    refused = [{one.metric for one in testable(baseline, policy)} for baseline in baselines]
+    recorded = [tuple(sessions[: setting.plan.baseline_sessions]) for sessions in drawn]
+    gated = quick_cells(replace(setting, only_testable=True), setting.policy(), recorded)
+    assert [{metric for metric, *_ in cell} for cell in gated] == [
+        set(setting.tolerances) - names for names in refused
+    ]
+    assert any(refused)
 
 
 def test_the_lab_counts_what_a_run_would_say() -> None:

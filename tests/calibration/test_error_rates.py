@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from k3perf.config.gated import statistical_metric_count
 from k3perf.config.load_yaml import load_document
 from k3perf.config.models import MeasurementPlan, TargetSpec, Tolerance
+from k3perf.config.suite import load_suite
 from k3perf.gate import decision
 from k3perf.stats.estimators import Location
 from tests.calibration.lab.noisy import unlike_cells, with_stalls
@@ -76,13 +78,15 @@ def plan_of(target: str) -> MeasurementPlan:
 
 @lru_cache(maxsize=1)
 def suite_plans() -> dict[str, MeasurementPlan]:
-    """Every distinct measurement plan that a target of the suite declares, named by one
-    such target.
+    """Every distinct measurement plan of a target that gates a timing, named by one such
+    target. A quality target gates none: its plan of one round could not.
     """
+    suite = load_suite(TARGETS.parent)
     found: dict[str, MeasurementPlan] = {}
     for path in sorted(TARGETS.glob("*.yaml")):
         judged = plan_of(path.stem)
-        if judged not in found.values():
+        timed = statistical_metric_count(suite, suite.cells((path.stem,)))
+        if timed and judged not in found.values():
             found[path.stem] = judged
     return found
 

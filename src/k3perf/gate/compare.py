@@ -31,7 +31,7 @@ from k3perf.metrics.drift import config_differences, mismatch, other_class
 from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.metrics.recorded_batches import batch_notes, candidate_batch
 from k3perf.metrics.recorded_environments import environment_notes
-from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS, rank_counts
+from k3perf.metrics.session_values import KV_METRICS, SERVING_METRICS, rank_counts, rank_notes
 from k3perf.records.baseline import Baseline, MetricBaseline, WorkloadBaseline
 from k3perf.records.measurement import CellMeasurement, RoundMetrics, SessionMetrics
 from k3perf.records.metric_definitions import METRICS, Comparison
@@ -239,13 +239,16 @@ class _Cell:
         units = self.readings.units
         arms = [unit.reference for unit in units if unit.reference is not None]
         own = [unit.session for unit in units]
+        hardware = self._hardware_notes()
+        alike = self.workload is not None and not hardware
+        gated = map(self._exact_entry, self.policy.tolerances if alike else ())
         return (
-            *self._hardware_notes(),
+            *hardware,
             *(note for _, _, notes in findings for note in notes),
             *batch_notes(self.workload),
             *environment_notes(self.baseline, self.measurement.workload, own, arms),
             *unjudged,
-            *self._rank_notes(),
+            *rank_notes(filter(None, gated), [unit.session for unit in self.readings.standing]),
             *self.readings.notes,
         )
 
@@ -256,25 +259,6 @@ class _Cell:
         classes = other_class(self.baseline, self.measurement)
         compared = "ratios are compared, memory that depends on the hardware is not"
         return [f"{classes}: {compared}"] if classes else []
-
-    def _rank_notes(self) -> list[str]:
-        """Where several ranks were read and an older baseline does not say of how many
-        its values are the worst.
-        """
-        if self.workload is None or self._hardware_notes():
-            return []
-        sessions = [unit.session for unit in self.readings.standing]
-        names = [
-            name
-            for name in self.policy.tolerances
-            if (entry := self._exact_entry(name)) is not None
-            and not entry.rank_counts
-            and max(rank_counts(name, sessions), default=0) > 1
-        ]
-        text = (
-            f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared"
-        )
-        return [f"{text}; k3perf baseline propose records it"] if names else []
 
 
 def _entry(entries: Iterable[MetricBaseline], name: str, basis: str) -> MetricBaseline | None:

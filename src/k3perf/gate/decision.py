@@ -18,14 +18,8 @@ rounds however often the gate is asked. The first that decides is the decision.
 The rounds of a session can spread out of line: the host was busy, or the engine is no
 longer steady. That adds to the variance of its value. Where it adds more than half
 of the tolerance, with all the rounds of the plan, the session is **excluded**. Later
-sessions take its place as long as
-
-* fewer than half of the measured sessions are excluded. With a share q of sessions out
-  of line a plan of three sessions gives up with probability q (2 q - q^2): 2 % where a
-  tenth stall by the host, 89 % where nine of ten jump about, always where all do;
-* the plan has room: an excluded session counts towards its maximum of sessions.
-
-While a session is excluded and nothing is decided, the outcome is INVALID.
+sessions take its place as long as fewer than half of the measured ones are excluded and
+the plan has room. Until something is decided the outcome is then INVALID.
 
 An estimate beyond the tolerance that is not proven is SUSPECT. It alone gets the extra
 analyses, of sessions beyond the plan's maximum.
@@ -284,16 +278,14 @@ class Judgement:
         decision.noise = own_noise(values, level, decision.estimate or 0.0, counts, alpha)
 
     def _variance(self, ready: Sequence[SessionLoss], analysis: InterimAnalysis) -> float:
-        """Of candidate mean minus baseline mean. Where some sessions have more rounds,
-        each brings its own variance.
+        """Of candidate mean minus baseline mean. A session of more rounds brings the
+        variance of so many.
         """
         at, recorded = self.reference.at, self.reference.session_count
-        level, count = at(analysis.rounds), len(ready)
+        level = at(analysis.rounds)
         known = (level.variance / recorded if recorded else 0.0) + level.batch_variance
-        known += sum(session.extra for session in ready) / count**2
-        if not self.reference.round_count or all(one.rounds == analysis.rounds for one in ready):
-            return level.variance / count + known
-        return sum(at(session.rounds).variance for session in ready) / count**2 + known
+        own = sum(at(session.rounds).variance + session.extra for session in ready)
+        return own / len(ready) ** 2 + known
 
     def _choose_sessions(self, analysis: InterimAnalysis) -> list[SessionLoss] | None:
         """The first sessions with enough rounds, as many as the analysis has, within

@@ -7,9 +7,10 @@ worst.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from k3perf.records.baseline import MetricBaseline
 from k3perf.records.measurement import MetricValue, SessionMetrics
 from k3perf.records.samples import RankMemory, SessionRecord
 
@@ -112,6 +113,19 @@ def rank_counts(name: str, sessions: Iterable[SessionMetrics]) -> frozenset[int]
         return frozenset()
     found = [session.values[name] for session in sessions if name in session.values]
     return frozenset(value.n for value in found if value.value is not None and value.n)
+
+
+def rank_notes(recorded: Iterable[MetricBaseline], sessions: Sequence[SessionMetrics]) -> list[str]:
+    """Where several ranks were read and an older baseline does not say of how many its
+    values are the worst.
+    """
+    names = [
+        entry.metric
+        for entry in recorded
+        if not entry.rank_counts and max(rank_counts(entry.metric, sessions), default=0) > 1
+    ]
+    text = f"number of ranks not recorded in the baseline of {', '.join(names)}, so not compared"
+    return [f"{text}; k3perf baseline propose records it"] if names else []
 
 
 def ranks_text(counts: frozenset[int]) -> str:

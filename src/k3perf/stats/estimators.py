@@ -39,21 +39,18 @@ MAD_TO_SIGMA: Final = 1.4826022185056018
 
 
 class Location(StrEnum):
-    """MEDIAN: withstands half of the values, whichever way they lie. MIDDLE_HALF: mean
-    without the lowest and the highest quarter (fewer than four values: the median); the
-    best of the three for values that slide. LOWER_QUARTILE: withstands three quarters
-    of the values being too high, one quarter being too low.
+    """MEDIAN: withstands half of the values, whichever way they lie. LOWER_QUARTILE:
+    withstands three quarters of the values being too high, one quarter being too low.
     """
 
     MEDIAN = "median"
-    MIDDLE_HALF = "mean of the middle half"
     LOWER_QUARTILE = "lower quartile"
 
 
 @lru_cache(maxsize=1024)
 def weights(location: Location, count: int) -> tuple[int, tuple[float, ...]]:
-    """Index of the first ordered value that counts, and the weights from there on; they
-    sum to 1. ``count`` at least 1.
+    """Index of the first ordered value that counts, and the weights from there on: one
+    or two, which sum to 1. ``count`` at least 1.
 
     The quartile interpolates linearly (Hyndman and Fan 1996, type 7;
     ``numpy.quantile``'s default).
@@ -63,10 +60,6 @@ def weights(location: Location, count: int) -> tuple[int, tuple[float, ...]]:
         first = math.floor(place)
         share = place - first
         return first, (1 - share, share) if share else (1.0,)
-    if location is Location.MIDDLE_HALF and count >= 4:
-        cut = count // 4
-        kept = count - 2 * cut
-        return cut, (1 / kept,) * kept
     middle = count // 2
     return (middle, (1.0,)) if count % 2 else (middle - 1, (0.5, 0.5))
 
@@ -76,9 +69,7 @@ def locate_ordered(location: Location, ordered: Sequence[float]) -> float:
     first, shares = weights(location, len(ordered))
     if len(shares) == 1:
         return ordered[first]
-    if len(shares) == 2:  # the commonest case, and the median's
-        return shares[0] * ordered[first] + shares[1] * ordered[first + 1]
-    return sum(share * ordered[first + index] for index, share in enumerate(shares))
+    return shares[0] * ordered[first] + shares[1] * ordered[first + 1]
 
 
 def locate(location: Location, values: Sequence[float]) -> float:

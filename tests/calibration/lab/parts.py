@@ -47,18 +47,6 @@ def _no_more_rounds(
         self.limits = given
 
 
-class _TwoEstimators:
-    """Stands for ``Location`` where the gate lists what it may choose."""
-
-    MEDIAN = Location.MEDIAN
-
-    def __init__(self, other: Location) -> None:
-        self.other = other
-
-    def __iter__(self) -> Iterator[Location]:
-        return iter((Location.MEDIAN, self.other))
-
-
 WITHOUT: Final[Mapping[str, Patches]] = MappingProxyType(
     {
         "spending function": {(sequential, "shares"): _equal_shares},
@@ -81,8 +69,6 @@ WITHOUT: Final[Mapping[str, Patches]] = MappingProxyType(
         },
         "skewness term": {(noise, "pooled_skewness"): lambda *_: 0.0},
         "choice of estimator (median)": {(noise, "CHOICE_DF"): math.inf},
-        "mean of the middle half": {(noise, "Location"): _TwoEstimators(Location.LOWER_QUARTILE)},
-        "lower quartile": {(noise, "Location"): _TwoEstimators(Location.MIDDLE_HALF)},
         "choice of estimator and rounds (median of all rounds)": {
             (noise.MetricNoise, "choice"): _median_of_all
         },
@@ -90,6 +76,8 @@ WITHOUT: Final[Mapping[str, Patches]] = MappingProxyType(
         "more rounds for a session that spreads": {
             (decision.Judgement, "_session"): _no_more_rounds
         },
+        "more rounds where some stand out": {(decision, "OUTLIER_SIGMAS"): math.inf},
+        "a loss in each of few rounds": {(decision, "FEW_ROUNDS"): 0},
     }
 )
 """By part: what replaces it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,7 +39,6 @@ class Difference(NamedTuple):
     invalid: float
     rounds: tuple[float, float]
     base_red: tuple[int, int]
-    base_caught: float
 
     def p_more_red(self, at: int) -> float:
         """McNemar's exact test, one-sided, of clean runs (0) or those at half (1)."""
@@ -84,7 +83,6 @@ def difference(source: str, metrics: int, usual: Runs, off: Runs) -> Difference:
         float(invalid.mean() / metrics),
         (spent[0], spent[1]),
         (was[0], was[1]),
-        float(_column(usual, LOST, "regressed").mean() / metrics),
     )
 
 
@@ -132,16 +130,6 @@ def rows(folder: Path) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def source_rows(folder: Path) -> Iterator[str]:
-    """A row for each source: the gate as it is."""
-    every: Sequence[Difference] = next(iter(differences(folder).values()))
-    for one in every:
-        yield (
-            f"| {one.source} | {one.base_red[0]} of {one.runs} | {one.base_red[1]} |"
-            f" {one.base_caught:.1%} |"
-        )
-
-
 HEAD: Final = (
     "| part that is off | clean runs red | red at half | caught at 1.5: worst (SE) | best (SE) |"
     " INVALID, clean | rounds, clean | rounds, lost |"
@@ -150,5 +138,5 @@ HEAD: Final = (
 if __name__ == "__main__":
     print(HEAD)
     print("| --- " * HEAD.count(" | ") + "| --- |")
-    for row in (*rows(Path(sys.argv[1])), "", *source_rows(Path(sys.argv[1]))):
+    for row in rows(Path(sys.argv[1])):
         print(row)

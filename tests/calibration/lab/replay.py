@@ -17,6 +17,7 @@ import numpy as np
 
 from k3perf.baselines.propose import propose
 from k3perf.baselines.target_policy import with_noise_of
+from k3perf.baselines.testable import CATCH_FACTOR, CATCH_MISS
 from k3perf.config.models import MeasurementPlan, Tolerance
 from k3perf.gate.compare import compare, next_purchase
 from k3perf.gate.decision import Decision, judge, remaining_tolerance
@@ -28,10 +29,10 @@ from k3perf.records.measurement import SessionMetrics
 from k3perf.records.metric_definitions import METRICS
 from k3perf.records.outcome import Outcome
 from k3perf.records.samples import Arm
-from k3perf.stats.bounds import Limits
+from k3perf.stats.bounds import Limits, minimum_detectable
 from k3perf.stats.noise import MetricNoise
 from k3perf.stats.reference import Reference, cell_reference
-from k3perf.stats.sequential import InterimAnalysis
+from k3perf.stats.sequential import InterimAnalysis, last_planned
 from tests.calibration.lab.simulation import Rounds, cell_of, session_of
 
 Session = tuple[Mapping[str, Rounds], Mapping[str, Rounds] | None]
@@ -61,7 +62,9 @@ class Setting:
     cells that there really are. ``candidate_noise``: the candidates' deviations over
     the recorded ones; for made-up sessions around 0. ``candidate_session_noise``: the same of a session's mean
     alone. ``moved_tolerances``: the loss of
-    every baseline since its anchor; the cap equals the tolerance.
+    every baseline since its anchor; the cap equals the tolerance. ``only_testable``: a
+    metric of a cell that ``baseline accept`` would refuse is not gated there, as with
+    its ``--only-testable``. ``quick_runs`` alone knows it.
     """
 
     sources: tuple[CellSource, ...]
@@ -71,6 +74,7 @@ class Setting:
     candidate_noise: float = 1.0
     candidate_session_noise: float = 1.0
     moved_tolerances: float = 0.0
+    only_testable: bool = False
 
     @property
     def mode(self) -> str:
@@ -129,17 +133,8 @@ def _documents_run(
     setting: Setting, tolerances: float, rng: np.random.Generator
 ) -> Iterator[Replayed]:
     plan = setting.plan
-    drawn = _draw(setting, rng)
-    policy = setting.policy()
-    baselines = []
-    for index, sessions in enumerate(drawn):
-        recorded = cell_of(
-            f"cell{index}", _sessions(sessions[: plan.baseline_sessions], "b"), mode=setting.mode
-        )
-        baselines.append(
-            propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
-        )
-    policy = with_noise_of(policy, baselines)
+    drawn = draw_cells(setting, rng)
+    baselines, policy = proposed(setting, drawn)
     for baseline, sessions in zip(baselines, drawn, strict=True):
         candidates = tuple(
             _with_loss(setting, item, tolerances) for item in sessions[plan.baseline_sessions :]
@@ -149,7 +144,20 @@ def _documents_run(
         )
 
 
-def _draw(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
+def proposed(setting: Setting, drawn: Sequence[Sequence[Session]]) -> tuple[list[Baseline], Policy]:
+    """The baselines of drawn cells, and the policy with their noise."""
+    policy = setting.policy()
+    baselines = []
+    for index, sessions in enumerate(drawn):
+        first = _sessions(sessions[: setting.plan.baseline_sessions], "b")
+        recorded = cell_of(f"cell{index}", first, mode=setting.mode)
+        baselines.append(
+            propose([recorded], versions={}, policy=policy, previous=None, acceptance=ACCEPTANCE)
+        )
+    return baselines, with_noise_of(policy, baselines)
+
+
+def draw_cells(setting: Setting, rng: np.random.Generator) -> list[Sequence[Session]]:
     return [
         source(rng, setting.plan.baseline_sessions + setting.plan.suspect_sessions)
         for source in setting.sources
@@ -226,9 +234,9 @@ def quick_runs(
     runs: list[list[Replayed]] = [[] for _ in tolerances]
     policy = setting.policy()
     for _ in range(setting.repeats):
-        drawn = _draw(setting, rng)
+        drawn = draw_cells(setting, rng)
         recorded = [tuple(sessions[: setting.plan.baseline_sessions]) for sessions in drawn]
-        cells = _quick_cells(setting, policy, recorded)
+        cells = quick_cells(setting, policy, recorded)
         for run, lost in zip(runs, tolerances, strict=True):
             for cell, known, sessions in zip(cells, recorded, drawn, strict=True):
                 candidates = tuple(
@@ -243,7 +251,7 @@ Judge = tuple[str, Reference, Limits, tuple[InterimAnalysis, ...]]
 """A metric of a cell, ready to judge."""
 
 
-def _quick_cells(
+def quick_cells(
     setting: Setting, policy: Policy, recorded: Sequence[Sequence[Session]]
 ) -> list[list[Judge]]:
     """Per cell what each metric is judged against."""
@@ -264,8 +272,17 @@ def _quick_cells(
             reference = cell_reference(
                 cell, noise, count, rounds, spread_over_noise_ratio=policy.spread_over_noise_ratio
             )
-            judges.append((metric, reference, limits, analyses_of(scale, reference, plan)))
+            analyses = analyses_of(scale, reference, plan)
+            if not setting.only_testable or _accepted(reference, limits, analyses):
+                judges.append((metric, reference, limits, analyses))
     return cells
+
+
+def _accepted(reference: Reference, limits: Limits, analyses: Sequence[InterimAnalysis]) -> bool:
+    """As ``baselines.testable`` says, for noise that is not 0."""
+    planned = last_planned(analyses)
+    found = minimum_detectable(reference, limits._replace(beta=CATCH_MISS), planned)
+    return found is not None and found <= CATCH_FACTOR * limits.tolerance
 
 
 def _difference(session: Session, metric: str) -> tuple[float, ...]:

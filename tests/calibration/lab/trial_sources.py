@@ -33,6 +33,10 @@ from tests.calibration.lab.simulation import SHAPES, Noise
 USUAL = MeasurementPlan(mode="baseline", maximum_sessions=5)
 PAIRED = MeasurementPlan(mode="reference", maximum_sessions=5)
 SHORT = MeasurementPlan(mode="baseline", maximum_sessions=3)
+SHORT_PAIRED = MeasurementPlan(
+    mode="reference", maximum_sessions=3, maximum_rounds=6, baseline_sessions=2
+)
+"""As ``cpu-gqa`` and ``cpu-hybrid`` declare it."""
 
 
 def _recorded() -> dict[str, Callable[[], Setting]]:
@@ -66,7 +70,8 @@ def _alone(shape: str) -> Setting:
     return Setting((source,), tolerances, plan, repeats=SUITE_METRICS // len(GATED))
 
 
-def _few_recorded(spread: float) -> Setting:
+def few_recorded(spread: float) -> Setting:
+    """Two recorded sessions a cell. ``spread``: sigma of the log of a cell's noise."""
     plan = USUAL.model_copy(update={"baseline_sessions": 2})
     if not spread:
         return simulated_setting("normal", plan=plan, noise_share=0.2)
@@ -111,10 +116,13 @@ def trial_sources() -> Mapping[str, Callable[[], Setting]]:
         "20 cells that differ (sigma 0.5)": lambda: unlike_cells(0.5, 20, 3),
         "20 cells that differ (sigma 1)": lambda: unlike_cells(1.0, 20, 3),
         "5 cells that differ (sigma 1)": lambda: unlike_cells(1.0, 5, 3),
-        "2 recorded sessions": lambda: _few_recorded(0.0),
-        "2 recorded sessions, cells that differ (sigma 1)": lambda: _few_recorded(1.0),
+        "2 recorded sessions": lambda: few_recorded(0.0),
+        "2 recorded sessions, cells that differ (sigma 1)": lambda: few_recorded(1.0),
         "one cell, 4 recorded sessions": lambda: _alone("normal"),
         "one cell, 4 recorded sessions, heavy tailed": lambda: _alone("heavy_tailed"),
+        "2 recorded sessions, slow rounds in either arm, plan of six rounds": partial(
+            simulated_setting, "outlier_contaminated", plan=SHORT_PAIRED, on_top=True
+        ),
         "a tenth of the sessions stall": lambda: with_stalls(usual(), 0.1),
         "a tenth of the sessions stall, plan of six rounds": lambda: with_stalls(
             simulated_setting("normal", plan=SHORT.model_copy(update={"maximum_rounds": 6})), 0.1

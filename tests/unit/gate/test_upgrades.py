@@ -55,8 +55,11 @@ def test_ab_reports_differences_and_is_judged_all_the_same(
     assert ab(build, changed, 700.0).outcome is Outcome.REGRESSED
 
 
-def test_ab_goes_on_buying_between_two_releases(build: Build) -> None:
-    pairs = resolved(build.pairs(950.0, 1000.0, 1), RELEASE)
+@pytest.mark.parametrize("changed", [{**SETTINGS, "block_size": 32}, RELEASE])
+def test_ab_goes_on_buying_between_two_settings_or_releases(
+    build: Build, changed: Mapping[str, object]
+) -> None:
+    pairs = resolved(build.pairs(950.0, 1000.0, 1), changed)
     verdict = compare(None, build.cell(pairs, "ab"), build.policy())
     assert verdict.differences
     assert (verdict.outcome, verdict.buy) == (Outcome.INCONCLUSIVE, Buy.SESSIONS)
