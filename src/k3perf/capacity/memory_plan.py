@@ -83,22 +83,21 @@ def plan_memory(
     context = WeightContext(shape, parallelism, rules)
     stages = _stage_parts(context)
     totals = tuple(sum(parts.values()) for parts in stages)
-    worst = stages[totals.index(max(totals))]
     budget = given_cache_bytes(given, environment or {})
     reserve: dict[str, int] = {}
-    if budget is None and reserve_bytes is not None:
-        reserve = {"given": reserve_bytes}
-    elif budget is None:
-        reserve = reserve_parts(context, given, device_memory_bytes)
+    if budget is None:
+        reserve = _reserve_of(context, given, device_memory_bytes, reserve_bytes)
     if budget is None and device_memory_bytes is not None:
         held = max(totals) + sum(reserve.values())
         budget = requested_bytes(given, device_memory_bytes, rules) - held
     blocks = None if budget is None else max(0, budget // layout.block_bytes)
     tokens, concurrency = (None, None) if blocks is None else layout.tokens(blocks)
     headroom = None if budget is None else budget - layout.needed_bytes
+    notes = _cache_notes(shape, request, layout)
+    notes += _reserve_notes(context, reserve, known=budget is not None)
     return MemoryPlan(
         weights_bytes=max(totals),
-        weights_bytes_by_part=dict(sorted((name, size) for name, size in worst.items() if size)),
+        weights_bytes_by_part=_worst_stage(stages),
         weights_bytes_by_stage=totals,
         reserve_bytes_by_part=reserve,
         kv_bytes_per_token=layout.bytes_per_token,
@@ -114,10 +113,7 @@ def plan_memory(
         maximum_context_tokens=request.maximum_context_tokens,
         fits=None if headroom is None else headroom >= 0,
         headroom_bytes=headroom,
-        notes=(
-            *_cache_notes(shape, request, layout),
-            *_reserve_notes(context, reserve, known=budget is not None),
-        ),
+        notes=tuple(notes),
     )
 
 
@@ -167,6 +163,24 @@ def _with_dtype(shape: ModelShape, given: Mapping[str, Any]) -> ModelShape:
     if asked in (None, "auto"):
         return shape
     return replace(shape, dtype=str(asked))
+
+
+def _reserve_of(
+    context: WeightContext,
+    given: Mapping[str, Any],
+    device_memory_bytes: int | None,
+    reserve_bytes: int | None,
+) -> dict[str, int]:
+    """The reserve by part: the given one, else the estimate."""
+    if reserve_bytes is not None:
+        return {"given": reserve_bytes}
+    return reserve_parts(context, given, device_memory_bytes)
+
+
+def _worst_stage(stages: list[dict[str, int]]) -> dict[str, int]:
+    """The parts of the first of the largest stages, without empty ones."""
+    worst = max(stages, key=lambda parts: sum(parts.values()))
+    return dict(sorted((name, size) for name, size in worst.items() if size))
 
 
 def _stage_parts(context: WeightContext) -> list[dict[str, int]]:

@@ -59,21 +59,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--plan", type=Path, required=True, metavar="FILE", help="plan.json of the night"
     )
     missing.set_defaults(run=run_unmeasured)
-    changes = commands.add_parser("changes", help="find regressions that later nights confirm")
-    changes.add_argument("--json", action="store_true", help="print the slides as JSON")
-    changes.add_argument(
-        "--issue",
-        type=Path,
-        metavar="FILE",
-        help="write the text of an issue there if there is a slide",
-    )
-    changes.add_argument(
-        "--github-output",
-        type=Path,
-        metavar="FILE",
-        help="append slides=true or slides=false for a workflow",
-    )
-    changes.set_defaults(run=run_changes)
+    changes = _register_changes(commands)
     page = commands.add_parser("page", help="write the history as one HTML page")
     page.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="HTML file to write"
@@ -89,6 +75,27 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             metavar="PATH",
             help="directory of the saved nights, or history.jsonl",
         )
+
+
+def _register_changes(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    changes = commands.add_parser("changes", help="find regressions that later nights confirm")
+    changes.add_argument("--json", action="store_true", help="print the slides as JSON")
+    changes.add_argument(
+        "--issue",
+        type=Path,
+        metavar="FILE",
+        help="write the text of an issue there if there is a slide",
+    )
+    changes.add_argument(
+        "--github-output",
+        type=Path,
+        metavar="FILE",
+        help="append slides=true or slides=false for a workflow",
+    )
+    changes.set_defaults(run=run_changes)
+    return changes
 
 
 def read_history(path: Path) -> tuple[HistoryEntry, ...]:

@@ -36,6 +36,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "plan", help="choose tonight's cells: failing ones first, then the least recently measured"
     )
     _register_plan(planning)
+    keeping = _register_keep(commands)
+    issue = _register_issue(commands)
+    refresh = _register_refresh(commands)
+    for command in (planning, keeping, issue, refresh):
+        command.add_argument(
+            "--nights",
+            type=Path,
+            required=True,
+            metavar="DIR",
+            help="directory of the saved nights: a checkout of the branch perf-history",
+        )
+    for command in (planning, keeping, refresh):
+        add_suite_option(command)
+        add_baselines_option(command)
+
+
+def _register_keep(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
     keeping = commands.add_parser(
         "keep",
         help="save a night's verdicts, values and sessions",
@@ -47,6 +66,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--verdict", type=Path, required=True, metavar="FILE", help="verdict.json of k3perf merge"
     )
     keeping.set_defaults(run=run_keep)
+    return keeping
+
+
+def _register_issue(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
     issue = commands.add_parser(
         "issue",
         help="write the text of the issue about failing cells of main",
@@ -59,6 +84,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--github-output", type=Path, metavar="FILE", help="append red=true or red=false"
     )
     issue.set_defaults(run=run_issue)
+    return issue
+
+
+def _register_refresh(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
     refresh = commands.add_parser(
         "refresh", help="add the sessions of cells that PASS or IMPROVE to their baselines"
     )
@@ -80,17 +111,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="fewest batches (host and day) that it keeps (default: %(default)s)",
     )
     refresh.set_defaults(run=run_refresh)
-    for command in (planning, keeping, issue, refresh):
-        command.add_argument(
-            "--nights",
-            type=Path,
-            required=True,
-            metavar="DIR",
-            help="directory of the saved nights: a checkout of the branch perf-history",
-        )
-    for command in (planning, keeping, refresh):
-        add_suite_option(command)
-        add_baselines_option(command)
+    return refresh
 
 
 def _register_plan(planning: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ from k3perf.errors import ExitStatus, UsageError, shortened
 if TYPE_CHECKING:
     from k3perf.config.suite import Suite
     from k3perf.records.tuning import TuningResult
+    from k3perf.run.tuning_run import TuningRequest
     from k3perf.tune.plan import Parameter
 
 _STEPS = "kv,scheduler,quantisation,validate"
@@ -81,6 +82,18 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
         metavar="METRIC=LIMIT",
         help="limit that a proposal must meet, such as ttft_p99_ms=500; repeatable",
     )
+    _add_limits(parser)
+    parser.add_argument(
+        "--validate-workload",
+        metavar="NAME",
+        default="",
+        help="workload of the validate step (default: trace, if the target has it)",
+    )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="trace file to replay instead")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add how sure a proposal must be, and the quality that it may lose."""
     parser.add_argument(
         "--error-rate",
         type=share,
@@ -103,13 +116,6 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--largest-quality-loss", type=share, help="largest quality loss to accept, as a ratio"
     )
-    parser.add_argument(
-        "--validate-workload",
-        metavar="NAME",
-        default="",
-        help="workload of the validate step (default: trace, if the target has it)",
-    )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="trace file to replay instead")
 
 
 def _register_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -141,24 +147,19 @@ def _register_accept(commands: argparse._SubParsersAction[argparse.ArgumentParse
     accept.set_defaults(run=run_accept)
 
 
-def run_tune(arguments: argparse.Namespace) -> int:
-    """Tune. The result is on stdout, progress on stderr."""
-    require_named(arguments, "target", "workload")
-    from k3perf.engine.signals import install
-    from k3perf.report.tuning_text import finding_text
-    from k3perf.run.tuning_run import TuningRequest, prepare, run_tuning
+def _request(arguments: argparse.Namespace, suite: Suite) -> TuningRequest:
+    """What the options ask for."""
+    from k3perf.run.tuning_run import TuningRequest
     from k3perf.tune.parameters import parameters_of
 
-    check_picture(arguments)
     steps = _steps(arguments.steps)
     given = values_by_name(arguments.values, "--values")
-    settings = tuning_settings(arguments, "tune", arguments.trace)
     only = [name.replace("-", "_") for name in arguments.only]
 
     def parameters(base: Mapping[str, Any], kind: str) -> tuple[Parameter, ...]:
         return parameters_of(steps, base, kind=kind, given=given, only=only)
 
-    request = TuningRequest(
+    return TuningRequest(
         target=arguments.target,
         base=arguments.config,
         workload=arguments.workload,
@@ -169,12 +170,23 @@ def run_tune(arguments: argparse.Namespace) -> int:
         rounds=arguments.rounds,
         error_rate=arguments.error_rate,
         smallest_effect=arguments.smallest_effect,
-        validation_workload=_validation(arguments, steps, settings.suite),
+        validation_workload=_validation(arguments, steps, suite),
         service_level=service_level_of(arguments),
         quality_file=arguments.quality,
         largest_quality_loss=arguments.largest_quality_loss or 0.0,
     )
-    prepared = prepare(request, settings)
+
+
+def run_tune(arguments: argparse.Namespace) -> int:
+    """Tune. The result is on stdout, progress on stderr."""
+    require_named(arguments, "target", "workload")
+    from k3perf.engine.signals import install
+    from k3perf.report.tuning_text import finding_text
+    from k3perf.run.tuning_run import prepare, run_tuning
+
+    check_picture(arguments)
+    settings = tuning_settings(arguments, "tune", arguments.trace)
+    prepared = prepare(_request(arguments, settings.suite), settings)
     plan = prepared.plan
     if not plan.parameters:
         raise UsageError(

@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -308,14 +308,18 @@ def start_group(
             follower.stop()
         reservation.release()
         if isinstance(error, EngineError):
-            tails = error.log_tail + _follower_tails(followers, 10)
-            raise EngineError(
-                str(error).partition("\n")[0],
-                stage=error.stage,
-                root_cause=error.root_cause,
-                log_tail=tails,
-            ) from error
+            raise _with_follower_tails(error, followers) from error
         raise
+
+
+def _with_follower_tails(error: EngineError, followers: Sequence[Follower]) -> EngineError:
+    """The same failure with the end of every follower's log."""
+    return EngineError(
+        str(error).partition("\n")[0],
+        stage=error.stage,
+        root_cause=error.root_cause,
+        log_tail=error.log_tail + _follower_tails(followers, 10),
+    )
 
 
 def _with_master_port(launch: EngineLaunch, port: int) -> EngineLaunch:
@@ -342,9 +346,7 @@ def _tails(head: Engine, followers: tuple[Follower, ...], count: int) -> tuple[s
     )
 
 
-def _follower_tails(
-    followers: tuple[Follower, ...] | list[Follower], count: int
-) -> tuple[str, ...]:
+def _follower_tails(followers: Sequence[Follower], count: int) -> tuple[str, ...]:
     lines: list[str] = []
     for follower in followers:
         follower.log.drain()

@@ -78,10 +78,21 @@ def run_round(
         should_stop=_as_question(stop),
         on_counts=on_counts,
     )
+    return _play(plan, form, round_loop, base_urls, start_at_ns or clock)
+
+
+def _play(
+    plan: Plan,
+    form: RequestForm,
+    round_loop: RoundLoop,
+    base_urls: tuple[str, ...],
+    start_at_ns: Callable[[], int],
+) -> RoundSamples:
+    """Run the loop in this process, and decode what it read."""
     with _no_collector_pauses():
         cpu_before_ns = time.thread_time_ns()
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-            runner.run(round_loop.run(start_at_ns or clock))
+            runner.run(round_loop.run(start_at_ns))
         read_lag_ns = _read_lag_p99_ns(round_loop)
         samples = _decode_all(plan, form, round_loop)
         cpu_ns = time.thread_time_ns() - cpu_before_ns

@@ -29,6 +29,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=8000,
         help="port on 127.0.0.1, 0 for a free one (default: 8000)",
     )
+    _add_stream_arguments(parser)
+    parser.add_argument(
+        "--block-tokens", type=int, help="keep a prefix cache of such blocks and report its hits"
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND[:EVERY[:FIRST]]",
+        help=f"a fault at every EVERY-th request; may be repeated; kinds: {', '.join(FaultKind)}",
+    )
+    parser.add_argument(
+        "--model-name", default="mock", help="name under /v1/models (default: mock)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of drawn delays (default: 0)")
+    parser.add_argument(
+        "--behaviour",
+        metavar="JSON",
+        help="all of the above as one JSON document; overrides the others",
+    )
+    parser.add_argument("--cpus", metavar="N,N", help="CPUs to run on")
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="write faster than a client reads: fixed delays, completions only, no faults",
+    )
+
+
+def _add_stream_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the delays and chunks of a stream."""
     parser.add_argument(
         "--ttft",
         default="20",
@@ -59,31 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         help="first tokens of a chat reply in the reasoning channel",
-    )
-    parser.add_argument(
-        "--block-tokens", type=int, help="keep a prefix cache of such blocks and report its hits"
-    )
-    parser.add_argument(
-        "--fault",
-        action="append",
-        default=[],
-        metavar="KIND[:EVERY[:FIRST]]",
-        help=f"a fault at every EVERY-th request; may be repeated; kinds: {', '.join(FaultKind)}",
-    )
-    parser.add_argument(
-        "--model-name", default="mock", help="name under /v1/models (default: mock)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of drawn delays (default: 0)")
-    parser.add_argument(
-        "--behaviour",
-        metavar="JSON",
-        help="all of the above as one JSON document; overrides the others",
-    )
-    parser.add_argument("--cpus", metavar="N,N", help="CPUs to run on")
-    parser.add_argument(
-        "--fast",
-        action="store_true",
-        help="write faster than a client reads: fixed delays, completions only, no faults",
     )
 
 

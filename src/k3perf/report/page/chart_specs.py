@@ -88,6 +88,19 @@ def _tooltip(*pairs: tuple[str, str], share: tuple[str, ...] = ()) -> list[dict[
     ]
 
 
+def _interval_tooltip() -> list[dict[str, Any]]:
+    return _tooltip(
+        ("metric", "metric"),
+        ("loss", "loss"),
+        ("lower", "lower bound"),
+        ("upper", "upper bound"),
+        ("tolerance", "tolerance"),
+        ("detectable", "minimum detectable"),
+        ("outcome", "outcome"),
+        share=("loss", "lower", "upper", "tolerance", "detectable"),
+    )
+
+
 def _intervals() -> dict[str, Any]:
     """Loss and interval of each metric, its tolerance and minimum detectable effect."""
     metric = _field("metric", "nominal", title=None, sort=None, axis={"labelLimit": 170})
@@ -99,16 +112,7 @@ def _intervals() -> dict[str, Any]:
         },
         "value": "var(--candidate)",
     }
-    tooltip = _tooltip(
-        ("metric", "metric"),
-        ("loss", "loss"),
-        ("lower", "lower bound"),
-        ("upper", "upper bound"),
-        ("tolerance", "tolerance"),
-        ("detectable", "minimum detectable"),
-        ("outcome", "outcome"),
-        share=("loss", "lower", "upper", "tolerance", "detectable"),
-    )
+    tooltip = _interval_tooltip()
     layers = [
         {
             "mark": {"type": "rule", "color": "var(--soft)", "strokeWidth": 1},
