@@ -57,7 +57,8 @@ def _form_of(piece: bytes) -> bytes:
     """The expression for events like this one. Empty for an event that is not one whole
     usual event with exactly one id.
     """
-    if not (piece.startswith(_DATA) and piece.endswith(_END) and _is_usual(piece)):
+    one_line = piece.find(b"\n") == len(piece) - len(_END) and b"\r" not in piece
+    if not (one_line and piece.startswith(_DATA) and piece.endswith(_END) and _is_usual(piece)):
         return b""
     form = b""
     position = 0

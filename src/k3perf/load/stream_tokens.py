@@ -34,7 +34,7 @@ class StreamTokens:
     first_sequence_ids: list[list[int]] = field(default_factory=list)
     alike_ids: set[bytes] = field(default_factory=set)
     first_sequence_text: list[str] = field(default_factory=list)
-    last_usage: dict[str, Any] | None = None
+    last_alike: bytes = b""
     usage_count: int | None = None
     usage_risen: int = 0
     usage_continuous: bool = False
@@ -66,16 +66,9 @@ def read_stream(
     alike = [] if keep_text or keep_ids else like_first_token(pieces)
     if len(alike) < len(pieces):
         alike = [*alike, *[None] * (len(pieces) - len(alike))]
-    last_alike = _read_pieces(stream, pieces, times_ns, alike)
-    if stream.problem is not None:
-        return stream
-    if last_alike and stream.usage_count is None:
-        stream.last_usage = orjson.loads(last_alike[_DATA_SIZE:])["usage"]
-    if stream.last_usage:
-        try:
-            _take_usage(stream, stream.last_usage)
-        except (AttributeError, TypeError, ValueError) as error:
-            stream.problem = (RequestStatus.BAD_PAYLOAD, f"unexpected form of usage ({error})")
+    _read_pieces(stream, pieces, times_ns, alike)
+    if stream.problem is None and stream.last_alike:
+        _take_usage(stream, orjson.loads(stream.last_alike[_DATA_SIZE:])["usage"])
     return stream
 
 
@@ -84,36 +77,47 @@ def _read_pieces(
     pieces: list[bytes],
     times_ns: list[int],
     alike: list[re.Match[bytes] | None],
-) -> bytes:
-    """Returns the last event if it was one of ``alike``: its usage is not read yet."""
+) -> None:
+    """Count every event. ``stream.last_alike`` is an event that was not decoded, if no
+    later one has usage.
+    """
     reader = EventReader()
     between_events = True
     at_ns = 0
-    last_alike = b""
+    form_known = False
     for at_ns, piece, matched in zip(times_ns, pieces, alike, strict=True):
         if between_events:
-            if matched is not None:
+            if matched is not None and form_known:
                 # the event differs from a decoded one only in its text and numbers
                 stream.chunks.append(ChunkRecord(at_ns, 1))
                 stream.id_count += 1
                 stream.alike_ids.add(matched[1])
-                last_alike = piece
+                stream.last_alike = piece
                 continue
             if _is_one_event(stream, piece) and _read_usual_event(stream, piece, at_ns):
-                last_alike = b""
+                # prompt and cached tokens are the same in every event that is alike
+                form_known = form_known or matched is not None
                 continue
         for event_type, payload in reader.feed(piece):
             _read_event(stream, event_type, payload, at_ns)
             if stream.problem is not None:
-                return b""
+                return
         between_events = reader.between_events
     for event_type, payload in reader.end():
         _read_event(stream, event_type, payload, at_ns)
-    return last_alike
 
 
 def _is_one_event(stream: StreamTokens, piece: bytes) -> bool:
-    return not stream.keeps_text and piece.startswith(_DATA) and piece.endswith(_EVENT_END)
+    """Whether the piece is one data line and an empty one. A line end is white space to
+    JSON, but ends the data line.
+    """
+    return (
+        not stream.keeps_text
+        and piece.startswith(_DATA)
+        and piece.find(_EVENT_END[:1]) == len(piece) - len(_EVENT_END)
+        and piece.endswith(_EVENT_END)
+        and b"\r" not in piece
+    )
 
 
 def shown(payload: bytes) -> str:
@@ -142,12 +146,12 @@ def _read_usual_event(stream: StreamTokens, piece: bytes, at_ns: int) -> bool:
         ):
             return False
         count = len(ids)
-    except (KeyError, TypeError, ValueError):
+        _take_usage(stream, usage)
+    except (AttributeError, KeyError, TypeError, ValueError):
         return False
     stream.chunks.append(ChunkRecord(at_ns, count))
     stream.first_sequence_ids.append(ids)
     stream.id_count += count
-    stream.last_usage = usage  # of all usage only the last one matters
     return True
 
 
@@ -245,7 +249,7 @@ def _keep_text(stream: StreamTokens, choice: dict[str, Any]) -> None:
 
 def _take_usage(stream: StreamTokens, usage: dict[str, Any]) -> int:
     """Note the counts and return by how many output tokens the usage rose."""
-    stream.last_usage = None
+    stream.last_alike = b""
     before = stream.usage_count or 0
     completion = usage.get("completion_tokens")
     if completion is not None:

@@ -167,7 +167,7 @@ def test_where_reads_are_cut_changes_nothing_but_the_time(cuts):
         (
             (event(chunk([1, 2, 3]) | {"usage": {"completion_tokens": "many"}}), DONE + LAST),
             RequestStatus.BAD_PAYLOAD,
-            "form of usage",
+            "unexpected form of a stream event (invalid literal",
         ),
         (
             (event({"error": {"message": "EngineCore died"}}), DONE + LAST),
