@@ -97,7 +97,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for option, metavar, text in _FILES:
         parser.add_argument(option, type=Path, metavar=metavar, help=text)
     for option, kind, default, text in _NUMBERS:
-        parser.add_argument(option, type=kind, default=default, help=text)
+        # argparse would repeat the option's name, which fills the usage lines
+        metavar = "N,N" if option in ("--concurrency", "--rate") else "N"
+        parser.add_argument(option, type=kind, default=default, metavar=metavar, help=text)
     parser.add_argument(
         "--arrival",
         choices=("poisson", "constant"),
@@ -115,8 +117,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--header",
         action="append",
         default=[],
-        metavar="'NAME: VALUE'",
-        help="additional request header; repeatable",
+        metavar="HEADER",
+        help="additional request header, as 'NAME: VALUE'; repeatable",
     )
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     parser.add_argument(

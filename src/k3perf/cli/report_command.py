@@ -29,12 +29,53 @@ if TYPE_CHECKING:
     from k3perf.report.exports import Row
 
 
+class _Help(argparse.Action):
+    """The command's help, or that of ``report history`` if the word was read before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        del values, option_string
+        given = getattr(namespace, "results", None)
+        (_history_parser() if given == [HISTORY] else parser).print_help()
+        parser.exit()
+
+
+def _history_parser() -> argparse.ArgumentParser:
+    """The options that ``k3perf report history`` reads, for its help."""
+    history = argparse.ArgumentParser(
+        prog="k3perf report history",
+        description="write the nightly history as one HTML page",
+        epilog="exit status: 0 when the history could be read",
+    )
+    _add_history_option(history, required=True)
+    history.add_argument(
+        "--html", type=Path, required=True, metavar="FILE", help="self-contained page to write"
+    )
+    add_suite_option(history)
+    add_baselines_option(history)
+    return history
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "report",
         help="write results as one HTML page, CSV, Parquet, JUnit or Prometheus text",
         epilog="exit status: 0 when the results could be read, whatever their verdict",
+        add_help=False,
+    )
+    parser.add_argument(
+        "-h",
+        "--help",
+        action=_Help,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show this help message and exit",
     )
     parser.add_argument(
         "results",
@@ -50,12 +91,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     for option, text in EXPORTS.items():
         parser.add_argument(option, type=Path, metavar="FILE", help=text)
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="FILE",
-        help="saved nights or history.jsonl, for `k3perf report history`",
-    )
+    _add_history_option(parser)
     add_suite_option(parser)
     add_baselines_option(parser)
     parser.set_defaults(run=run)
@@ -125,6 +161,16 @@ def _parquet(rows: list[Row], option: str) -> bytes:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _add_history_option(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    parser.add_argument(
+        "--history",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help="saved nights or history.jsonl, for `k3perf report history`",
+    )
 
 
 def _history(arguments: argparse.Namespace) -> int:
