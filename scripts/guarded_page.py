@@ -56,7 +56,10 @@ A workload can only show a difference if it uses what the config changes:
 
 ## Summary
 
-| target | approved | of which memory and lock | candidates | refused or equal |
+"Omitted" counts the configs that are not measured on a target: either its engine refuses them, or they result in the engine
+of another config. The target's section gives the reason for each.
+
+| target | approved | of which memory and lock | candidates | omitted |
 | --- | --- | --- | --- | --- |
 """
 _SHORT: Final = {

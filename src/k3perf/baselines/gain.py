@@ -22,13 +22,17 @@ from k3perf.gate.policy import Policy
 from k3perf.gate.reference import recorded_reference
 from k3perf.metrics.loss_scale import Scale, scale_for
 from k3perf.records.baseline import Baseline, MetricBaseline
-from k3perf.records.metric_definitions import METRICS, Comparison, Direction
+from k3perf.records.metric_definitions import METRICS, Comparison, Direction, Family
 from k3perf.stats.batches import joint_df
 from k3perf.stats.bounds import minimum_detectable
 from k3perf.stats.quantiles import upper_quantile
 
 LEVEL: Final = 0.025
 """On each side of the interval."""
+_NO_GAIN: Final = frozenset({Family.QUALITY})
+"""Families without a gain line. A distance from the reference's answers is a price,
+which no config gains.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ def gain_lines(
     lines = [f"{over}: {text}" for text in _exact_gains(baseline, known, policy)]
     by_workload: dict[str, list[Gain]] = {}
     for gain in gains(baseline, known, policy):
+        if METRICS[gain.metric].family in _NO_GAIN:
+            continue
         by_workload.setdefault(gain.workload, []).append(gain)
     for workload, found in by_workload.items():
         lines += [f"{over}: {gain.text()}" for gain in found]
@@ -109,7 +115,7 @@ def _exact_gains(baseline: Baseline, parent: Baseline, policy: Policy) -> Iterat
     before = {entry.metric: entry for entry in parent.exact}
     for entry in baseline.exact:
         metric, tolerance = METRICS[entry.metric], tolerances.get(entry.metric)
-        if tolerance is None or entry.metric not in before:
+        if tolerance is None or entry.metric not in before or metric.family in _NO_GAIN:
             continue
         now = worst_value(metric, [one.value for one in entry.sessions])
         was = worst_value(metric, [one.value for one in before[entry.metric].sessions])

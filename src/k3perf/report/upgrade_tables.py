@@ -131,7 +131,7 @@ def performance_table(cells: Iterable[CellMeasurement], verdict: SuiteVerdict) -
 
 
 def _timing_row(cell: CellMeasurement, name: str) -> str:
-    """Medians of both arms' valid rounds. A handful of rounds proves nothing."""
+    """Medians of both arms' valid rounds. Too few rounds for a verdict."""
     unit = METRICS[name].unit
     arms = [_round_values(cell.arm(arm), name) for arm in (Arm.REFERENCE, Arm.CANDIDATE)]
     if not all(arms):
@@ -139,7 +139,7 @@ def _timing_row(cell: CellMeasurement, name: str) -> str:
     was, now = (median(values) for values in arms)
     return (
         f"    {name:<24} {value_text(was, unit):>14} {value_text(now, unit):>14}"
-        f"  {_share(was, now):>8}  not gated, proves nothing\n"
+        f"  {_share(was, now):>8}  not gated, too few rounds for a verdict\n"
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
-from k3perf.baselines.gain import Gain, gains
+from k3perf.baselines.gain import Gain, gain_lines, gains
 from k3perf.baselines.target_policy import with_noise_of
+from k3perf.config.models import Tolerance
 from k3perf.records.baseline import Baseline
 from tests.unit.gate.conftest import Build
 
@@ -61,3 +63,32 @@ def test_a_gain_over_a_parent_of_another_day_has_the_days_in_its_interval(build:
         build, "tuned", [1.04 * one for one in (*levels[3:], *levels[3:])], ("2026-01-09",) * 6
     )
     assert not gain(build, apart, parent).certain
+
+
+def test_a_quality_metric_has_no_gain_line(build: Build) -> None:
+    """A distance from the reference's answers is a price of a config, not its aim."""
+    policy = build.policy(
+        tolerances={
+            "weights_bytes": Tolerance(loss_ratio=0.01),
+            "quality_kl_mean_nats": Tolerance(loss_absolute=0.001),
+        }
+    )
+
+    def recorded(config: str, weights: float, divergence: float) -> Baseline:
+        sessions = [
+            build.session(
+                f"{config}{index}",
+                build.rounds(1000.0, 4),
+                weights_bytes=weights,
+                quality_kl_mean_nats=divergence,
+            )
+            for index in range(6)
+        ]
+        return build.baseline(replace(build.cell(sessions), config=config), policy)
+
+    parent, tuned = recorded("default", 1000.0, 0.02), recorded("tuned", 500.0, 0.01)
+    assert {entry.metric for entry in tuned.exact} == {"weights_bytes", "quality_kl_mean_nats"}
+    suite = SimpleNamespace(config=lambda _: SimpleNamespace(extends="default"))
+    lines = gain_lines(suite, tuned, (parent, tuned), policy)
+    assert any("weights_bytes: +50.0%" in line for line in lines), lines
+    assert not any("quality" in line for line in lines), lines
