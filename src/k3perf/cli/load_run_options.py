@@ -98,8 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, type=Path, metavar=metavar, help=text)
     for option, kind, default, text in _NUMBERS:
         # argparse would repeat the option's name, which fills the usage lines
-        metavar = "N,N" if option in ("--concurrency", "--rate") else "N"
-        parser.add_argument(option, type=kind, default=default, metavar=metavar, help=text)
+        parser.add_argument(option, type=kind, default=default, metavar="N", help=text)
     parser.add_argument(
         "--arrival",
         choices=("poisson", "constant"),
