@@ -69,6 +69,16 @@ def reference_value(unit: Unit, scale: Scale) -> float | None:
     return None if unit.reference is None else _value(unit.beside, [unit.reference], scale)
 
 
+def candidate_value(unit: Unit, scale: Scale) -> float | None:
+    """As ``reference_value``, of the candidate session itself."""
+    return _value(unit.rounds, [unit.session], scale)
+
+
+def mean_value(values: Iterable[float], scale: Scale) -> float:
+    """A geometric mean where the scale is logarithmic, as for ratios."""
+    return scale.value(mean([scale.loss(value) for value in values]))
+
+
 def _unread(baseline: Baseline, measurement: CellMeasurement) -> str:
     """Why the machine's absolute values do not compare with the recorded ones. A
     hardware class of CPUs has models of any speed, so there the model must be a
@@ -94,8 +104,8 @@ def _metric(entry: MetricBaseline, units: Sequence[Unit], policy: Policy) -> Met
     measured = [value for unit in units if (value := reference_value(unit, scale)) is not None]
     if not kept or not measured:
         return None
-    recorded = _mean([one.reference_value or 0.0 for one in kept], scale)
-    now, limit = _mean(measured, scale), policy.common_loss_limit_ratio
+    recorded = mean_value([one.reference_value or 0.0 for one in kept], scale)
+    now, limit = mean_value(measured, scale), policy.common_loss_limit_ratio
     loss_ratio = scale.loss_ratio(scale.loss(now) - scale.loss(recorded), recorded) or 0.0
     beyond = loss_ratio > limit
     return MetricVerdict(
@@ -114,17 +124,10 @@ def _metric(entry: MetricBaseline, units: Sequence[Unit], policy: Policy) -> Met
 
 
 def _slower(units: Sequence[Unit], scale: Scale, kept: Iterable[SessionValue]) -> str:
-    own = [
-        value for unit in units if (value := _value(unit.rounds, [unit.session], scale)) is not None
-    ]
-    was = _mean([one.value * (one.reference_value or 0.0) for one in kept], scale)
-    both = bool(own) and scale.loss(_mean(own, scale)) > scale.loss(was)
+    own = [value for unit in units if (value := candidate_value(unit, scale)) is not None]
+    was = mean_value([one.value * (one.reference_value or 0.0) for one in kept], scale)
+    both = bool(own) and scale.loss(mean_value(own, scale)) > scale.loss(was)
     return "both arms are" if both else "the reference arm is"
-
-
-def _mean(values: Iterable[float], scale: Scale) -> float:
-    """A geometric mean: a ratio has a logarithm."""
-    return scale.value(mean([scale.loss(value) for value in values]))
 
 
 def _value(

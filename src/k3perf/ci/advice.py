@@ -6,8 +6,10 @@ command. Pure. Every text from outside is escaped.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
+from k3perf.ci.markdown_arms import counted, source_text
 from k3perf.records.outcome import Outcome
 from k3perf.records.plan_file import PlanDocument
 from k3perf.records.verdict import CellVerdict, MetricVerdict, VerdictDocument
@@ -49,16 +51,25 @@ def _details(cell: CellVerdict, reasons: tuple[str, ...]) -> list[str]:
     found = [_evidence(m) for m in cell.metrics if m.outcome is cell.outcome][:3]
     if cell.outcome in (Outcome.REGRESSED, Outcome.SUSPECT):
         found.append(_suspect(cell, reasons))
-    command = f"scripts/perf --k3-target {cell.target} -k {cell.config}"
-    return [*found, f"reproduce it: {code(command, 200)}"]
+    if cell.judged_by is not None:
+        found.append(f"baseline: {source_text(cell.judged_by)}")
+    return [*found, f"reproduce it: {code(_command(cell), 300)}"]
+
+
+def _command(cell: CellVerdict) -> str:
+    """The run of this cell alone. ``ab`` needs the base that it was compared with."""
+    base = " --k3-ab-base BASE" if cell.mode == "ab" else ""
+    chosen = shlex.quote(f"{cell.config} and {cell.workload}")
+    return f"scripts/perf --k3-target {shlex.quote(cell.target)} -k {chosen}{base}"
 
 
 def _evidence(metric: MetricVerdict) -> str:
     text = f"{code(metric.metric)} {percent(metric.loss_ratio)}"
-    if metric.loss_lower_bound_ratio is not None:
+    if metric.loss_lower_bound_ratio is not None and metric.loss_lower_bound_ratio > 0:
         sure = 1 - (metric.alpha or 0.0)
         text += f", at least {percent(metric.loss_lower_bound_ratio)} at {sure:.2%} confidence"
-    return f"{text}, from {metric.session_count} sessions and {metric.round_count} rounds"
+    evidence = f"{counted(metric.session_count, 'session')} and"
+    return f"{text}, from {evidence} {counted(metric.round_count, 'round')}"
 
 
 def _suspect(cell: CellVerdict, reasons: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from k3perf.ci.advice import advice
+from k3perf.ci.markdown_arms import absolute_section, evidence_lines
 from k3perf.ci.markdown_causes import attribution_section, with_link
 from k3perf.records.outcome import SEVERITY, Outcome
 from k3perf.records.plan_file import PlanDocument
@@ -30,6 +31,7 @@ MAXIMUM_COMMENT_CHARACTERS: Final = 60_000  # GitHub's own limit is 65,536
 
 _MAXIMUM_ROWS = 40
 _MAXIMUM_LINES = 20
+_MAXIMUM_SECTION_CHARACTERS = 11_000  # so that loss, values, cause and advice fit together
 
 _MEANING: Final[dict[Outcome, str]] = {
     Outcome.PASS: "every gated metric is proven inside its tolerance",
@@ -79,9 +81,10 @@ def _body(
     lines = [f"## k3perf: {heading(verdict, plan)}", ""]
     lines += [_meaning(verdict)]
     lines += ["", f"Cells: {shown}.", ""]
-    lines += _metric_table(verdict, (Outcome.REGRESSED,), "Regressed")
-    lines += attribution_section(verdict.cells)
-    lines += advice(verdict, plan, run_url)
+    lines += _capped(_metric_table(verdict, (Outcome.REGRESSED,), "Regressed"))
+    lines += _capped(absolute_section(verdict.cells))
+    lines += _capped(attribution_section(verdict.cells))
+    lines += _capped(advice(verdict, plan, run_url))
     lines += _drift(verdict)
     lines += _between_arms(verdict)
     lines += _missing(verdict)
@@ -97,6 +100,7 @@ def _body(
     lines += _planned(plan)
     blind = blind_side(verdict.cells)
     lines += [f"{blind[0].upper()}{blind[1:]}.", ""] if blind else []
+    lines += evidence_lines(verdict.cells)
     lines += _provenance(verdict)
     return lines
 
@@ -124,6 +128,16 @@ def _meaning(verdict: VerdictDocument) -> str:
         return "Nothing was judged."
     found = [verdict.outcome, *([Outcome.CONFIG_DRIFT] if verdict.drifted else [])]
     return " ".join(f"{_MEANING[outcome].capitalize()}." for outcome in dict.fromkeys(found))
+
+
+def _capped(lines: list[str]) -> list[str]:
+    """A section's first lines, within its share of the comment."""
+    size = 0
+    for index, line in enumerate(lines):
+        size += len(line) + 1
+        if size > _MAXIMUM_SECTION_CHARACTERS:
+            return [*lines[:index], "", "The full report has the rest.", ""]
+    return lines
 
 
 def _fit(lines: list[str]) -> str:

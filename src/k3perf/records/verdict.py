@@ -88,6 +88,34 @@ class ConfigDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmValues:
+    """A gated metric's absolute values in ``unit``, where ratios or differences of two
+    arms were judged. ``reference``: the reference arm, in ``ab`` the base arm. Recorded
+    values are None in ``ab``, and where the baseline has none.
+    """
+
+    metric: ShortText
+    unit: ShortText
+    candidate_value: Number | None = None
+    reference_value: Number | None = None
+    recorded_candidate_value: Number | None = None
+    recorded_reference_value: Number | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSource:
+    """The baseline that judged a cell. Days are UTC, ``YYYY-MM-DD``, empty if unknown;
+    ``session_count``: the fewest recorded sessions of a judged metric.
+    """
+
+    first_day: ShortText = ""
+    last_day: ShortText = ""
+    accepted_at_utc: ShortText = ""
+    vllm_version: ShortText = ""
+    session_count: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CellVerdict:
     """A cell's metrics joined. ``notes`` name outliers, excluded sessions, waivers and
     proposals. ``reference_arm``: in ``reference`` mode the reference arm's absolute
@@ -100,7 +128,8 @@ class CellVerdict:
     ``buy_until_sessions`` valid sessions (pairs of sessions in ``reference`` and
     ``ab``) with ``buy_until_rounds`` valid rounds each, then ask again.
 
-    ``attribution``: which part of a lost cell moved. It judges nothing.
+    ``attribution``: which part of a lost cell moved. ``arm_values`` and ``judged_by``:
+    absolute values and the baseline, for a reader. These judge nothing.
     """
 
     target: ShortText
@@ -118,6 +147,8 @@ class CellVerdict:
     times_only: bool = False
     reference_arm: Annotated[tuple[MetricVerdict, ...], Field(max_length=200)] = ()
     attribution: Attribution | None = None
+    arm_values: Annotated[tuple[ArmValues, ...], Field(max_length=200)] = ()
+    judged_by: BaselineSource | None = None
 
     @property
     def cell_id(self) -> str:

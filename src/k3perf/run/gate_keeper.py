@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from k3perf.baselines.arm_values import with_arm_values
 from k3perf.baselines.reference_arm import with_reference_arm
 from k3perf.baselines.target_policy import target_policy, with_noise_of
 from k3perf.baselines.visible import unproven_on_one_server, visible_baseline
@@ -98,6 +99,7 @@ class GateKeeper:
         policy = self.policy(cell)
         verdict = compare(baseline, measurement, policy, self._references)
         verdict = with_reference_arm(verdict, baseline, measurement, policy)
+        verdict = with_arm_values(verdict, baseline, measurement, policy)
         if self._settings.servers:
             verdict = unproven_on_one_server(verdict, len(set(self._settings.servers)))
         if self._own(cell) and baseline is not None:
