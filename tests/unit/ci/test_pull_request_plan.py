@@ -146,7 +146,7 @@ def test_the_comment_says_how_sure_why_and_what_next() -> None:
     )
     assert "at least +17.0 % at 99.90% confidence, from 3 sessions and 12 rounds" in text
     assert "likely cause: the config" in text
-    assert "scripts/perf --k3-target alpha -k tuned" in text
+    assert "scripts/perf --k3-target alpha -k 'tuned and chat'" in text
     assert "[the run](https://github.com/team/suite/actions/1)" in text
     assert advice(verdict(cell("tuned", metric())), None) == []
     assert "](" not in "\n".join(advice(red, None, "https://evil/x) [y](https://z"))
