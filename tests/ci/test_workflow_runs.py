@@ -13,6 +13,7 @@ import lzma
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,25 @@ def test_whole_models_are_measured_by_hand_or_by_label_and_never_for_an_unlabell
     assert shards(workplace) == ["results-h200-x16-0"]
     plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
     assert {entry["target"] for entry in plan["cells"]} == {"h200-k3-whole"}
+
+
+def test_whole_models_are_planned_and_judged_by_the_bases_code(workplace: Workplace) -> None:
+    """A pull request that makes its own k3perf program pass everything."""
+    workplace.change("default slow")
+    program = workplace.tree / "scripts" / "k3perf"
+    program.write_text(
+        '#!/bin/sh\ncase "$1" in plan | merge) echo it judges itself; exit 0 ;; esac\n'
+        f'exec {sys.executable} -m k3perf.cli.main "$@"\n'
+    )
+    head = workplace.commit("an own judge")
+    git(workplace.tree, "push", "--quiet", "--force", "origin", "topic")
+    classes = {"K3PERF_HARDWARE_CLASSES": "h200-x16"}
+    ours = workplace.pull_request(head, "perf-full", action="labeled")
+    run = workplace.act("pull_request", "perf-full.yml", ours, **classes)
+    assert run.status != 0
+    assert shards(workplace) == ["results-h200-x16-0"]
+    assert "k3perf: REGRESSED" in run.text
+    assert "it judges itself" not in run.text
 
 
 def test_a_baseline_changed_by_hand_is_red(workplace: Workplace) -> None:
