@@ -207,7 +207,8 @@ fill_environment() {
 }
 
 install_harness() {
-    "$k3perf_root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$k3perf_root/requirements/harness.txt" &&
+    "$k3perf_root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --require-hashes \
+        -r "$k3perf_root/requirements/harness.txt" &&
         "$k3perf_root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e "$k3perf_root"
 }
 
