@@ -54,7 +54,7 @@ def test_every_install_of_the_lock_requires_the_hashes() -> None:
                 continue
             text = path.read_text(encoding="utf-8").replace("\\\n", " ")
             for line in text.splitlines():
-                if re.search(r"pip install\b.*-r\b.*harness\.txt", line):
+                if re.search(r"pip (install|download)\b.*harness\.txt|pip\[@\]\}\" install", line):
                     count += 1
                     assert "--require-hashes" in line, f"{path}: {line}"
     assert count, "the lock is installed nowhere; mend the pattern"
@@ -103,7 +103,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def install(root: Path) -> subprocess.CompletedProcess[str]:
+def install(root: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """The script's own function. Its second step, the project, fails in this tree."""
     script = f'. "{root}/scripts/environment.sh"; install_harness'
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
@@ -111,6 +111,7 @@ def install(root: Path) -> subprocess.CompletedProcess[str]:
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(root / "wheels"),
+        **more,
     }
     return subprocess.run(
         ["bash", "-c", script],
@@ -141,3 +142,25 @@ def test_a_file_that_the_lock_does_not_name_is_not_installed(root: Path) -> None
     (root / "wheels" / "lockedthing-1.0-py3-none-any.whl").write_bytes(good)
     done = install(root)
     assert installed(root), done.stderr
+
+
+def test_an_image_brings_the_files_of_its_lock_and_another_lock_takes_its_own(root: Path) -> None:
+    shutil.rmtree(
+        next((root / ".venv" / "lib").glob("python*/site-packages/lockedthing-1.0.dist-info")),
+        ignore_errors=True,
+    )
+    for path in (root / ".venv" / "lib").glob("python*/site-packages/lockedthing.py"):
+        path.unlink()
+    baked = root / "baked"
+    baked.mkdir()
+    digest = hashlib.sha256(wheel(baked, "GOOD = 2\n").read_bytes()).hexdigest()
+    lock = root / "requirements" / "harness.txt"
+    empty = {"PIP_FIND_LINKS": str(root), "K3PERF_HARNESS_WHEELS": str(baked)}
+    lock.write_text(f"lockedthing==1.0 --hash=sha256:{'0' * 64}\n")
+    told = install(root, **empty)
+    assert "built from another harness.txt" in told.stderr
+    assert not installed(root)
+    lock.write_text(f"lockedthing==1.0 --hash=sha256:{digest}\n")
+    done = install(root, **empty)
+    assert installed(root), done.stderr
+    assert "another harness.txt" not in done.stderr
