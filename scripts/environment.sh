@@ -207,8 +207,19 @@ fill_environment() {
 }
 
 install_harness() {
-    "$k3perf_root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$k3perf_root/requirements/harness.txt" &&
+    install_locked_harness &&
         "$k3perf_root/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e "$k3perf_root"
+}
+
+# A runner's image has the files of the lock that it was built from (K3PERF_HARNESS_WHEELS). A commit with another lock takes its own.
+install_locked_harness() {
+    local pip=("$k3perf_root/.venv/bin/python" -m pip) lock=$k3perf_root/requirements/harness.txt
+    if [ -d "${K3PERF_HARNESS_WHEELS:-}" ]; then
+        "${pip[@]}" install -q --disable-pip-version-check --no-deps --require-hashes --no-index \
+            --find-links "$K3PERF_HARNESS_WHEELS" -r "$lock" 2>/dev/null && return
+        say "this runner's image was built from another harness.txt; the packages come from the index"
+    fi
+    "${pip[@]}" install -q --disable-pip-version-check --no-deps --require-hashes -r "$lock"
 }
 
 # pip_setting PATTERN: values of pip's settings (from its files and from PIP_* variables) that match.

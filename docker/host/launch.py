@@ -8,13 +8,16 @@ on the host. SIGTERM drains: a runner without a job ends at once, the job that r
 in peace, then nothing new is started.
 
 Environment: K3PERF_REPOSITORY (OWNER/NAME) or K3PERF_ORGANIZATION (the runner group's
-rule on workflows needs an organisation's runner), K3PERF_TOKEN_FILE (a token that may
+rule on workflows needs an organisation's runner), K3PERF_GPU (docker/host/gpus.py),
+K3PERF_LOCK_FOLDER (/run/lock), K3PERF_TOKEN_FILE (a token that may
 administer the runners, read again for each job, so that it can be rotated),
-K3PERF_LABELS (comma-separated, e.g. gpu,h200,pool-a), K3PERF_CONTAINER_COMMAND,
+K3PERF_LABELS (comma-separated, e.g. gpu,h200,pool-a), K3PERF_CONTAINER_COMMAND (instead
+of the GPU container; without K3PERF_GPU it takes no lock),
 K3PERF_RUNNER_GROUP (1), K3PERF_PRUNE_COMMAND (once a day between jobs; empty: never),
 GITHUB_API_URL. Exit status: 0 drained, otherwise the
 container's (20 and 21 mean a dirty device, 23 that no job was taken) or 24 (GitHub did
-not answer as it should). A container that ends with 0 without a job counts as 23. With
+not answer as it should) or 26 (another runner of this host has the GPU, or K3PERF_GPU
+names none). A container that ends with 0 without a job counts as 23. With
 23 the launcher ends at once: one registration, then systemd's pause of 60 s. After a
 refused job (25) or one shorter than 10 s it pauses, twice as long each time, at most 10
 minutes, and says so.
@@ -27,6 +30,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,11 +42,14 @@ import urllib.request
 import uuid
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import gpus
+
 DRAIN = "drain"
 READY = "k3perf-runner: ready"
 TAKEN = "k3perf-runner: a job was taken"
-RUNNER_FAILED, GITHUB_FAILED, JOB_REFUSED = 23, 24, 25
-DEFAULT_COMMAND = "docker compose run --rm -T gpu-runner"
+RUNNER_FAILED, GITHUB_FAILED, JOB_REFUSED, NO_GPU = 23, 24, 25, 26
 DEFAULT_PRUNE = "docker image prune --force --filter until=168h"
 TIMEOUT_S = 60
 SHORT_JOB_S = 10.0
@@ -55,7 +62,9 @@ class Launcher:
     be used.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        """``command`` starts one container in ``environment``."""
+        self._command, self._environment = command, environment
         self.draining = False
         self._container: subprocess.Popen[str] | None = None
         self._handed_over = False
@@ -110,11 +119,11 @@ class Launcher:
         print(f"launch: pruned, status {done.returncode}: {done.stdout[-200:]}", flush=True)
 
     def _one_job(self) -> int:
-        command = shlex.split(os.environ.get("K3PERF_CONTAINER_COMMAND", DEFAULT_COMMAND))
         # a session of its own: the terminal's or systemd's signals reach the container
         # through us alone
         container = subprocess.Popen(
-            command,
+            self._command,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -196,10 +205,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="one runner container a job, until drained")
     parser.add_argument("--once", action="store_true", help="end after one job")
     arguments = parser.parse_args()
-    launcher = Launcher()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, launcher.drain)
-    return launcher.run(once=arguments.once)
+    given = shlex.split(os.environ.get("K3PERF_CONTAINER_COMMAND", ""))
+    locks = Path(os.environ.get("K3PERF_LOCK_FOLDER", "/run/lock"))
+    folder = gpus.private_folder()
+    try:
+        own = gpus.names(os.environ.get("K3PERF_GPU", ""))
+        held = [] if given and "K3PERF_GPU" not in os.environ else gpus.hold(own, locks)
+        environment = {**os.environ} if given else {**os.environ, "K3PERF_GPU": own[0]}
+        launcher = Launcher(given or gpus.command(own, folder), environment)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, launcher.drain)
+        status = launcher.run(once=arguments.once)
+        for file in held:
+            file.close()
+        return status
+    except (ValueError, gpus.GpuTakenError) as error:
+        print(f"launch: {error}", flush=True)
+        return NO_GPU
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

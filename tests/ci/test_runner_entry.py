@@ -747,3 +747,104 @@ def test_draining_lets_the_job_end_and_starts_nothing_new(
     assert done.returncode == 0, done.stdout + done.stderr
     assert (machine.runner / "finished").exists()
     assert len(stub.requests) == 1
+
+
+@pytest.fixture
+def docker(machine: Machine) -> Path:
+    """A ``docker`` that notes its arguments, K3PERF_GPU and override, then runs the entry
+    point.
+    """
+    notes = machine.root / "docker-calls"
+    script = (
+        f'#!/bin/sh\necho "$K3PERF_GPU $*" >>{notes}\n'
+        f'for part; do case "$part" in *gpus.json) cat "$part" >{notes}.override ;; esac; done\n'
+        f"cd {machine.runner} && exec {shlex.join(machine.command)} run\n"
+    )
+    machine.executable(machine.root / "bin" / "docker", script)
+    return notes
+
+
+def launch_gpus(
+    machine: Machine, api: str, gpus: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """As production starts it: no container command, locks in a folder."""
+    locks = str(machine.root / "locks")
+    environment = {"K3PERF_CONTAINER_COMMAND": "", "K3PERF_LOCK_FOLDER": locks, "K3PERF_GPU": gpus}
+    return launch(machine, api, *arguments, **environment)
+
+
+def test_a_runner_of_two_gpus_gets_both_and_no_other(
+    machine: Machine, github: tuple[str, type[Stub]], docker: Path
+) -> None:
+    api, stub = github
+    done = launch_gpus(machine, api, "2,5", "--once")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(stub.requests) == 1
+    first, *command = docker.read_text().split()
+    assert first == "2", "compose.yaml names the first device by it"
+    assert command[:4] == ["compose", "-f", "compose.yaml", "-f"]
+    assert command[5:] == ["run", "--rm", "-T", "gpu-runner"]
+    override = json.loads(Path(f"{docker}.override").read_text())
+    assert override == {"services": {"gpu-runner": {"devices": ["nvidia.com/gpu=5"]}}}
+    assert not Path(command[4]).exists(), "the override is removed"
+
+
+@pytest.mark.parametrize("gpus", ["0", "all", "MIG-4f3a8c1e"])
+def test_one_device_needs_no_override(
+    machine: Machine, github: tuple[str, type[Stub]], docker: Path, gpus: str
+) -> None:
+    assert launch_gpus(machine, github[0], gpus, "--once").returncode == 0
+    assert docker.read_text() == f"{gpus} compose run --rm -T gpu-runner\n"
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "told"),
+    [
+        ("0,1", "1,2", "another runner of this host has GPU 1"),
+        ("3", "all", "another runner of this host has a GPU of this host"),
+        ("all", "0", "another runner of this host has all GPUs"),
+        ("0,1", "2,3", ""),
+    ],
+)
+def test_two_runners_of_a_host_share_no_gpu(
+    machine: Machine,
+    github: tuple[str, type[Stub]],
+    docker: Path,
+    held: str,
+    wanted: str,
+    told: str,
+) -> None:
+    api, stub = github
+    locks = machine.root / "locks"
+    script = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import gpus;"
+        " held = gpus.hold(gpus.names(sys.argv[2]), Path(sys.argv[3])); print('held', flush=True);"
+        " sys.stdin.read()"
+    )
+    host = str(REPOSITORY / "docker" / "host")
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, host, held, str(locks)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    machine.job("true")
+    try:
+        done = launch_gpus(machine, api, wanted, "--once")
+    finally:
+        other.communicate("")
+    assert done.returncode == (26 if told else 0), done.stdout
+    assert told in done.stdout
+    assert len(stub.requests) == (0 if told else 1), "nothing registers for a GPU that is taken"
+
+
+@pytest.mark.parametrize("gpus", ["0,0", "0,all", "1:0", "0,,1", "-f"])
+def test_a_gpu_that_cannot_be_meant_is_refused(
+    machine: Machine, github: tuple[str, type[Stub]], docker: Path, gpus: str
+) -> None:
+    done = launch_gpus(machine, github[0], gpus, "--once")
+    assert done.returncode == 26
+    assert f"K3PERF_GPU={gpus!r}" in done.stdout
+    assert not docker.exists()

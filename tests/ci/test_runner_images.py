@@ -200,6 +200,31 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     buildah("rmi", "--force", name)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def harness_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The real lock is 150 MB of packages; one small wheel stands for them."""
+    folder = tmp_path_factory.mktemp("harness")
+    folder.chmod(0o755)
+    made = folder / "tiny_harness-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
+        wheel.writestr("tiny_harness.py", "")
+        about = "Metadata-Version: 2.1\nName: tiny-harness\nVersion: 1.0\n"
+        wheel.writestr("tiny_harness-1.0.dist-info/METADATA", about)
+        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr("tiny_harness-1.0.dist-info/WHEEL", tags)
+        wheel.writestr("tiny_harness-1.0.dist-info/RECORD", "")
+    HARNESS_LOCK.write_text(
+        f"--find-links /harness\ntiny-harness==1.0 --hash=sha256:{hashlib.sha256(made.read_bytes()).hexdigest()}\n"
+    )
+    HARNESS_WHEELS.append(folder)
+    yield
+    HARNESS_LOCK.unlink()
+
+
+HARNESS_LOCK = REPOSITORY / "requirements" / ".test-harness.txt"
+HARNESS_WHEELS: list[Path] = []
+
+
 def build(
     dockerfile: str,
     tag: str,
@@ -223,6 +248,8 @@ def build(
         "--isolation",
         "chroot",
         *values,
+        *("--build-arg", f"HARNESS_LOCK=requirements/{HARNESS_LOCK.name}"),
+        *("--build-arg", "PIP_NO_INDEX=1", "-v", f"{HARNESS_WHEELS[-1]}:/harness:ro"),
         *arguments,
         "-t",
         tag,
@@ -306,7 +333,7 @@ def test_register_take_one_job_and_end_clean(host: Host, github: tuple[str, type
     job(
         stub,
         'id -un; echo "$VLLM_CACHE_ROOT"; touch /opt/k3perf/x 2>/dev/null || echo read-only; echo'
-        ' "$K3PERF_ENGINE_PYTHON"',
+        ' "$K3PERF_ENGINE_PYTHON"; ls "$K3PERF_HARNESS_WHEELS"',
     )
     done = host.launch()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -314,7 +341,8 @@ def test_register_take_one_job_and_end_clean(host: Host, github: tuple[str, type
     assert len(stub.registered) == 1
     (report,) = stub.reports
     assert report["conclusion"] == "success"
-    user, cache, written, python = report["log"].splitlines()
+    user, cache, written, python, wheel = report["log"].splitlines()
+    assert wheel == "tiny_harness-1.0-py3-none-any.whl", "the harness is in the image"
     assert user == "runner"
     assert cache.startswith("/cache/compile/")
     assert cache.endswith("-580.95.05/vllm")
@@ -407,8 +435,6 @@ def test_the_cpu_image_holds_an_engine_environment_from_its_lock(
         environment = (
             "--build-arg",
             "PIP_FIND_LINKS=/wheels",
-            "--build-arg",
-            "PIP_NO_INDEX=1",
             "-v",
             f"{tmp_path}:/wheels:ro",
         )

@@ -230,7 +230,7 @@ def test_a_red_main_opens_an_issue_that_closes_when_it_is_mended(workplace: Work
     assert text.startswith("<!-- k3perf-main -->")
     assert "`block_size_32`" in text
     assert "REGRESSED" in text
-    assert "issue create --title main is red" in workplace.calls.read_text()
+    assert "issue create --title main fails its performance gate" in workplace.calls.read_text()
     if git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh"):
         changed = git(workplace.origin, "diff", "--name-only", "main", "baseline-refresh")
         assert "block_size_32" not in changed, "a loss is in no baseline"

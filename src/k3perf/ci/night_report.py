@@ -57,9 +57,9 @@ def main_issue(judged: Mapping[str, Judgement]) -> str:
     shown = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     lines = [
         MAIN_MARKER,
-        f"`main` is red: {shown}, of {len(judged)} judged cells.",
+        f"`main` fails its performance gate: {shown}, of {len(judged)} judged cells.",
         "",
-        "| cell | outcome | what got worse | last green | first red |",
+        "| cell | outcome | what got worse | last pass | first failure |",
         "| --- | --- | --- | --- | --- |",
         *(_red_row(one) for one in red[:_MAXIMUM_CELLS]),
     ]
@@ -67,10 +67,10 @@ def main_issue(judged: Mapping[str, Judgement]) -> str:
         lines += ["", f"and {len(red) - _MAXIMUM_CELLS} more."]
     lines += [
         "",
-        "Find the commit: `k3perf bisect GOOD BAD --cell CELL`, with the last green commit as"
-        " GOOD and the first red one as BAD.",
+        "Find the commit: `k3perf bisect GOOD BAD --cell CELL`, with the commit of the last pass"
+        " as GOOD and of the first failure as BAD.",
         "Accept a loss: record the cell, then `k3perf baseline accept --reason WHY`"
-        " (docs/ci.md). The issue closes when every cell is green.",
+        " (docs/ci.md). The issue closes when every cell passes.",
     ]
     return fitted(lines)
 

@@ -208,8 +208,8 @@ def _requirement_lines(path: Path) -> tuple[str, ...]:
             f"--requirements-file {path}: file not found. Give a text file with a"
             " requirement on each line."
         )
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    found = tuple(line for line in lines if line)
+    lines = [line.split("#")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+    found = tuple(line.split(" --hash=")[0].strip() for line in lines if line)
     if not found:
         raise UsageError(
             f"--requirements-file {path} contains no requirement. Give a complete pinned list."

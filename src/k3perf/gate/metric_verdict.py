@@ -284,7 +284,7 @@ _DECIDED = {
 def _reason(
     decision: Decision, analysis_count: int, reference: Reference, excluded: Sequence[str]
 ) -> str:
-    where = f"look {decision.analysis} of {analysis_count}"
+    where = f"interim analysis {decision.analysis} of {analysis_count}"
     if reference.location is not Location.MEDIAN:
         where += f"; a session counts by the {reference.location} of its rounds' losses"
     if decision.cause is Cause.DECIDED:
@@ -292,7 +292,7 @@ def _reason(
     wanted = f"{decision.need_sessions} sessions of {decision.need_rounds} rounds"
     need = f"; needs {wanted}" if decision.need_sessions else ""
     if decision.cause is Cause.TOO_FEW:
-        return f"too little was measured to look at{need}"
+        return f"too little was measured for an interim analysis{need}"
     if decision.cause is Cause.NO_NOISE:
         step = need or "; record more baseline sessions"
         return f"no noise between sessions is known for this metric{step}"
