@@ -279,6 +279,7 @@ def run_api(options: argparse.Namespace, arguments: list[str]) -> None:
         sys.stdout.flush()
         line = core.stdout.readline()
     if not line:
+        time.sleep(0.5)  # vLLM ends its other processes before it gives up
         say(
             "api",
             "ERROR 01-01 00:00:00 [utils.py:1432] RuntimeError: Engine core initialization failed."
