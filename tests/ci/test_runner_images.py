@@ -387,12 +387,13 @@ def test_a_forks_job_runs_only_with_the_label_of_its_commit(
 ) -> None:
     _, stub = github
     job(stub, "echo never", "pull_request", pull_request("stranger/suite", "gpu-ok-" + "b" * 40))
-    assert host.launch().returncode == 0
-    assert stub.reports[0]["conclusion"] == "refused"
-    assert "needs a maintainer's label gpu-ok-" + SHA in stub.reports[0]["hook"]
+    refused = host.launch()
+    assert refused.returncode == 25, refused.stdout
+    assert "needs a maintainer's label gpu-ok-" + SHA in refused.stdout
+    assert stub.reports == [], "the runner was ended, so that no later step ran"
     job(stub, "echo ran", "pull_request", pull_request("stranger/suite", "gpu-ok-" + SHA))
     assert host.launch().returncode == 0
-    assert stub.reports[1]["log"] == "ran"
+    assert stub.reports[0]["log"] == "ran"
 
 
 def test_a_wrong_checksum_stops_the_build(base: str, github: tuple[str, type[GitHub]]) -> None:
