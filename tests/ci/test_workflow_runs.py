@@ -40,26 +40,26 @@ def test_a_clean_pull_request_is_green(workplace: Workplace) -> None:
     run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
     assert run.status == 0, run.text[-6000:]
     plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
-    assert {entry["config"] for entry in plan["cells"]} == {"default", "seqs_down"}
+    assert {entry["config"] for entry in plan["cells"]} == {"default", "block_size_32"}
     assert shards(workplace) == ["results-cpu-avx2-0"]
     assert workplace.verdict["outcome"] == "PASS"
 
 
 def test_an_injected_slow_down_is_red_and_its_comment_says_so(workplace: Workplace) -> None:
-    head = workplace.change("seqs_down slow")
+    head = workplace.change("block_size_32 slow")
     run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
     assert run.status != 0
     assert workplace.verdict["outcome"] == "REGRESSED"
-    assert re.search(r"::error file=perf_tests/configs/seqs_down.yaml|k3perf: REGRESSED", run.text)
+    assert re.search(r"::error file=perf_tests/configs/block_size_32.yaml|k3perf: REGRESSED", run.text)
     report = workplace.report(head)
     assert report.status == 0, report.text[-6000:]
     comment = workplace.comment
     assert comment.startswith("<!-- k3perf-report -->\n## k3perf: REGRESSED")
-    assert "`seqs_down`" in comment
+    assert "`block_size_32`" in comment
     assert "+20.0 %" in comment
     check_run = workplace.check_run
     assert (check_run["head_sha"], check_run["conclusion"]) == (head, "failure")
-    assert check_run["output"]["annotations"][0]["path"] == "perf_tests/configs/seqs_down.yaml"
+    assert check_run["output"]["annotations"][0]["path"] == "perf_tests/configs/block_size_32.yaml"
 
 
 def test_a_report_without_results_says_so(workplace: Workplace) -> None:
@@ -136,7 +136,7 @@ def test_an_invalid_cell_is_measured_once_more_on_another_pool(workplace: Workpl
 
 
 def test_a_cell_that_stays_invalid_is_red(workplace: Workplace) -> None:
-    head = workplace.change("seqs_down spoiled")
+    head = workplace.change("block_size_32 spoiled")
     assert workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head)).status != 0
     assert shards(workplace) == ["results-cpu-avx2-0", "results-cpu-avx2-0-retry"]
     assert workplace.verdict["outcome"] == "INVALID"
@@ -254,14 +254,14 @@ def test_a_night_that_lost_its_cells_is_red_and_names_them(workplace: Workplace)
 
 def test_a_merge_to_main_measures_what_it_touches(workplace: Workplace) -> None:
     before = workplace.base
-    path = workplace.tree / "perf_tests" / "configs" / "seqs_down.yaml"
+    path = workplace.tree / "perf_tests" / "configs" / "block_size_32.yaml"
     path.write_text(path.read_text() + "# touched\n")
     workplace.commit("touched")
     git(workplace.tree, "push", "--quiet", "origin", "main")
     event = {**NIGHT, "before": before, "ref": "refs/heads/main"}
     workplace.act("push", "nightly.yml", event)
     plan = json.loads((workplace.store / "plan" / "plan.json").read_text())
-    assert {entry["config"] for entry in plan["cells"]} == {"default", "seqs_down"}
+    assert {entry["config"] for entry in plan["cells"]} == {"default", "block_size_32"}
     assert git(workplace.origin, "for-each-ref", "refs/heads/baseline-refresh") == ""
 
 

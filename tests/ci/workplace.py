@@ -167,7 +167,7 @@ class Workplace:
         git(self.tree, "commit", "--quiet", "--message", message)
         return git(self.tree, "rev-parse", "HEAD")
 
-    def change(self, *faults: str, config: str = "seqs_down") -> str:
+    def change(self, *faults: str, config: str = "block_size_32") -> str:
         """A pull request's commit: one config touched, and faults for the stand-in to
         show.
         """
