@@ -423,7 +423,7 @@ def test_a_slide_in_the_history_opens_one_issue(workplace: Workplace) -> None:
             **night,
             "run_id": f"old-{index}",
             "created_at_utc": f"2026-10-{index + 1:02d}T00:00:00Z",
-            "value": (20.0 if index < 20 else 28.0) + index * 0.01,
+            "value": (20.0 if index < 20 else 28.0) + index * 7 % 5 * 0.01,
         }
         for index in range(28)
     ]
