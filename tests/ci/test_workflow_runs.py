@@ -50,7 +50,9 @@ def test_an_injected_slow_down_is_red_and_its_comment_says_so(workplace: Workpla
     run = workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
     assert run.status != 0
     assert workplace.verdict["outcome"] == "REGRESSED"
-    assert re.search(r"::error file=perf_tests/configs/block_size_32.yaml|k3perf: REGRESSED", run.text)
+    assert re.search(
+        r"::error file=perf_tests/configs/block_size_32.yaml|k3perf: REGRESSED", run.text
+    )
     report = workplace.report(head)
     assert report.status == 0, report.text[-6000:]
     comment = workplace.comment
