@@ -48,9 +48,11 @@ def command(gpus: tuple[str, ...], folder: Path) -> list[str]:
     override = folder / "gpus.json"  # JSON is YAML
     devices = [f"nvidia.com/gpu={name}" for name in gpus[1:]]
     override.write_text(json.dumps({"services": {SERVICE: {"devices": devices}}}), encoding="utf-8")
-    found = [name for name in ("compose.override.yaml",) if Path(name).exists()]
-    files = [part for name in ("compose.yaml", *found, str(override)) for part in ("-f", name)]
-    return [*COMPOSE.split(), *files, "run", "--rm", "-T", SERVICE]
+    # -f turns off Compose's own search, so the site's override is named too
+    files = ["-f", "compose.yaml"]
+    if Path("compose.override.yaml").exists():
+        files += ["-f", "compose.override.yaml"]
+    return [*COMPOSE.split(), *files, "-f", str(override), "run", "--rm", "-T", SERVICE]
 
 
 def private_folder() -> Path:

@@ -19,7 +19,7 @@ from k3perf.load.stream_error import GIVEN_UP, error_in
 
 _FIRST_PIECES: Final = 4
 _FEWEST_PIECES: Final = 8
-_DATA: Final = b"data: "
+DATA: Final = b"data: "
 _END: Final = b"\n\n"
 # a JSON string without control characters, of ASCII, with simple escapes
 _PLAIN: Final = rb"[ !#-\[\]-~]*(?:\\[nrtbf\"\\/][ !#-\[\]-~]*)*"
@@ -48,6 +48,18 @@ def like_first_token(pieces: list[bytes]) -> list[re.Match[bytes] | None]:
     return []
 
 
+def is_one_data_line(piece: bytes) -> bool:
+    """Whether the piece is one data line and an empty one. A line end is white space to
+    JSON, but ends the data line.
+    """
+    return (
+        piece.startswith(DATA)
+        and piece.find(_END[:1]) == len(piece) - len(_END)
+        and piece.endswith(_END)
+        and b"\r" not in piece
+    )
+
+
 @lru_cache(maxsize=64)
 def _compiled(form: bytes) -> re.Pattern[bytes]:
     return re.compile(form)
@@ -57,8 +69,7 @@ def _form_of(piece: bytes) -> bytes:
     """The expression for events like this one. Empty for an event that is not one whole
     usual event with exactly one id.
     """
-    one_line = piece.find(b"\n") == len(piece) - len(_END) and b"\r" not in piece
-    if not (one_line and piece.startswith(_DATA) and piece.endswith(_END) and _is_usual(piece)):
+    if not (is_one_data_line(piece) and _is_usual(piece)):
         return b""
     form = b""
     position = 0
@@ -77,7 +88,7 @@ def _form_of(piece: bytes) -> bytes:
 def _is_usual(piece: bytes) -> bool:
     """Whether the piece is one event with one choice, one id, usage and no error."""
     try:
-        event = orjson.loads(piece[len(_DATA) :])
+        event = orjson.loads(piece[len(DATA) :])
         (choice,) = event["choices"]
         (_,) = choice["token_ids"]
         return (

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from k3perf.load.alike_events import like_first_token
+from k3perf.load.alike_events import DATA, is_one_data_line, like_first_token
 from k3perf.load.server_events import EventReader
 from k3perf.load.stream_error import GIVEN_UP, error_in, error_text
 from k3perf.records.samples import ChunkRecord, RequestStatus
@@ -19,9 +19,7 @@ from k3perf.records.samples import ChunkRecord, RequestStatus
 DETAIL_LIMIT: Final = 200
 _TEXT_KEYS: Final = ("text", "content", "reasoning_content", "reasoning", "refusal")
 _DONE: Final = b"[DONE]"
-_DATA: Final = b"data: "
-_DATA_SIZE: Final = len(_DATA)
-_EVENT_END: Final = b"\n\n"
+_DATA_SIZE: Final = len(DATA)
 
 
 @dataclass(slots=True)
@@ -108,16 +106,8 @@ def _read_pieces(
 
 
 def _is_one_event(stream: StreamTokens, piece: bytes) -> bool:
-    """Whether the piece is one data line and an empty one. A line end is white space to
-    JSON, but ends the data line.
-    """
-    return (
-        not stream.keeps_text
-        and piece.startswith(_DATA)
-        and piece.find(_EVENT_END[:1]) == len(piece) - len(_EVENT_END)
-        and piece.endswith(_EVENT_END)
-        and b"\r" not in piece
-    )
+    """Whether the piece can be read without the decoder of events."""
+    return not stream.keeps_text and is_one_data_line(piece)
 
 
 def shown(payload: bytes) -> str:
