@@ -3,9 +3,11 @@
 vLLM draws dummy weights uniformly within 0.001, so every token is equally probable and
 nothing can be compared. Each matrix is multiplied by the power of two that brings it
 nearest to a standard deviation of 1 / sqrt(inputs), the output layer to a wider one.
-Powers of two change the exponent only, so dividing restores every bit, and quantised
-weights keep their relative error: their scale is what is multiplied. A CPU engine packs
-its weights at load, where they cannot be scaled.
+The standard deviation is read from the weights: vLLM 0.32 draws the weights of norms
+too, 0.33 sets them to 1, and FP8 checkpoints have another range. A constant tensor
+stays. Powers of two change the exponent only, so dividing restores every bit, and
+quantised weights keep their relative error: their scale is what is multiplied. A CPU
+engine packs its weights at load, where they cannot be scaled.
 
 The result is a random network whose distributions are as sharp as a real model's. It
 shows what rounding does to numbers of real size. It has learned nothing, so its
@@ -21,8 +23,8 @@ from k3perf_probe import memory
 from k3perf_probe.answers import rank_of
 
 _MARK = "k3perf_spread_exponents"
-DUMMY_SPREAD = 0.001 / math.sqrt(3)
-"""Standard deviation of a uniform number within 0.001."""
+SAMPLED_ROWS = 64
+"""Rows of a matrix that its standard deviation is read from."""
 LOGIT_SPREAD = 6.0
 """Standard deviation of logits that the output layer is scaled for. The most probable
 of 160,000 tokens then gets about half of the mass, as in a text.
@@ -50,9 +52,11 @@ def spread_weights(worker: Any, *, on: bool) -> dict[str, Any]:
     return {"rank": rank_of(worker), "on": on, "changed_count": len(applied)}
 
 
-def exponent_for(inputs: int, spread: float = 1.0) -> int:
-    """The power of two that takes a dummy weight to ``spread`` / sqrt(inputs)."""
-    return round(math.log2(spread / math.sqrt(inputs) / DUMMY_SPREAD))
+def exponent_for(inputs: int, deviation: float, spread: float = 1.0) -> int:
+    """The power of two that takes weights of this standard deviation nearest to
+    ``spread`` / sqrt(inputs).
+    """
+    return round(math.log2(spread / math.sqrt(inputs) / deviation))
 
 
 def _exponents(model: Any) -> list[tuple[Any, int]]:
@@ -62,13 +66,32 @@ def _exponents(model: Any) -> list[tuple[Any, int]]:
         weights = _those(module, _MATRICES)
         scales = _those(module, _SCALES) if weights else []
         spread = LOGIT_SPREAD if name.endswith("lm_head") else 1.0
-        for tensor in (*(scales or weights), *_those(module, _ABSORBED)):
-            shape = (weights[0] if scales else tensor).shape
-            # vLLM draws the weights of norms too; theirs are brought to 1
-            inputs = int(shape[-1]) if len(shape) > 1 else 1
-            if tensor.is_floating_point():
-                found[tensor.data_ptr()] = (tensor, exponent_for(inputs, spread))
+        scaled_by = dict(zip(map(id, weights), scales, strict=False))
+        for weight in (*weights, *_those(module, _ABSORBED)):
+            scale = scaled_by.get(id(weight))
+            tensor = weight if scale is None else scale
+            deviation = _deviation(weight) * (1.0 if scale is None else _size(scale))
+            # one weight for each channel, as norms have, is brought to 1
+            inputs = int(weight.shape[-1]) if len(weight.shape) > 1 else 1
+            if tensor.is_floating_point() and deviation > 0:
+                found[tensor.data_ptr()] = (tensor, exponent_for(inputs, deviation, spread))
     return list(found.values())
+
+
+def _deviation(weight: Any) -> float:
+    """Standard deviation of the first rows (0: constant)."""
+    return float(_first_rows(weight).std())
+
+
+def _size(scale: Any) -> float:
+    """Mean absolute value of the first rows."""
+    return float(_first_rows(scale).abs().mean())
+
+
+def _first_rows(tensor: Any) -> Any:
+    while tensor.dim() > 2:
+        tensor = tensor[0]
+    return (tensor[:SAMPLED_ROWS] if tensor.dim() > 1 else tensor).float()
 
 
 def _those(module: Any, names: tuple[str, ...]) -> list[Any]:

@@ -145,6 +145,8 @@ def sessions_that_do(baseline: Baseline, policy: Policy) -> dict[tuple[str, str]
     return found
 
 
+LARGEST_LOSS_RATIO: Final = 10.0
+
 testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
 
 
@@ -172,7 +174,7 @@ def _judge(
         workload=workload,
         metric=entry.metric,
         tolerance_ratio=tolerance.loss_ratio,
-        detectable_ratio=(
+        detectable_ratio=_reachable(
             None if detectable is None else scale.loss_ratio(detectable, scale.value(level.mean))
         ),
         needed_ratio=scale.loss_ratio(CATCH_FACTOR * limits.tolerance, scale.value(level.mean)),
@@ -189,6 +191,11 @@ def _judge(
             None if unsplit is None else _own_tolerance(scale, unsplit, limits, policy)
         ),
     )
+
+
+def _reachable(ratio: float | None) -> float | None:
+    """None for a loss that is only arithmetic: so few batches that nothing follows."""
+    return None if ratio is None or ratio > LARGEST_LOSS_RATIO else ratio
 
 
 def _own_tolerance(

@@ -26,6 +26,8 @@ FORCED_KEY: Final = "k3perf_forced"
 
 _LARGEST_ANSWER_BYTES: Final = 512 << 20
 _ID_BEFORE: Final = "token_id:"
+FLOOR_NATS: Final = -9999.0
+"""vLLM's server reports this for -inf, NaN and every log-probability below it."""
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -36,7 +38,7 @@ class NotOffered(Exception):
 
 class SenselessAnswer(Exception):
     """An answer that a working engine never gives: a log-probability that is not a
-    number or above 0, fewer tokens than asked.
+    number, above 0 or at the server's floor, fewer tokens than asked.
     """
 
 
@@ -204,6 +206,11 @@ def _scored(
             raise SenselessAnswer(
                 f"prompt {prompt_index}, position {first_position + place}: a log-probability"
                 f" is {best[0][1]:g}"
+            )
+        if min(best[-1][1], own[-1]) <= FLOOR_NATS:
+            raise SenselessAnswer(
+                f"prompt {prompt_index}, position {first_position + place}: a log-probability"
+                f" is at the server's floor, {FLOOR_NATS:g}, so its true value is unknown"
             )
         ids.append(tuple(one for one, _ in best))
         logs.append(tuple(one for _, one in best))

@@ -171,7 +171,10 @@ def _against(
 def _value(rows: Paired | None, compute: Callable[[Paired], float], reason: str) -> QualityValue:
     if rows is None or not len(rows.divergence):
         return QualityValue(None, 0, reason or "no scored position in this part of the context")
-    return QualityValue(compute(rows), len(rows.divergence))
+    try:
+        return QualityValue(compute(rows), len(rows.divergence))
+    except OverflowError:
+        return QualityValue(None, 0, "the ratio of perplexities is too large for a number")
 
 
 def _mean_divergence(

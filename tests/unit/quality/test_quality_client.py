@@ -66,7 +66,7 @@ def with_logprob(value):
     return reply
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.5])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.5, -9999.0])
 def test_a_senseless_log_probability_is_found(value):
     with server(with_logprob(value)) as (url, _), pytest.raises(SenselessAnswer):
         client(url).score_prompts([PROMPT])

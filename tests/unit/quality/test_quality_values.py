@@ -53,6 +53,15 @@ def test_equal_books_show_no_difference():
     assert values["quality_kl_mean_nats"].n == 63
 
 
+def test_a_ratio_of_perplexities_beyond_any_number_is_absent_with_a_reason():
+    one, other = books()
+    (answers,) = other.prefill
+    lost = replace(answers, logprobs=tuple(value - 800 for value in answers.logprobs))
+    value = quality_values(one, replace(other, prefill=(lost,)))["quality_perplexity_ratio"]
+    assert value.value is None
+    assert "too large" in value.reason
+
+
 def test_a_change_at_the_end_of_the_context_shows_in_its_bucket_alone():
     values = quality_values(*books(slice(50, 63), 12.0))
     by_bucket = {name: values[f"quality_kl_mean_{name}_nats"].value for name in BUCKETS}
