@@ -16,6 +16,8 @@ from k3perf.errors import ExitStatus
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
+ATTEMPTS = 3
+
 
 @pytest.fixture
 def main_job(repository, tmp_path, engine_python):
@@ -60,6 +62,22 @@ def main_job(repository, tmp_path, engine_python):
     return run
 
 
+@pytest.fixture
+def faulty_job(main_job):
+    """The main job with a fault, again while noise makes a metric INVALID, as the
+    report advises. Equal engines get no second chance.
+    """
+
+    def run(*arguments):
+        for _ in range(ATTEMPTS):
+            done, outcomes, failed = main_job(*arguments)
+            if "INVALID" not in outcomes.values():
+                break
+        return done, outcomes, failed
+
+    return run
+
+
 def unquiet_lines(done):
     """What broke a rule, or read beyond its tolerance on equal engines."""
     return "\n".join(
@@ -99,23 +117,23 @@ def test_clean_tree_passes(main_job):
     } == {"PASS"}
 
 
-def test_fifteen_percent_slower_steps_fail_throughput_and_tpot(main_job):
-    done, outcomes, failed = main_job("--k3-inject", "slow_step_percent=15")
+def test_fifteen_percent_slower_steps_fail_throughput_and_tpot(faulty_job):
+    done, outcomes, failed = faulty_job("--k3-inject", "slow_step_percent=15")
     assert done.returncode == ExitStatus.REGRESSED, done.stdout + done.stderr
     assert outcomes["output_tokens_per_s"] == "REGRESSED"
     assert outcomes["tpot_mean_ms"] == "REGRESSED"
     assert failed == {"test_throughput", "test_latency"}
 
 
-def test_a_quarter_gibibyte_held_fails_memory_alone(main_job):
-    done, outcomes, failed = main_job("--k3-inject", f"hold_host_bytes={256 << 20}")
+def test_a_quarter_gibibyte_held_fails_memory_alone(faulty_job):
+    done, outcomes, failed = faulty_job("--k3-inject", f"hold_host_bytes={256 << 20}")
     assert done.returncode == ExitStatus.REGRESSED, done.stdout + done.stderr
     assert outcomes["engine_peak_rss_bytes"] == "REGRESSED"
     assert failed == {"test_memory"}
 
 
-def test_one_mebibyte_more_weights_fails_memory_alone(main_job):
-    done, outcomes, failed = main_job("--k3-inject", f"hold_weights_bytes={1 << 20}")
+def test_one_mebibyte_more_weights_fails_memory_alone(faulty_job):
+    done, outcomes, failed = faulty_job("--k3-inject", f"hold_weights_bytes={1 << 20}")
     assert done.returncode == ExitStatus.REGRESSED, done.stdout + done.stderr
     assert outcomes["weights_bytes"] == "REGRESSED"
     assert failed == {"test_memory"}
