@@ -4,6 +4,7 @@ at all: the real scripts of a shard, in a repository whose set-up and run are st
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -128,6 +129,7 @@ def test_without_a_base_nothing_is_compared(shard: Shard) -> None:
 def image_of(shard: Shard, base_image: str) -> None:
     shard.image.mkdir()
     (shard.image / "base-image").write_text(base_image + "\n")
+    (shard.image / "Dockerfile").write_text(f"ARG BASE_IMAGE={base_image}\n")
 
 
 def test_another_image_needs_the_bases_engine_beside_it(shard: Shard) -> None:
@@ -151,6 +153,39 @@ def test_the_old_image_never_measures_a_commit_that_declares_another(shard: Shar
     assert not shard.was_measured()
     refused = (shard.folder / "results" / "refused.txt").read_text()
     assert "v0.31.0, the commit declares vllm/vllm-openai:v0.32.0" in refused
+
+
+@pytest.mark.parametrize("built_from", ["ARG BASE_IMAGE=vllm/vllm-openai:v0.31.0\nRUN x\n", None])
+def test_an_image_of_another_dockerfile_measures_nothing(
+    shard: Shard, built_from: str | None
+) -> None:
+    image_of(shard, "vllm/vllm-openai:v0.31.0")
+    assert shard.measure().returncode == 0
+    assert shard.was_measured()
+    (shard.folder / "asked.txt").unlink()
+    if built_from is None:  # an image older than this rule
+        (shard.image / "Dockerfile").unlink()
+    else:
+        (shard.image / "Dockerfile").write_text(built_from)
+    shard.measure()
+    assert not shard.was_measured()
+    refused = (shard.folder / "results" / "refused.txt").read_text()
+    assert "built from another docker/Dockerfile than the commit's" in refused
+    assert "Build the image" in refused
+
+
+def test_a_cpu_image_of_another_dockerfile_measures_nothing(shard: Shard) -> None:
+    lock = hashlib.sha256((shard.folder / "requirements/engine-cpu.txt").read_bytes())
+    shard.image.mkdir()
+    (shard.image / "engine-lock").write_text(lock.hexdigest()[:12] + "\n")
+    (shard.image / "Dockerfile").write_text("FROM debian:12\n")
+    (shard.folder / "docker" / "Dockerfile.cpu").write_text("FROM debian:13\n")
+    shard.measure()
+    assert not shard.was_measured()
+    assert "docker/Dockerfile.cpu" in (shard.folder / "results" / "refused.txt").read_text()
+    (shard.folder / "docker" / "Dockerfile.cpu").write_text("FROM debian:12\n")
+    shard.measure()
+    assert shard.was_measured()
 
 
 def test_a_base_whose_engine_cannot_be_made_is_no_measurement(shard: Shard) -> None:

@@ -454,7 +454,7 @@ def test_the_cpu_image_holds_an_engine_environment_from_its_lock(
     try:
         script = (
             '"$K3PERF_ENGINE_PYTHON" -c "import tiny_engine; print(tiny_engine.NAME)"; id -u; cat'
-            ' /opt/k3perf/image-id; echo "$K3PERF_DEVICE"'
+            ' /opt/k3perf/image-id; echo "$K3PERF_DEVICE"; sha256sum </opt/k3perf/Dockerfile'
         )
         told = buildah(
             "run", "--isolation", "chroot", container, "--", "/bin/bash", "-c", script
@@ -462,6 +462,8 @@ def test_the_cpu_image_holds_an_engine_environment_from_its_lock(
         assert told[:2] == ["tiny", "1001"]
         assert len(told[2]) == 12
         assert told[3] == "cpu"
+        built_from = (REPOSITORY / "docker" / "Dockerfile.cpu").read_bytes()
+        assert told[4] == hashlib.sha256(built_from).hexdigest()
     finally:
         buildah("rm", container)
         buildah("rmi", "--force", "localhost/k3perf-test-cpu")

@@ -311,6 +311,7 @@ def test_another_engine_than_the_commits_is_not_measured(
     (reason,) = workplace.verdict["cells"][0]["invalid_reasons"]
     assert "vllm/vllm-openai:old, the commit declares vllm/vllm-openai:new" in reason["text"]
     (image / "base-image").write_text("vllm/vllm-openai:new")
+    shutil.copy(workplace.tree / "docker" / "Dockerfile", image)
     shutil.rmtree(workplace.store)  # another run has other artefacts
     workplace.store.mkdir()
     workplace.act("pull_request", "perf-pr.yml", workplace.pull_request(head))
