@@ -11,7 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any, Final, TextIO, cast
+
+AFTER_IMPORT_S: Final = 0.05
+"""How long a signal waits before it asks again whether the import has ended."""
 
 
 class LastingStream:
@@ -87,8 +90,8 @@ def _nowhere() -> TextIO:
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that they end a
-    command in the same way.
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that they end a command in
+    the same way. An import ends first.
 
     A signal that is ignored (nohup) stays ignored. Outside the main thread nothing is
     changed.
@@ -97,10 +100,15 @@ def ending_signals() -> Iterator[None]:
         yield
         return
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
+    def end(number: int, frame: FrameType | None) -> None:
+        if not _in_import(frame):
+            raise KeyboardInterrupt(signal.Signals(number).name)
+        again = threading.Timer(AFTER_IMPORT_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, end)
@@ -109,3 +117,17 @@ def ending_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _in_import(frame: FrameType | None) -> bool:
+    """Whether an import is under way in ``frame``.
+
+    KeyboardInterrupt cannot end one cleanly. A compiled module turns it into a panic or
+    an ImportError. In a string that is executed, as dataclasses do, CPython notes it
+    and kills the process with SIGINT at its end (``run_eval_code_obj``).
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+            return True
+        frame = frame.f_back
+    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import shlex
@@ -1008,6 +1009,31 @@ def start(place: Path, words: list[str], **streams: Any) -> subprocess.Popen[str
     return subprocess.Popen(
         [sys.executable, "-m", "k3perf.cli.main", *words], cwd=place, text=True, **streams
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_an_import_end_first(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    number: signal.Signals,
+) -> None:
+    """An import that KeyboardInterrupt cuts short ends in a panic of a compiled module, or
+    kills the process after its clean end.
+    """
+    name = f"imported_while_signal_{number}_came"
+    (tmp_path / f"{name}.py").write_text(
+        f"import signal\nsignal.raise_signal({number})\nDONE = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def import_and_work(_modules: Any) -> None:
+        assert importlib.import_module(name).DONE == 1
+        time.sleep(30)
+
+    monkeypatch.setattr("k3perf.cli.main.build_parser", import_and_work)
+    assert main(["doctor"]) == ExitStatus.INTERRUPTED
+    assert capsys.readouterr().err == f"k3perf: interrupted by {number.name}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
