@@ -118,7 +118,7 @@ def test_the_guard_sees_how_late_a_burst_was_read(fast_server):
     """
     profile = {"ttft_ms": 1, "itl_ms": 1, "step_ms": 10}
     seen_shares = []
-    for attempt, streams in enumerate((512, 1024, 2048) * 3):
+    for attempt, streams in enumerate((512, 1024, 2048, 512, 1024, 2048)):
         seen, truth = play(
             fast_server,
             profile,
@@ -131,7 +131,7 @@ def test_the_guard_sees_how_late_a_burst_was_read(fast_server):
         if true_p99_ns <= 1_000_000:
             continue
         seen_shares.append(seen.client_lag_p99_ns / true_p99_ns)
-        if seen_shares[-1] > 0.4:
+        if seen_shares[-1] > 0.5:
             return
     assert seen_shares, "the client was in time: this is not the case to judge"
-    assert max(seen_shares) > 0.4
+    assert max(seen_shares) > 0.5

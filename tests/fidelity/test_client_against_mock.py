@@ -119,22 +119,21 @@ def least_lateness_ms(plan, seen, truth):
 
 
 @pytest.mark.parametrize(
-    ("profile", "streams"),
+    "profile",
     [
-        (Behaviour(ttft=Delay(mean_ms=20), itl=Delay(mean_ms=5)), 64),
-        # a token a millisecond: more streams would measure the cores that server and client share
-        (Behaviour(ttft=Delay(mean_ms=200), itl=Delay(mean_ms=1)), 16),
+        Behaviour(ttft=Delay(mean_ms=20), itl=Delay(mean_ms=5)),
+        Behaviour(ttft=Delay(mean_ms=200), itl=Delay(mean_ms=1)),
     ],
     ids=["ttft-20-itl-5", "ttft-200-itl-1"],
 )
-def test_ttft_and_itl_are_the_truth(mock_server, profile, streams):
+def test_ttft_and_itl_are_the_truth(mock_server, profile):
     def errors_ms(attempt):
         plan, seen, values, truth = measure(
             mock_server,
             profile,
             attempt,
             requests=64,
-            arrival={"kind": "closed_loop", "concurrency": streams},
+            arrival={"kind": "closed_loop", "concurrency": 64},
             output_tokens={"kind": "fixed", "tokens": 24},
         )
         assert all(
