@@ -31,8 +31,13 @@ of 160,000 tokens then gets about half of the mass, as in a text.
 """
 
 _ABSORBED = ("W_UK_T", "W_UV", "W_K", "W_V")
-_SCALES = ("weight_scale", "weight_scale_inv", "w13_weight_scale", "w2_weight_scale")
-_MATRICES = ("weight", "w13_weight", "w2_weight")
+_SCALES_OF = {
+    "weight": ("weight_scale", "weight_scale_inv"),
+    "w13_weight": ("w13_weight_scale",),
+    "w2_weight": ("w2_weight_scale",),
+    **dict.fromkeys(_ABSORBED, ()),
+}
+"""Each matrix with the names that its quantised form's scale has."""
 
 
 def spread_weights(worker: Any, *, on: bool) -> dict[str, Any]:
@@ -63,18 +68,16 @@ def _exponents(model: Any) -> list[tuple[Any, int]]:
     """Tensors to scale, each with its exponent. Biases stay."""
     found: dict[int, tuple[Any, int]] = {}
     for name, module in model.named_modules():
-        weights = _those(module, _MATRICES)
-        scales = _those(module, _SCALES) if weights else []
         spread = LOGIT_SPREAD if name.endswith("lm_head") else 1.0
-        scaled_by = dict(zip(map(id, weights), scales, strict=False))
-        for weight in (*weights, *_those(module, _ABSORBED)):
-            scale = scaled_by.get(id(weight))
-            tensor = weight if scale is None else scale
-            deviation = _deviation(weight) * (1.0 if scale is None else _size(scale))
-            # one weight for each channel, as norms have, is brought to 1
-            inputs = int(weight.shape[-1]) if len(weight.shape) > 1 else 1
-            if tensor.is_floating_point() and deviation > 0:
-                found[tensor.data_ptr()] = (tensor, exponent_for(inputs, deviation, spread))
+        for matrix, scale_names in _SCALES_OF.items():
+            for weight in _those(module, (matrix,)):
+                scale = next(iter(_those(module, scale_names)), None)
+                tensor = weight if scale is None else scale
+                deviation = _deviation(weight) * (1.0 if scale is None else _size(scale))
+                # one weight for each channel, as norms have, is brought to 1
+                inputs = int(weight.shape[-1]) if len(weight.shape) > 1 else 1
+                if tensor.is_floating_point() and deviation > 0:
+                    found[tensor.data_ptr()] = (tensor, exponent_for(inputs, deviation, spread))
     return list(found.values())
 
 

@@ -33,6 +33,9 @@ CATCH_MISS: Final = 0.03
 
 SESSIONS_CONSIDERED: Final = 30
 
+LARGEST_LOSS_RATIO: Final = 10.0
+"""A detectable loss above this is only arithmetic: too few batches to conclude from."""
+
 LARGEST_RATIO: Final = Tolerance(loss_ratio=0.99)
 """No larger one is worth naming: a loss of everything is no tolerance."""
 
@@ -145,8 +148,6 @@ def sessions_that_do(baseline: Baseline, policy: Policy) -> dict[tuple[str, str]
     return found
 
 
-LARGEST_LOSS_RATIO: Final = 10.0
-
 testable.__test__ = False  # type: ignore[attr-defined]  # no test for pytest to collect, whatever its name
 
 
@@ -194,7 +195,7 @@ def _judge(
 
 
 def _reachable(ratio: float | None) -> float | None:
-    """None for a loss that is only arithmetic: so few batches that nothing follows."""
+    """None above ``LARGEST_LOSS_RATIO``."""
     return None if ratio is None or ratio > LARGEST_LOSS_RATIO else ratio
 
 
